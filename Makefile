@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+BIN := .venv/bin
+CODE := $(wildcard src tests benchmarks tools examples)
+TYPED := $(wildcard src tests benchmarks tools)
+TEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+KILL_CYCLES ?= 1000
+SOAKS := soak-kill
+
+.PHONY: help setup demo test check bench bench-smoke bench-peers soak $(SOAKS) lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/ok ## Make .venv with the locked dependencies and this package in it
+
+demo: .venv/ok ## See a queue at work
+	$(BIN)/python examples/demo.py
+
+test: .venv/ok ## Run the tests on two processes and report coverage
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
+
+check: .venv/ok ## Lint, format, types, import contracts, licence headers
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_headers.py
+
+bench: .venv/ok ## Measure the queue
+	$(BIN)/python -m benchmarks queue
+
+bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
+	$(BIN)/python -m benchmarks queue --smoke
+
+bench-peers: .venv/ok ## Measure other queues the same way
+	$(BIN)/python -m benchmarks peers
+
+soak: $(SOAKS) ## Run every long fault campaign
+
+soak-kill: .venv/ok ## Kill workers KILL_CYCLES times and audit what is left
+	$(BIN)/python -m tests.faults.soak_kill --cycles $(KILL_CYCLES)
+
+# uv.lock names hosts, so it stays out of the repository; the hashed export does not.
+lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock
+	$(BIN)/uv lock -q --upgrade
+	{ echo '# SPDX-License-Identifier: Apache-2.0'; \
+	  echo '# Every dependency, pinned and hashed. Made by `make lock`; do not edit by hand.'; \
+	  $(BIN)/uv export -q --frozen --no-emit-project --no-header --no-annotate \
+	    --all-extras --format requirements-txt; } > requirements.lock.new
+	@if grep -nE '://|^-|^ *#.*/' requirements.lock.new; then \
+	  echo 'requirements.lock.new names a host or a path (lines above); requirements.lock is unchanged.'; \
+	  exit 1; fi
+	mv requirements.lock.new requirements.lock
+
+clean: ## Remove what checks, tests and builds leave behind (.venv stays)
+	rm -rf build dist htmlcov coverage.xml .coverage .coverage.* .hypothesis .import_linter_cache \
+	  .mypy_cache .pytest_cache .ruff_cache requirements.lock.new src/*.egg-info
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/uv:
+	python3 -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check uv
+
+.venv/ok: requirements.lock pyproject.toml | $(BIN)/uv
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install -q --require-hashes -r requirements.lock
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	touch $@

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wire: what can be set, and where it came from."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be set, in which unit, and what if nobody says anything?
+
+Durations are float seconds here, whatever their names: files may write them as texts ("1h").
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from penstock.config.durations import parse_duration
+from penstock.model.job import NAME_LENGTH_MAX
+
+COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
+BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
+
+_WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
+
+
+def _whole_number(value: object) -> int:
+    # True is an int to Python, and texts come from the environment.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value)
+    raise ValueError("must be a whole number")
+
+
+def _limit_dimension(name: str) -> str:
+    if ":" in name:
+        raise ValueError("must not contain ':', which ends a dimension's name in a limit key")
+    return name
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
+Dimension = Annotated[Name, BeforeValidator(_limit_dimension)]
+Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
+SecondsOrZero = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
+Count = Annotated[int, Field(gt=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+
+
+def available_cores() -> int:
+    """How many cores may this process use?"""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RuntimeSettings(_Section):
+    """`[runtime]`: one worker process."""
+
+    async_slots: Count = 256  # running tasks on the loop
+    thread_slots: Count = 32  # running tasks in threads
+    process_slots: Count = Field(default_factory=available_cores)
+    lease_ttl_seconds: Seconds = 30.0  # a dead machine's jobs wait this long
+    beat_seconds: Seconds = 10.0  # between two renewals
+    grace_seconds: SecondsOrZero = 25.0  # for running tasks, when stopping
+
+    @model_validator(mode="after")
+    def _beats_fit_into_a_lease(self) -> Self:
+        # One beat may be lost without losing the lease.
+        if self.beat_seconds >= self.lease_ttl_seconds / 2:
+            raise PydanticCustomError(
+                BEAT_TOO_SLOW,
+                "runtime.beat_seconds must be < half of runtime.lease_ttl_seconds",
+                {"beat_seconds": self.beat_seconds, "lease_ttl_seconds": self.lease_ttl_seconds},
+            )
+        return self
+
+
+class TaskSettings(_Section):
+    """`[tasks]`: what a task gets that does not say otherwise."""
+
+    max_attempts: Count = 3
+    timeout: Seconds = 3600.0  # of one attempt
+    max_crashes: Count = 3  # of a job that ran alone; then it ends in error
+    give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
+
+
+class Settings(_Section):
+    """Everything that can be set."""
+
+    app: Text | None = None  # a file or `module:attribute`; None: pipeline.py
+    store: Text | None = None  # a URL; None: sqlite:///.penstock/<app>.db
+    durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
+    retention: Seconds = 30 * 86_400.0  # of ended jobs
+    runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
+    tasks: TaskSettings = Field(default_factory=TaskSettings)
+    #: dimension → name → how many at once; the name "*" is the default of the dimension
+    limits: dict[Dimension, dict[Name, Count]] = Field(default_factory=dict)
+
+    def caps(self) -> dict[str, int]:
+        """The limits by limit key (`host:example.org`, `host:*`)."""
+        return {
+            f"{dimension}:{name}": count
+            for dimension, counts in self.limits.items()
+            for name, count in counts.items()
+        }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong, and whose move is it?
+
+```text
+PenstockError
+├── UsageError                       yours: a definition, a call or a command is wrong
+│   ├── ConfigError                  a setting
+│   ├── AppNotFound                  the app file or module cannot be used
+│   ├── PayloadError                 an argument or a document is not what the task expects
+│   │   └── StrictJsonError          a value is not strict JSON (carries the path)
+│   ├── UnknownTask                  no such task in this app
+│   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
+├── StoreError                       the world's: the database
+│   ├── StoreBusy                    somebody else holds it; nothing was changed
+│   ├── StoreFull                    no space; nothing was changed
+│   ├── StoreReadOnly                no permission to write
+│   ├── StoreCorrupt                 not a sound database
+│   ├── SchemaTooNew                 made by a newer Penstock
+│   ├── StoreFailed                  an I/O error: the last transaction is unknown, restart
+│   ├── StoreClosed                  used after close
+│   └── StoreUnsupported             a place or version that a store cannot be kept on
+├── LeaseLost                        the world's: this job is no longer ours
+├── WorkerFailed                     the world's: a worker process cannot be started
+└── InternalError                    ours: an invariant is broken; please report it
+```
+
+`Skip` is no error: a task raises it to end its job as `skipped`.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Everything that Penstock raises on purpose."""
+
+
+class UsageError(PenstockError):
+    """A definition, a call or a command is wrong."""
+
+
+class ConfigError(UsageError):
+    """A setting is wrong; the message names field, value, source and what to do."""
+
+
+class AppNotFound(UsageError):
+    """The app that a command needs cannot be found or imported."""
+
+
+class PayloadError(UsageError):
+    """An argument or a document is not what the task expects."""
+
+
+class StrictJsonError(PayloadError):
+    """A value is not strict JSON."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class UnknownTask(UsageError):
+    """No task of this name is registered in the app."""
+
+
+class EnqueueRefused(UsageError):
+    """A batch of jobs cannot be accepted; nothing of it was written."""
+
+
+class StoreError(PenstockError):
+    """The database cannot do what was asked."""
+
+
+class StoreBusy(StoreError):
+    """Somebody else holds the database; nothing was changed."""
+
+
+class StoreFull(StoreError):
+    """There is no space left; nothing was changed."""
+
+
+class StoreReadOnly(StoreError):
+    """The database or its folder cannot be written."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is not a sound Penstock database."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was made by a newer Penstock."""
+
+
+class StoreFailed(StoreError):
+    """An I/O error: the fate of the last transaction is unknown; the process must start again."""
+
+
+class StoreClosed(StoreError):
+    """The store was used after it was closed."""
+
+
+class StoreUnsupported(StoreError):
+    """A store cannot be kept on this file system or with this library version."""
+
+
+class LeaseLost(PenstockError):
+    """This worker no longer holds the job; what it did was discarded."""
+
+
+class WorkerFailed(PenstockError):
+    """A worker process cannot be started."""
+
+
+class InternalError(PenstockError):
+    """An invariant of Penstock is broken; this is our bug."""
+
+
+class Skip(Exception):  # noqa: N818 (a signal, not an error)
+    """Raise it in a task to end the job as `skipped`, with a reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

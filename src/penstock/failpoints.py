@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where may a test make the engine die?
+
+Named points on the paths that must be crash-safe. They do nothing unless a test launcher arms them by
+calling `arm`; nothing in a release does, and no environment variable can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+#: Every point that exists. A hit with another name is refused when armed.
+POINTS = frozenset(
+    {
+        "enqueue.begin",
+        "enqueue.in_tx",
+        "enqueue.committed",
+        "lease.in_tx",
+        "lease.committed",
+        "exec.before",
+        "exec.during",
+        "exec.after",
+        "ack.in_tx",
+        "ack.committed",
+        "beat.in_tx",
+        "sweep.in_tx",
+        "bury.in_tx",
+        "settle.in_tx",
+    }
+)
+
+_armed: Callable[[str], None] | None = None
+
+
+def arm(action: Callable[[str], None] | None) -> None:
+    """Call `action` with the name of every point that is passed; None disarms."""
+    global _armed
+    _armed = action
+
+
+def hit(point: str) -> None:
+    """Pass a point."""
+    if _armed is not None:
+        _armed(point)

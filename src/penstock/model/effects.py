@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may an acknowledgement carry with it, in the same transaction?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.job import NewJob
+
+
+class EnqueueJobs(msgspec.Struct, frozen=True):
+    """Accept these jobs when, and only when, this job is acknowledged."""
+
+    jobs: tuple[NewJob, ...]
+
+
+class StageManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remember an output: invisible until its level is committed, or visible at once."""
+
+    dataset: str
+    slice: str
+    document: str  # strict JSON text
+    plan_id: str | None = None
+    level: int | None = None
+    commit: bool = False
+
+
+class CommitLevel(msgspec.Struct, frozen=True):
+    """Make all staged manifests of one level of a plan visible together."""
+
+    plan_id: str
+    level: int
+
+
+class SetCursor(msgspec.Struct, frozen=True):
+    """Replace a durable JSON value."""
+
+    name: str
+    value: str  # strict JSON text
+
+
+class Rearm(msgspec.Struct, frozen=True):
+    """Do not end the job: queue it again, due at `at` (microseconds since 1970 UTC)."""
+
+    at: int
+
+
+Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm

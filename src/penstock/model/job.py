@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is one durable unit of work, and which state may follow which?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NewType
+
+import msgspec
+
+JobId = NewType("JobId", int)
+WorkerId = NewType("WorkerId", str)
+
+KEY_LENGTH_MAX = 512  # characters
+NAME_LENGTH_MAX = 256  # characters, of task, group and limit keys
+PAYLOAD_BYTES_MAX = 1024 * 1024
+RESULT_BYTES_MAX = 1024 * 1024
+ERROR_BYTES_MAX = 16 * 1024
+BATCH_JOBS_MAX = 10_000  # jobs of one enqueue call or one acknowledgement
+
+
+class JobState(StrEnum):
+    """Where a job is, as people see it."""
+
+    WAITING = "waiting"  # for another job
+    QUEUED = "queued"  # for its turn, or for its time
+    IN_PROGRESS = "in_progress"  # leased by a worker
+    DONE = "done"
+    SKIPPED = "skipped"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED})
+
+#: from → to → what does it. The one table; docs/states.md is tested against it.
+TRANSITIONS: dict[JobState, dict[JobState, str]] = {
+    JobState.WAITING: {
+        JobState.QUEUED: "its last dependency ended as it had to",
+        JobState.SKIPPED: "a dependency it needs ended otherwise",
+        JobState.CANCELLED: "an operator",
+    },
+    JobState.QUEUED: {
+        JobState.IN_PROGRESS: "a worker leases it",
+        JobState.CANCELLED: "an operator",
+    },
+    JobState.IN_PROGRESS: {
+        JobState.QUEUED: "retry, release, lost lease, or re-armed",
+        JobState.DONE: "acknowledged",
+        JobState.SKIPPED: "the task raised Skip",
+        JobState.ERROR: "its attempts are used up, or it crashed alone too often",
+        JobState.CANCELLED: "an operator",
+    },
+    JobState.DONE: {},
+    JobState.SKIPPED: {
+        JobState.QUEUED: "retry-failed of what it waited for",
+        JobState.WAITING: "retry-failed of what it waits for",
+    },
+    JobState.ERROR: {JobState.QUEUED: "retry-failed"},
+    JobState.CANCELLED: {},
+}
+
+
+class EdgeKind(StrEnum):
+    """When does a dependency let its dependant go?"""
+
+    SUCCESS = "success"  # the other must be done
+    FINISHED = "finished"  # the other must have ended, in whatever way
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A job waits for the job of this key."""
+
+    key: str
+    kind: EdgeKind = EdgeKind.SUCCESS
+
+
+def finished(key: str) -> Edge:
+    """Say in `after=` that a job may run when another has ended, whatever its end."""
+    return Edge(key, EdgeKind.FINISHED)
+
+
+class ErrorCategory(StrEnum):
+    """Whose fault was the end of an attempt?"""
+
+    OWN = "own"  # the task's; charged
+    TIMEOUT = "timeout"  # the task ran past its limit; charged
+    CRASHED = "crashed"  # its worker died while it ran alone
+    NODE = "node"  # transport; not charged
+    SERVICE = "service"  # the other side asks for patience; not charged
+
+
+class AttemptError(msgspec.Struct, frozen=True):
+    """Why an attempt did not end well: bounded, for people."""
+
+    category: ErrorCategory
+    kind: str  # the exception's class, or a word
+    message: str
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer hands to a store."""
+
+    key: str
+    task: str
+    payload: str  # strict JSON text
+    group: str
+    limit_keys: tuple[str, ...] = ()  # sorted, each once
+    partition: str | None = None
+    priority: int = 0
+    delay_seconds: float = 0.0
+    after: tuple[Edge, ...] = ()
+    plan_id: str | None = None
+    level: int | None = None
+
+
+class LeasedJob(msgspec.Struct, array_like=True, gc=False):
+    """A job as its worker holds it. The order of fields is the order of columns in `take_jobs`."""
+
+    id: JobId
+    token: int
+    key: str
+    task: str
+    group: str
+    lane_id: int
+    payload: str
+    attempts: int = 0  # charged so far
+    crashes: int = 0
+    priority: int = 0
+    due_at: int = 0  # the time it was meant for; retries do not change it
+    deferred_since: int | None = None
+    partition: str | None = None
+    plan_id: str | None = None
+    level: int | None = None
+    limited: bool = False  # its lane has limit keys
+    solo: bool = False  # a suspect: it must run alone
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole row, for people."""
+
+    id: JobId
+    key: str
+    task: str
+    group: str
+    partition: str | None
+    limit_keys: tuple[str, ...]
+    priority: int
+    payload: str
+    state: JobState
+    suspect: bool
+    token: int
+    worker: WorkerId | None
+    attempts: int
+    crashes: int
+    deferred_since: int | None
+    available_at: int
+    pending: int
+    plan_id: str | None
+    level: int | None
+    result: str | None
+    last_error: AttemptError | None
+    created_at: int
+    updated_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of history, written when an attempt ended."""
+
+    token: int
+    worker: WorkerId
+    outcome: str  # a terminal state, `retry`, `lost` or `crashed`
+    started_at: int | None
+    ended_at: int
+    error: AttemptError | None

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds what, under which token, and how does it end?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from penstock.model.effects import Effect
+from penstock.model.job import AttemptError, JobId, JobState, LeasedJob, WorkerId
+
+
+class Caps(Protocol):
+    """How many may run at once for a limit key? None: as many as like."""
+
+    def cap(self, limit_key: str) -> int | None: ...
+
+
+class ConfiguredCaps:
+    """Caps by exact key, else by dimension (`host:*`)."""
+
+    def __init__(self, caps: Mapping[str, int] | None = None) -> None:
+        self._caps = dict(caps or {})
+
+    def cap(self, limit_key: str) -> int | None:
+        exact = self._caps.get(limit_key)
+        if exact is not None:
+            return exact
+        return self._caps.get(f"{limit_key.partition(':')[0]}:*")
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for leases."""
+
+    id: WorkerId
+    run_id: str
+    tasks: tuple[str, ...]
+    host: str = ""
+    pid: int = 0
+
+
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs may be handed to this worker?"""
+
+    worker: WorkerId
+    tasks: tuple[str, ...]
+    limit: int
+    caps: Caps
+    solo: bool = False  # only a suspect, one
+
+
+class BlockedKey(msgspec.Struct, frozen=True):
+    """A limit key that was full, and who holds it."""
+
+    limit_key: str
+    cap: int
+    holders: tuple[str, ...]  # keys of at most ten holding jobs
+
+
+class LeaseBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lease call found."""
+
+    jobs: list[LeasedJob]
+    next_due_at: int | None = None  # when the next delayed job falls due
+    blocked: tuple[BlockedKey, ...] = ()
+    more: bool = False  # another call would find work now
+    suspects: int = 0  # jobs that wait to run alone
+    paused: bool = False
+
+
+class Verdict(StrEnum):
+    """What became of an acknowledgement."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"  # the same lease ended this job before; nothing changed
+    STALE = "stale"  # somebody else's now; nothing changed
+
+
+class JobEnd(msgspec.Struct, gc=False):
+    """The terminal end of a leased job."""
+
+    job: LeasedJob
+    state: JobState
+    started_at: int
+    ended_at: int
+    result: str | None = None
+    error: AttemptError | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+class JobFailure(msgspec.Struct, gc=False):
+    """An attempt that did not end well, and what it may cost."""
+
+    job: LeasedJob
+    error: AttemptError
+    started_at: int
+    ended_at: int
+    delay_seconds: float
+    charge: bool
+    max_attempts: int
+    give_up: bool = False  # end in `error` whatever the attempts
+
+
+class JobRef(NamedTuple):
+    """One lease, named."""
+
+    id: JobId
+    token: int

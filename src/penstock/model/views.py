@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a store tell people?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.job import JobState, WorkerId
+
+
+class EnqueueReport(msgspec.Struct, frozen=True):
+    """What became of a batch, by key."""
+
+    created: frozenset[str]
+    existing: frozenset[str]
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue in numbers, from counters."""
+
+    states: dict[JobState, int]
+    tasks: dict[str, dict[JobState, int]]
+    groups: dict[str, dict[JobState, int]]  # a bounded number, those with open work first
+    groups_total: int
+    oldest_ready_seconds: float | None
+    next_due_at: int | None
+    suspects: int
+    workers: int  # alive
+    paused: bool
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a draining worker must know: what is left, and could anybody do it?"""
+
+    open_by_task: dict[str, dict[JobState, int]]
+    next_due_at: int | None
+    suspects: int
+    served_elsewhere: frozenset[str]  # tasks that other live workers know
+    errors_in_run: int
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered worker."""
+
+    id: WorkerId
+    run_id: str
+    host: str
+    pid: int
+    started_at: int
+    alive: bool
+    status: str | None  # JSON document of its last publication
+    status_at: int | None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One output that is remembered."""
+
+    dataset: str
+    slice: str
+    document: str
+    plan_id: str | None
+    level: int | None
+    job_id: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What one bounded slice of a long operation did."""
+
+    count: int
+    more: bool

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a failure the network's, the other side's, or nobody's that we know?
+
+Libraries are recognised by the names of their classes and by a few attributes, never by importing
+them: what is not installed costs nothing, and errors need not inherit from us.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from penstock.retry.retry_after import clamp, parse_retry_after
+
+LOOK_THROUGH_MAX = 16  # causes and groups inside each other; deeper ones are not looked at
+
+PATIENCE_STATUSES = frozenset({408, 425, 429, *range(500, 600)})
+
+_NETWORK_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EADDRNOTAVAIL",  # no local port is left
+        "ECONNABORTED",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "ENOTCONN",
+        "EPIPE",
+        "ESHUTDOWN",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)
+
+#: Built in: connection lost, time-out, DNS, TLS, end of stream (asyncio's IncompleteReadError too).
+_NODE_TYPES = (
+    ConnectionError,
+    TimeoutError,
+    socket.gaierror,
+    socket.herror,
+    ssl.SSLError,
+    EOFError,
+)
+
+_HTTPX_NAMES = frozenset(
+    {
+        "TimeoutException",
+        "ConnectTimeout",
+        "ReadTimeout",
+        "WriteTimeout",
+        "PoolTimeout",
+        "NetworkError",
+        "ConnectError",
+        "ReadError",
+        "WriteError",
+        "CloseError",
+        "ProxyError",
+        "RemoteProtocolError",
+    }
+)
+_SDK_NAMES = frozenset({"APIConnectionError", "APITimeoutError"})
+
+#: top package of the module that defines a class → names of its transport errors. Subclasses count.
+_NODE_NAMES: dict[str, frozenset[str]] = {
+    "httpx": _HTTPX_NAMES,
+    "httpx2": _HTTPX_NAMES,
+    "requests": frozenset(
+        {
+            "ConnectionError",
+            "Timeout",
+            "ConnectTimeout",
+            "ReadTimeout",
+            "SSLError",
+            "ProxyError",
+            "ChunkedEncodingError",  # the connection broke inside the body
+        }
+    ),
+    "aiohttp": frozenset(
+        {
+            "ClientConnectionError",
+            "ClientConnectorError",
+            "ClientOSError",
+            "ClientPayloadError",  # the connection broke inside the body
+            "ServerConnectionError",
+            "ServerDisconnectedError",
+            "ServerTimeoutError",
+        }
+    ),
+    "openai": _SDK_NAMES,
+    "anthropic": _SDK_NAMES,
+    "http": frozenset({"IncompleteRead"}),
+}
+
+#: top package, class, the attribute that holds the HTTP status: libraries that name it otherwise.
+_STATUS_NAMES = (
+    ("aiohttp", "ClientResponseError", "status"),
+    ("urllib", "HTTPError", "code"),
+)
+
+
+class FailureClass(StrEnum):
+    """Who failed?"""
+
+    NODE = "node"  # transport: DNS, TCP, TLS, time-out, reset, end of stream
+    SERVICE = "service"  # the other side asks for patience
+    UNKNOWN = "unknown"  # nobody recognised it
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """What a classifier says about an error."""
+
+    category: FailureClass
+    wait_seconds: float | None = None  # exact; None leaves it to the back-off
+
+    def __post_init__(self) -> None:
+        wait = self.wait_seconds
+        if wait is not None and not (math.isfinite(wait) and wait >= 0):
+            raise ValueError(f"wait_seconds must be a finite number >= 0, got {wait!r}.")
+
+
+#: A user's opinion; None passes the error on to the next classifier.
+Classifier = Callable[[BaseException], Classified | FailureClass | None]
+
+_NODE = Classified(FailureClass.NODE)
+_UNKNOWN = Classified(FailureClass.UNKNOWN)
+
+
+class TimeLimitError(Exception):
+    """A task ran past its own time limit. Made by the runtime; never a transport's time-out."""
+
+
+def classify(
+    error: BaseException, *, now: float, classifiers: Sequence[Classifier] = ()
+) -> Classified:
+    """Say who failed, and how long the other side asked us to wait.
+
+    Looks through causes (`raise … from …`) and exception groups; a group is node or service only
+    if all its members are.
+
+    Args:
+        error: how the attempt ended.
+        now: seconds since 1970 UTC; a `Retry-After` may hold a date.
+        classifiers: asked first, in order, about the error and what it contains. One that raises
+            passes the error on and leaves a note on it.
+    """
+    return _classify(error, now, classifiers, depth=0)
+
+
+def _classify(
+    error: BaseException, now: float, classifiers: Sequence[Classifier], depth: int
+) -> Classified:
+    if isinstance(error, TimeLimitError) or depth > LOOK_THROUGH_MAX:
+        return _UNKNOWN
+    said = _ask(classifiers, error)
+    if said is None:
+        said = _recognise(error, now)
+    if said is not None:
+        return said
+    if isinstance(error, BaseExceptionGroup):
+        return _together(
+            [_classify(part, now, classifiers, depth + 1) for part in error.exceptions]
+        )
+    inner = _inner(error)
+    return _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1)
+
+
+def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified | None:
+    for classifier in classifiers:
+        try:
+            said = classifier(error)
+            if said is not None:
+                return said if isinstance(said, Classified) else Classified(FailureClass(said))
+        except Exception as problem:
+            # A mistake in a classifier must not stop a worker, nor stay unseen.
+            name = getattr(classifier, "__qualname__", repr(classifier))
+            error.add_note(f"The classifier {name} raised {problem!r}; it was passed over.")
+    return None
+
+
+def _recognise(error: BaseException, now: float) -> Classified | None:
+    """Judge one error by itself; None means that what it contains may tell more."""
+    # 1. An exit, a cancellation or the like is nobody's failure, whatever caused it.
+    if not isinstance(error, Exception | BaseExceptionGroup):
+        return _UNKNOWN
+    # 2. The error says itself how long to wait.
+    wait_seconds = _seconds(_peek(error, "retry_after"))
+    if wait_seconds is not None:
+        return Classified(FailureClass.SERVICE, wait_seconds)
+    # 3. The other side has answered; a refusal is final, whatever caused the error.
+    response = _peek(error, "response")
+    status = _status(error, response)
+    if status is not None and status >= 400:
+        if status not in PATIENCE_STATUSES:
+            return _UNKNOWN
+        values = _header_values(response) or _header_values(error)
+        return Classified(FailureClass.SERVICE, parse_retry_after(values, now))
+    # 4. The way there is broken.
+    if isinstance(error, _NODE_TYPES) or _has_name(error, _NODE_NAMES):
+        return _NODE
+    if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
+        return _NODE
+    return None
+
+
+def _together(parts: list[Classified]) -> Classified:
+    categories = {part.category for part in parts}
+    if FailureClass.UNKNOWN in categories:
+        return _UNKNOWN
+    if categories == {FailureClass.NODE}:
+        category = FailureClass.NODE
+    else:
+        category = FailureClass.SERVICE
+    waits = [part.wait_seconds for part in parts if part.wait_seconds is not None]
+    return Classified(category, max(waits, default=None))
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    if error.__cause__ is not None:
+        return error.__cause__
+    # urllib keeps the transport's error in `reason`.
+    reason = _peek(error, "reason") if _has_name(error, {"urllib": {"URLError"}}) else None
+    return reason if isinstance(reason, BaseException) else None
+
+
+def _status(error: BaseException, response: object) -> int | None:
+    candidates = [_peek(response, "status_code"), _peek(error, "status_code")]
+    candidates += [
+        _peek(error, attribute)
+        for package, name, attribute in _STATUS_NAMES
+        if _has_name(error, {package: {name}})
+    ]
+    for status in candidates:
+        if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
+            return int(status)
+    return None
+
+
+def _header_values(holder: object) -> list[str]:
+    """Every `Retry-After` of a response or an error that keeps headers, however it is spelt."""
+    return [
+        value
+        for name, value in _header_items(_peek(holder, "headers"))
+        if isinstance(name, str) and name.lower() == "retry-after" and isinstance(value, str)
+    ]
+
+
+def _header_items(headers: object) -> Iterator[tuple[object, object]]:
+    # The header classes of httpx, requests, aiohttp and email all have `items()`; those that keep
+    # repeated headers yield each of them, the others join them into a text that is no wait.
+    items = _peek(headers, "items")
+    if not callable(items):
+        return
+    try:
+        for item in items():
+            if isinstance(item, tuple) and len(item) == 2:
+                yield item
+    except Exception:  # foreign code, reading an answer that has failed already
+        return
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return None if value < 0 else clamp(value)
+
+
+def _has_name(error: BaseException, names: Mapping[str, frozenset[str] | set[str]]) -> bool:
+    return any(
+        cls.__name__ in names.get(str(cls.__module__).partition(".")[0], ())
+        for cls in type(error).__mro__
+    )
+
+
+def _peek(holder: object, name: str) -> object:
+    """Read an attribute that may not exist, or whose property may raise; None then."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attempt failed: is it charged, when is the next one, or is this the end?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+from penstock.model.job import ErrorCategory
+from penstock.retry.backoff import NODE, OWN, SERVICE, Backoff
+from penstock.retry.classify import Classified, Classifier, FailureClass, TimeLimitError, classify
+
+GIVE_UP_AFTER_SECONDS = 86_400.0  # one day of waiting for others
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """What follows a failed attempt."""
+
+    category: ErrorCategory
+    delay_seconds: float  # 0 when given up
+    charge: bool  # it costs one of the job's attempts
+    give_up: bool  # the job ends in `error`
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The retry baseline: configured once, invisible to tasks. Keeps nothing between calls.
+
+    Only the work's own faults spend attempts. Node and service errors are put off uncharged until
+    the first of them is `give_up_after_seconds` ago.
+    """
+
+    classifiers: tuple[Classifier, ...] = ()  # asked before ours, in order
+    node: Backoff = NODE
+    service: Backoff = SERVICE
+    own: Backoff = OWN
+    give_up_after_seconds: float = GIVE_UP_AFTER_SECONDS
+
+    def __post_init__(self) -> None:
+        if not self.give_up_after_seconds >= 0:
+            raise ConfigError(
+                f"give_up_after_seconds must be >= 0, got {self.give_up_after_seconds!r}."
+            )
+
+    def decide(
+        self,
+        error: BaseException,
+        *,
+        attempts: int,
+        max_attempts: int,
+        deferred_since_seconds_ago: float | None,
+        now: float,
+        rand: float,
+        deferrals: int = 0,
+    ) -> RetryDecision:
+        """Decide what follows a failure.
+
+        Args:
+            error: how the attempt ended; `TimeLimitError` if it ran past its time limit.
+            attempts: charged before this one.
+            max_attempts: how many may be charged.
+            deferred_since_seconds_ago: how long ago the first of the present row of uncharged
+                failures was; None if this is the first. The back-off's step follows from it
+                (`Backoff.step_after`), because stores keep no count of deferrals.
+            now: seconds since 1970 UTC.
+            rand: a number in [0, 1), for the jitter.
+            deferrals: uncharged failures in this row, where the caller has counted them; the
+                back-off takes the later step of the two.
+        """
+        classified = classify(error, now=now, classifiers=self.classifiers)
+        if classified.category is FailureClass.UNKNOWN:
+            wait_seconds = classified.wait_seconds
+            delay_seconds = self.own.delay(attempts, rand) if wait_seconds is None else wait_seconds
+            return _charge(error, delay_seconds, give_up=attempts + 1 >= max_attempts)
+        return self._defer(classified, deferred_since_seconds_ago or 0.0, deferrals, rand)
+
+    def _defer(
+        self, classified: Classified, seconds_ago: float, deferrals: int, rand: float
+    ) -> RetryDecision:
+        service = classified.category is FailureClass.SERVICE
+        backoff = self.service if service else self.node
+        give_up = seconds_ago >= self.give_up_after_seconds
+        delay_seconds = backoff.delay(max(backoff.step_after(seconds_ago), deferrals), rand)
+        # A wait that was asked for is obeyed exactly. One of 0 (a date in the past) leaves the
+        # back-off in charge: obeyed exactly, it would be a busy loop that costs nothing.
+        if classified.wait_seconds:
+            delay_seconds = classified.wait_seconds
+        return RetryDecision(
+            category=ErrorCategory.SERVICE if service else ErrorCategory.NODE,
+            delay_seconds=0.0 if give_up else delay_seconds,
+            charge=False,
+            give_up=give_up,
+        )
+
+
+def _charge(error: BaseException, delay_seconds: float, *, give_up: bool) -> RetryDecision:
+    timed_out = isinstance(error, TimeLimitError)
+    return RetryDecision(
+        category=ErrorCategory.TIMEOUT if timed_out else ErrorCategory.OWN,
+        delay_seconds=0.0 if give_up else delay_seconds,
+        charge=True,
+        give_up=give_up,
+    )

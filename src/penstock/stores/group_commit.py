@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do many callers share one transaction?
+
+One thread owns the write connection. Callers put operations into its inbox; it takes its turn at the
+database, begins, claims what waits (urgent ones first), runs it, commits, and only then answers. An
+operation that was not claimed can be withdrawn, so that a caller's time-out before the claim is
+certain: nothing happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.errors import PenstockError, StoreBusy, StoreClosed, StoreError, StoreFailed
+from penstock.stores.reply import Reply
+
+TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
+CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
+
+log = logging.getLogger("penstock.store")
+
+T = TypeVar("T")
+Tx = TypeVar("Tx")
+TxC = TypeVar("TxC", covariant=True)
+
+
+class Session(Protocol[TxC]):
+    """The write side of one database connection, owned by the writer's thread.
+
+    Foreign exceptions are mapped by the session: what it raises is a PenstockError or our bug.
+    """
+
+    def begin(self) -> TxC:
+        """Take the turn and open a write transaction; StoreBusy after a while."""
+        ...
+
+    def savepoint(self) -> None: ...
+
+    def release_savepoint(self) -> None: ...
+
+    def rollback_savepoint(self) -> None: ...
+
+    def commit(self) -> None:
+        """Make it durable and give the turn back."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo everything and give the turn back; never raises."""
+        ...
+
+    def elapsed(self) -> float:
+        """Seconds since begin."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Operation(Generic[Tx]):
+    __slots__ = ("atomic", "claimed", "reply", "run")
+
+    def __init__(self, run: Callable[[Tx], Any], atomic: bool) -> None:
+        self.run = run
+        self.atomic = atomic
+        self.claimed = threading.Lock()  # whoever gets it decides: the writer, or the withdrawal
+        self.reply: Reply[Any] = Reply(withdraw=self.claim)
+
+    def claim(self) -> bool:
+        return self.claimed.acquire(blocking=False)
+
+
+class GroupCommit(Generic[Tx]):
+    """Owns the writer thread of one store in one process. Does not know what operations do."""
+
+    def __init__(self, session: Session[Tx], committed: Callable[[Tx], None]) -> None:
+        self._session = session
+        self._committed = committed
+        self._inbox: queue.SimpleQueue[_Operation[Tx] | None] = queue.SimpleQueue()
+        self._urgent: deque[_Operation[Tx]] = deque()
+        self._failed: StoreError | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._loop, name="penstock-writer", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, run: Callable[[Tx], T], *, urgent: bool = False, atomic: bool = False
+    ) -> Reply[T]:
+        """Run this in the next transaction; `atomic` gives it a savepoint of its own."""
+        if self._closed:
+            return Reply.failed(StoreClosed("The store is closed; open it again to use it."))
+        if self._failed is not None:
+            return Reply.failed(self._failed)
+        if os.getpid() != self._pid:
+            return Reply.failed(
+                StoreClosed("This process was forked; a forked child must open the store anew.")
+            )
+        operation = _Operation(run, atomic)
+        if urgent:
+            self._urgent.append(operation)
+            self._inbox.put(None)
+        else:
+            self._inbox.put(operation)
+        return operation.reply
+
+    def close(self) -> None:
+        """Finish what was accepted, then end the thread; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._pid:
+            return
+        self._inbox.put(None)
+        self._thread.join(CLOSE_SECONDS)
+
+    def _loop(self) -> None:
+        pending: deque[_Operation[Tx]] = deque()
+        while True:
+            if not pending and not self._urgent:
+                if self._closed and self._inbox.empty():
+                    break
+                first = self._inbox.get()
+                if first is not None:
+                    pending.append(first)
+            self._collect(pending)
+            if not pending and not self._urgent:
+                continue
+            try:
+                self._turn(pending)
+            except Exception:
+                log.exception("The store's writer met an error of ours; it goes on.")
+        self._session.close()
+
+    def _collect(self, pending: deque[_Operation[Tx]]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                operation = self._inbox.get_nowait()
+                if operation is not None:
+                    pending.append(operation)
+
+    def _turn(self, pending: deque[_Operation[Tx]]) -> None:
+        """One transaction with whatever waits."""
+        try:
+            tx = self._session.begin()
+        except StoreBusy as error:
+            if self._closed:
+                self._refuse_all(pending, error)
+            return  # what waits stays unclaimed; callers may withdraw it
+        except StoreError as error:
+            self._refuse_all(pending, error)
+            return
+        batch: list[tuple[_Operation[Tx], Any, PenstockError | None]] = []
+        try:
+            while True:
+                self._collect(pending)
+                if self._urgent:
+                    operation = self._urgent.popleft()
+                elif pending:
+                    operation = pending.popleft()
+                else:
+                    break
+                if not operation.claim():
+                    continue
+                batch.append((operation, None, None))
+                value, error = self._run(operation, tx)
+                batch[-1] = (operation, value, error)
+                if self._session.elapsed() > TURN_SECONDS:
+                    break
+            self._session.commit()
+        except BaseException as error:
+            self._session.rollback()
+            self._after_failure([operation for operation, _, _ in batch], error)
+            return
+        self._committed(tx)
+        for operation, value, refusal in batch:
+            if refusal is None:
+                operation.reply.resolve(value)
+            else:
+                operation.reply.refuse(refusal)
+
+    def _run(self, operation: _Operation[Tx], tx: Tx) -> tuple[Any, PenstockError | None]:
+        if not operation.atomic:
+            return operation.run(tx), None
+        self._session.savepoint()
+        try:
+            value = operation.run(tx)
+        except StoreError:
+            raise
+        except PenstockError as refusal:
+            self._session.rollback_savepoint()
+            return None, refusal
+        self._session.release_savepoint()
+        return value, None
+
+    def _after_failure(self, batch: list[_Operation[Tx]], error: BaseException) -> None:
+        """The whole transaction is undone. Find out whose fault it was; the others shall not suffer."""
+        if isinstance(error, StoreFailed):
+            self._failed = error
+        if isinstance(error, StoreError) or len(batch) == 1:
+            for operation in batch:
+                operation.reply.refuse(error)
+            return
+        for operation in batch:
+            self._run_alone(operation)
+
+    def _run_alone(self, operation: _Operation[Tx]) -> None:
+        try:
+            tx = self._session.begin()
+        except StoreError as error:
+            operation.reply.refuse(error)
+            return
+        try:
+            value, refusal = self._run(operation, tx)
+            self._session.commit()
+        except BaseException as error:
+            self._session.rollback()
+            self._after_failure([operation], error)
+            return
+        self._committed(tx)
+        if refusal is None:
+            operation.reply.resolve(value)
+        else:
+            operation.reply.refuse(refusal)
+
+    def _refuse_all(self, pending: deque[_Operation[Tx]], error: StoreError) -> None:
+        if isinstance(error, StoreFailed):
+            self._failed = error
+        for waiting in (self._urgent, pending):
+            while waiting:
+                operation = waiting.popleft()
+                if operation.claim():
+                    operation.reply.refuse(error)

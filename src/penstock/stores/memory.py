@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is the simplest correct store?
+
+Plain dictionaries, one thread, every answer at once: the model that the other stores are tested
+against, and the store of the test harness in virtual time. It cuts nothing into slices that need
+not be cut, so `more` is rare; it parks no lanes, because it counts holders whenever it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Concatenate, ParamSpec, TypeVar
+
+from penstock.clock import MICROSECONDS, Clock, to_micros
+from penstock.errors import InternalError, LeaseLost, PenstockError, StoreClosed
+from penstock.ids import IdSource, SystemIds
+from penstock.model.job import TERMINAL, Attempt, Job, JobId, JobState, NewJob, WorkerId
+from penstock.model.lease import (
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.stores.memory_check import broken_invariants
+from penstock.stores.memory_choice import FairChoice
+from penstock.stores.memory_edges import Dependants
+from penstock.stores.memory_ends import Ends
+from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
+from penstock.stores.reply import Reply
+from penstock.stores.row_state import RowState
+from penstock.stores.store import CHORE_SLICE, GROUPS_IN_STATS, JobFilter
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
+
+
+def _operation(
+    method: Callable[Concatenate[MemoryStore, P], T],
+) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
+    """Turn a plain method into a store call: it answers at once, and wakes who waits for work."""
+
+    @functools.wraps(method)
+    def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
+        if self._closed:
+            return Reply.failed(StoreClosed("The memory store was used after it was closed."))
+        try:
+            value = method(self, *args, **kwargs)
+        except PenstockError as error:
+            return Reply.failed(error)
+        self._wake()
+        return Reply.of(value)
+
+    return call
+
+
+class MemoryStore:
+    """Owns jobs, leases, edges and effects in memory. Belongs to one thread and has no locks.
+
+    A call that is refused was checked before it changed anything.
+    """
+
+    def __init__(self, clock: Clock, ids: IdSource | None = None) -> None:
+        self.id = (ids or SystemIds()).new_id("memory")
+        self._clock = clock
+        self._tables = Tables()
+        self._edges = Dependants(self._tables)
+        self._ends = Ends(self._tables, self._edges)
+        self._choice = FairChoice(self._tables)
+        self._paused = False
+        self._closed = False
+        self._seen = 0  # the version that the last lease call left nothing of
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def __repr__(self) -> str:
+        tables = self._tables
+        return f"<MemoryStore {self.id}: {len(tables.jobs)} jobs, {len(tables.workers)} workers>"
+
+    # Life
+
+    @property
+    def url(self) -> str:
+        return "memory:"
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        """Return when something became leasable since the last lease call, or is due, or late."""
+        if self._closed or self._tables.version != self._seen:
+            return
+        due_at = self._tables.next_due_at()
+        if due_at is not None:
+            left = max(0.0, (due_at - self._now()) / MICROSECONDS)
+            timeout = left if timeout is None else min(timeout, left)
+        if timeout is not None and timeout <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        waiter = (self._tables.version, loop.create_future())
+        timer = None if timeout is None else loop.call_later(timeout, _resolve, waiter[1])
+        self._waiters.append(waiter)
+        try:
+            await waiter[1]
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        for version, future in self._waiters:
+            if self._closed or version != self._tables.version:
+                _resolve(future)
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    def _lease_clock(self) -> int:
+        return to_micros(self._clock.monotonic())
+
+    # Jobs and workers come
+
+    @_operation
+    def enqueue(self, jobs: Sequence[NewJob]) -> EnqueueReport:
+        self._edges.refuse(jobs, set())
+        return self._edges.accept(jobs, self._now())
+
+    @_operation
+    def register(self, worker: WorkerInfo, ttl_seconds: float) -> None:
+        if worker.id in self._tables.workers:
+            raise InternalError(f"Worker {worker.id!r} is registered already.")
+        expires_at = self._lease_clock() + to_micros(ttl_seconds)
+        self._tables.workers[worker.id] = WorkerRow(worker, expires_at, self._now())
+
+    @_operation
+    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
+        alive = [row for row in map(self._alive, workers) if row is not None]
+        for row in alive:
+            row.expires_at = max(row.expires_at, self._lease_clock() + to_micros(ttl_seconds))
+        return frozenset(row.info.id for row in alive)
+
+    def _alive(self, worker: WorkerId) -> WorkerRow | None:
+        row = self._tables.workers.get(worker)
+        return row if row is not None and row.expires_at > self._lease_clock() else None
+
+    # Leases begin
+
+    @_operation
+    def lease(self, request: LeaseRequest) -> LeaseBatch:
+        worker = self._alive(request.worker)
+        if worker is None:
+            raise LeaseLost(
+                f"Worker {request.worker!r} is not alive: its lease ended, or it never registered. "
+                "It must register anew under a new id."
+            )
+        now = self._now()
+        self._sweep(now)
+        self._promote(now)
+        if self._paused:
+            return self._batch(request, [], more=False)
+        worker.solo = request.solo
+        take = self._choice.take_suspect if request.solo else self._choice.take
+        taken = take(worker, request, now)
+        more = self._choice.more(request)
+        if not more:
+            self._seen = self._tables.version
+        return self._batch(request, taken, more=more)
+
+    def _batch(self, request: LeaseRequest, taken: Sequence[JobRow], *, more: bool) -> LeaseBatch:
+        ordinary = not self._paused and not request.solo
+        return LeaseBatch(
+            jobs=[row.as_lease() for row in taken],
+            next_due_at=self._tables.next_due_at(),
+            blocked=self._choice.blocked(request) if ordinary else (),
+            more=more,
+            suspects=len(self._tables.suspects),
+            paused=self._paused,
+        )
+
+    def _sweep(self, now: int) -> None:
+        """Take the jobs of expired workers back and forget these workers."""
+        for worker in list(self._tables.workers):
+            if self._alive(worker) is None:
+                self._ends.expire(self._tables.workers.pop(worker), now)
+
+    def _promote(self, now: int) -> None:
+        while (first := self._tables.delayed.first()) is not None and first[0] <= now:
+            self._tables.move(self._tables.jobs[first[1]], RowState.READY, now)
+
+    # Leases end
+
+    @_operation
+    def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> list[Verdict]:
+        holder, now = self._alive(worker), self._now()
+        verdicts: list[Verdict] = []
+        accepted: dict[JobId, JobEnd] = {}
+        earlier: set[str] = set()
+        for end in ends:  # all of them are judged before anything is written
+            verdict = self._ends.verdict(holder, worker, JobRef(end.job.id, end.job.token))
+            if verdict is Verdict.ACCEPTED and end.job.id in accepted:
+                verdict = Verdict.DUPLICATE
+            elif verdict is Verdict.ACCEPTED:
+                self._ends.refuse(end, earlier)
+                accepted[end.job.id] = end
+            verdicts.append(verdict)
+        for job_id, end in accepted.items():
+            self._ends.finish(self._tables.jobs[job_id], end, now)
+        self._edges.tell((x for x in accepted if self._tables.jobs[x].terminal), now)
+        return verdicts
+
+    @_operation
+    def fail_and_retry(self, worker: WorkerId, failures: Sequence[JobFailure]) -> list[Verdict]:
+        holder, now = self._alive(worker), self._now()
+        verdicts: list[Verdict] = []
+        for failure in failures:
+            ref = JobRef(failure.job.id, failure.job.token)
+            verdict = self._ends.verdict(holder, worker, ref)
+            if verdict is Verdict.ACCEPTED:
+                self._ends.fail(self._tables.jobs[ref.id], failure, now)
+            verdicts.append(verdict)
+        return verdicts
+
+    @_operation
+    def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> int:
+        holder, now = self._alive(worker), self._now()
+        count = 0
+        for ref in refs:
+            if self._ends.verdict(holder, worker, ref) is Verdict.ACCEPTED:
+                row = self._tables.jobs[ref.id]
+                row.losses = 0
+                self._ends.give_back(row, now)
+                count += 1
+        return count
+
+    @_operation
+    def bury(
+        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+    ) -> Progress:
+        row = self._tables.workers.pop(worker, None)
+        if row is None:
+            return Progress(0, more=False)
+        count = self._ends.bury(row, set(started), cause, max_crashes, self._now())
+        return Progress(count, more=False)
+
+    @_operation
+    def retire(self, worker: WorkerId) -> Progress:
+        row = self._tables.workers.pop(worker, None)
+        held = row.held() if row is not None else []
+        for job in held:
+            job.losses = 0
+            self._ends.give_back(job, self._now())
+        return Progress(len(held), more=False)
+
+    @_operation
+    def revoke(self, ref: JobRef, error: str) -> Verdict:
+        row = self._tables.jobs.get(ref.id)
+        if row is None or row.state is not RowState.IN_PROGRESS or row.token != ref.token:
+            return Verdict.STALE
+        self._ends.revoke(row, error, self._now())
+        return Verdict.ACCEPTED
+
+    # Operators
+
+    @_operation
+    def cancel(self, keys: Sequence[str]) -> frozenset[str]:
+        found = {key: self._tables.by_key[key] for key in keys if key in self._tables.by_key}
+        unfinished = [row for row in found.values() if not row.terminal]
+        self._ends.cancel(unfinished, self._now())
+        return frozenset(row.new.key for row in unfinished)
+
+    @_operation
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> tuple[Progress, JobId]:
+        now = self._now()
+        failed = self._tables.by_state[JobState.ERROR].above(after_id)
+        rows = (self._tables.jobs[job_id] for job_id in failed)
+        fitting = (
+            row
+            for row in rows
+            if (task is None or row.new.task == task)
+            and (max_attempts is None or row.attempts <= max_attempts)
+        )
+        found = list(islice(fitting, CHORE_SLICE + 1))
+        revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
+        self._edges.put_back(revived, now)
+        last = revived[-1] if revived else after_id
+        return Progress(len(revived), more=len(found) > CHORE_SLICE), last
+
+    @_operation
+    def purge(self, before: int) -> Progress:
+        found: list[JobRow] = []
+        for finished_at, job_id in self._tables.ended:
+            if finished_at >= before or len(found) > CHORE_SLICE:
+                break
+            row = self._tables.jobs[job_id]
+            if all(self._tables.jobs[child].terminal for child, _ in row.children):
+                found.append(row)
+        for row in found[:CHORE_SLICE]:
+            self._tables.delete(row)
+        return Progress(len(found[:CHORE_SLICE]), more=len(found) > CHORE_SLICE)
+
+    # Reading
+
+    @_operation
+    def stats(self) -> Stats:
+        tables, tasks = self._tables, self._tables.task_counts
+        groups = sorted(tables.group_counts.by_name, key=lambda name: (self._is_idle(name), name))
+        return Stats(
+            states={state: len(tables.by_state[state]) for state in JobState},
+            tasks={
+                name: tables.task_counts.of(name) for name in sorted(tables.task_counts.by_name)
+            },
+            groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
+            groups_total=len(groups),
+            oldest_ready_seconds=self._oldest_ready_seconds(),
+            next_due_at=tables.next_due_at(),
+            suspects=len(tables.suspects),
+            workers=sum(self._alive(worker) is not None for worker in tables.workers),
+            paused=self._paused,
+        )
+
+    def _is_idle(self, group: str) -> bool:
+        counter = self._tables.group_counts.by_name[group]
+        return not any(state in counter for state in _OPEN_STATES)
+
+    def _oldest_ready_seconds(self) -> float | None:
+        lanes = [lane for lanes in self._tables.ready_lanes.values() for lane in lanes.values()]
+        due = [turn.available_at for lane in lanes for turn in lane.ready]
+        return max(0, self._now() - min(due)) / MICROSECONDS if due else None
+
+    @_operation
+    def job(self, key: str) -> Job | None:
+        row = self._tables.by_key.get(key)
+        return row.as_job() if row is not None else None
+
+    @_operation
+    def attempts(self, key: str) -> list[Attempt]:
+        row = self._tables.by_key.get(key)
+        return list(row.history) if row is not None else []
+
+    @_operation
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+        tables = self._tables
+        ids = tables.ids if wanted.state is None else tables.by_state[wanted.state]
+        rows = (tables.jobs[job_id] for job_id in ids.above(after_id))
+        chosen = (row for row in rows if wanted.task is None or row.new.task == wanted.task)
+        return [row.as_job() for row in islice(chosen, limit)]
+
+    @_operation
+    def outlook(self, worker: WorkerId, run_id: str) -> Outlook:
+        tables = self._tables
+        open_by_task: dict[str, dict[JobState, int]] = {}
+        for task in sorted(tables.task_counts.by_name):
+            counts = tables.task_counts.of(task)
+            left = {state: counts[state] for state in _OPEN_STATES if state in counts}
+            if left:
+                open_by_task[task] = left
+        others = [self._alive(other) for other in tables.workers if other != worker]
+        return Outlook(
+            open_by_task=open_by_task,
+            next_due_at=tables.next_due_at(),
+            suspects=len(tables.suspects),
+            served_elsewhere=frozenset(
+                task for other in others if other is not None for task in other.info.tasks
+            ),
+            errors_in_run=tables.errors_by_run[run_id],
+        )
+
+    @_operation
+    def check(self) -> list[str]:
+        return broken_invariants(self._tables)
+
+    @_operation
+    def manifests(self, dataset: str) -> list[Manifest]:
+        committed = self._tables.committed
+        return [committed[where] for where in sorted(committed) if where[0] == dataset]
+
+    @_operation
+    def staged(self, plan_id: str) -> list[Manifest]:
+        found = [x for x in self._tables.staged.values() if x.plan_id == plan_id]
+        return sorted(found, key=lambda x: (-1 if x.level is None else x.level, x.dataset, x.slice))
+
+    @_operation
+    def cursor(self, name: str) -> str | None:
+        return self._tables.cursors.get(name)
+
+    # Limits and status
+
+    @_operation
+    def caps(self) -> dict[str, int]:
+        return dict(self._tables.caps)
+
+    @_operation
+    def set_cap(self, limit_key: str, cap: int | None) -> None:
+        if cap is None:
+            self._tables.caps.pop(limit_key, None)
+        else:
+            self._tables.caps[limit_key] = cap
+        self._tables.version += 1
+
+    @_operation
+    def publish(self, worker: WorkerId, document: str) -> None:
+        row = self._tables.workers.get(worker)
+        if row is not None:
+            row.status, row.status_at = document, self._now()
+
+    @_operation
+    def workers(self) -> list[WorkerView]:
+        return [
+            WorkerView(
+                id=row.info.id,
+                run_id=row.info.run_id,
+                host=row.info.host,
+                pid=row.info.pid,
+                started_at=row.started_at,
+                alive=self._alive(row.info.id) is not None,
+                solo=row.solo,
+                status=row.status,
+                status_at=row.status_at,
+            )
+            for row in self._tables.workers.values()
+        ]
+
+    @_operation
+    def set_paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._tables.version += 1
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ready jobs does the memory store hand out, and is that fair?
+
+Groups with ready jobs stand in a round: who is served goes to the end, who is passed over because a
+limit key is full keeps its place, so that it is the first when there is room. The limit is divided
+evenly between the groups that are visited; inside a group jobs come by priority, then due time, then
+id, over all its lanes with room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from penstock.model.lease import BlockedKey, LeaseRequest
+from penstock.stores.memory_rows import JobRow, Lane, Tables, WorkerRow
+from penstock.stores.row_state import RowState
+from penstock.stores.store import GROUPS_PER_LEASE
+
+
+class FairChoice:
+    """Owns the choice of ready jobs. Does not know expiry, retries or edges."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def take(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
+        """Lease up to `request.limit` ready jobs to a worker."""
+        groups = self._visit(request)
+        taken: list[JobRow] = []
+        for place, group in enumerate(groups):
+            share = (request.limit - len(taken)) // (len(groups) - place)
+            found = self._take_group(group, share, worker, request, now)
+            if found:
+                self._tables.serve_last(group)
+                taken += found
+        return taken
+
+    def take_suspect(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
+        """Lease the first suspect that this worker may run alone, if there is one."""
+        row = next(self._suspects(request), None)
+        if row is None or request.limit < 1:
+            return []
+        self._hand_out(row, worker, now, solo=True)
+        return [row]
+
+    def more(self, request: LeaseRequest) -> bool:
+        """Would another call find work now?"""
+        if request.solo:
+            return next(self._suspects(request), None) is not None
+        return any(self._has_room(lane, request) for lane in self._lanes(request))
+
+    def blocked(self, request: LeaseRequest) -> tuple[BlockedKey, ...]:
+        """The full limit keys that keep ready lanes of this worker's tasks from running."""
+        found: dict[str, BlockedKey] = {}
+        for lane in self._lanes(request):
+            full = self._tables.full_key(lane.limit_keys, request.caps)
+            if full is not None:
+                found[full.limit_key] = full
+        return tuple(found[key] for key in sorted(found))
+
+    def _visit(self, request: LeaseRequest) -> list[str]:
+        """The groups of this call: the next ones that have something to hand out."""
+        open_lanes = (lane for lane in self._lanes(request) if self._has_room(lane, request))
+        groups = list(dict.fromkeys(lane.group for lane in open_lanes))
+        return groups[: max(0, min(GROUPS_PER_LEASE, request.limit))]
+
+    def _take_group(
+        self, group: str, share: int, worker: WorkerRow, request: LeaseRequest, now: int
+    ) -> list[JobRow]:
+        lanes = [x for x in self._tables.ready_lanes[group].values() if x.task in request.tasks]
+        heads = [(turn, lane) for lane in lanes if (turn := lane.ready.first()) is not None]
+        heapq.heapify(heads)  # no two turns are equal: the id is part of them
+        taken: list[JobRow] = []
+        while heads and len(taken) < share:
+            turn, lane = heapq.heappop(heads)
+            if not self._has_room(lane, request):
+                continue
+            row = self._tables.jobs[turn.id]
+            self._hand_out(row, worker, now, solo=False)
+            taken.append(row)
+            following = lane.ready.first()
+            if following is not None:
+                heapq.heappush(heads, (following, lane))
+        return taken
+
+    def _hand_out(self, row: JobRow, worker: WorkerRow, now: int, *, solo: bool) -> None:
+        self._tables.move(row, RowState.IN_PROGRESS, now, worker=worker)
+        row.token += 1
+        row.solo = solo
+
+    def _lanes(self, request: LeaseRequest) -> Iterator[Lane]:
+        for lanes in self._tables.ready_lanes.values():
+            for lane in lanes.values():
+                if lane.task in request.tasks:
+                    yield lane
+
+    def _suspects(self, request: LeaseRequest) -> Iterator[JobRow]:
+        for row in map(self._tables.jobs.__getitem__, self._tables.suspects):
+            if row.new.task in request.tasks and self._has_room(row.lane, request):
+                yield row
+
+    def _has_room(self, lane: Lane, request: LeaseRequest) -> bool:
+        return self._tables.full_key(lane.limit_keys, request.caps) is None

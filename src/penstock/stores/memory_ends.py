@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a lease of the memory store end: acknowledged, failed, given back, or lost?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.clock import to_micros
+from penstock.errors import EnqueueRefused, InternalError
+from penstock.model.effects import CommitLevel, EnqueueJobs, Rearm, SetCursor, StageManifest
+from penstock.model.job import (
+    BATCH_JOBS_MAX,
+    TERMINAL,
+    Attempt,
+    AttemptError,
+    ErrorCategory,
+    JobId,
+    JobState,
+)
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.views import Manifest
+from penstock.stores.memory_edges import Dependants
+from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
+from penstock.stores.row_state import OF_STATE, RowState
+from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
+
+EXPIRED = "its lease expired"  # the cause of a death that nobody saw
+
+
+class Ends:
+    """Owns what an end does to a job, its history and its dependants. Does not know expiry."""
+
+    def __init__(self, tables: Tables, edges: Dependants) -> None:
+        self._tables = tables
+        self._edges = edges
+
+    def verdict(self, worker: WorkerRow | None, asked_by: str, ref: JobRef) -> Verdict:
+        """May this lease still write? `worker` is None if it is not alive."""
+        row = self._tables.jobs.get(ref.id)
+        if row is None:
+            return Verdict.STALE
+        if row.ended == (asked_by, ref.token):
+            return Verdict.DUPLICATE
+        mine = worker is not None and row.worker is worker and row.token == ref.token
+        return Verdict.ACCEPTED if mine else Verdict.STALE
+
+    # By the holder
+
+    def refuse(self, end: JobEnd, earlier: set[str]) -> None:
+        """Raise unless this end and its effects can be applied."""
+        if end.state not in TERMINAL:
+            raise InternalError(f"Job {end.job.key!r} cannot end as {end.state}.")
+        batches = [effect.jobs for effect in end.effects if isinstance(effect, EnqueueJobs)]
+        count = sum(len(jobs) for jobs in batches)
+        if count > BATCH_JOBS_MAX:
+            raise EnqueueRefused(
+                f"Job {end.job.key!r} wants to enqueue {count:,} jobs with its end; at most "
+                f"{BATCH_JOBS_MAX:,} are accepted."
+            )
+        for jobs in batches:
+            self._edges.refuse(jobs, earlier)
+        rearm = _rearm(end)
+        if rearm is not None and rearm.at <= self._tables.jobs[end.job.id].due_at:
+            raise EnqueueRefused(
+                f"Job {end.job.key!r} cannot be armed again for a time that is not later than "
+                "its last."
+            )
+
+    def finish(self, row: JobRow, end: JobEnd, now: int) -> None:
+        """End a job or re-arm it, then apply the other effects in their order."""
+        rearm = _rearm(end)
+        if rearm is None or end.state is not JobState.DONE:
+            self._record(row, end.state.value, end.ended_at, end.error, end.started_at)
+        row.result, row.error, row.started_at = end.result, end.error, end.started_at
+        row.deferred_since = None
+        self._sign(row)
+        if rearm is None:
+            self._close(row, end.state, end.ended_at)
+        else:
+            row.attempts = row.crashes = 0
+            row.due_at = rearm.at
+            self._tables.queue(row, now, rearm.at)
+        self._apply(row, end, now)
+
+    def _apply(self, row: JobRow, end: JobEnd, now: int) -> None:
+        for effect in end.effects:
+            match effect:
+                case EnqueueJobs(jobs=jobs):
+                    self._edges.accept(jobs, now)
+                case StageManifest():
+                    self._stage(row, effect)
+                case CommitLevel(plan_id=plan_id, level=level):
+                    self._commit_level(plan_id, level)
+                case SetCursor(name=name, value=value):
+                    self._tables.cursors[name] = value
+                case Rearm():
+                    continue  # it was applied instead of the end
+
+    def _stage(self, row: JobRow, effect: StageManifest) -> None:
+        manifest = Manifest(
+            dataset=effect.dataset,
+            slice=effect.slice,
+            document=effect.document,
+            plan_id=effect.plan_id,
+            level=effect.level,
+            job_id=row.id,
+        )
+        if effect.commit:
+            self._tables.committed[effect.dataset, effect.slice] = manifest
+        else:
+            where = (effect.plan_id, effect.level, effect.dataset, effect.slice)
+            self._tables.staged[where] = manifest
+
+    def _commit_level(self, plan_id: str, level: int) -> None:
+        staged = self._tables.staged
+        for where in [x for x in staged if x[:2] == (plan_id, level)]:
+            manifest = staged.pop(where)
+            self._tables.committed[manifest.dataset, manifest.slice] = manifest
+
+    def fail(self, row: JobRow, failure: JobFailure, now: int) -> None:
+        """Queue a job again later, or end it when its attempts are used up."""
+        if failure.charge:
+            row.attempts += 1
+            row.deferred_since = None
+        elif row.deferred_since is None:
+            row.deferred_since = failure.ended_at
+        over = failure.give_up or (failure.charge and row.attempts >= failure.max_attempts)
+        outcome = "error" if over else "retry"
+        self._record(row, outcome, failure.ended_at, failure.error, failure.started_at)
+        row.error, row.started_at = failure.error, failure.started_at
+        self._sign(row)
+        if over:
+            self._close(row, JobState.ERROR, failure.ended_at)
+            self._edges.tell([row.id], now)
+        else:
+            self._tables.queue(row, now, now + to_micros(failure.delay_seconds))
+
+    def _sign(self, row: JobRow) -> None:
+        """The holder itself ends this lease: the job is no suspect any more, the lease not lost."""
+        if row.worker is None:
+            raise InternalError(f"Job {row.new.key!r} has no holder that could end it.")
+        row.ended = (row.worker.info.id, row.token)
+        row.losses, row.solo = 0, False
+
+    def give_back(self, row: JobRow, now: int) -> None:
+        """Make a held job ready again; a suspect stays one."""
+        suspect, row.solo = row.solo, False
+        self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+
+    # By others
+
+    def revoke(self, row: JobRow, reason: str, now: int) -> None:
+        """End an attempt from outside; the job may be tried again at once."""
+        row.error = AttemptError(ErrorCategory.OWN, "revoked", reason)
+        self._record(row, "retry", now, row.error)
+        self.give_back(row, now)
+
+    def cancel(self, rows: Sequence[JobRow], now: int) -> None:
+        for row in rows:
+            if row.state is RowState.IN_PROGRESS:
+                self._record(row, "cancelled", now, None)
+            self._close(row, JobState.CANCELLED, now)
+        self._edges.tell((row.id for row in rows), now)
+
+    def expire(self, worker: WorkerRow, now: int) -> None:
+        """Take back what an expired worker held: anything of it may have been running."""
+        for row in worker.held():
+            if row.solo:
+                self._crash(row, EXPIRED, MAX_CRASHES_BY_EXPIRY, now)
+                continue
+            self._record(row, "lost", now, _death("lost", EXPIRED))
+            row.losses += 1
+            suspect = row.losses >= LOSSES_BEFORE_SOLO
+            self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+
+    def bury(
+        self, worker: WorkerRow, started: set[JobRef], cause: str, max_crashes: int, now: int
+    ) -> int:
+        """Take back what a dead worker held; only what had started is under suspicion."""
+        held = worker.held()
+        for row in held:
+            if JobRef(row.id, row.token) not in started:
+                self.give_back(row, now)
+            elif row.solo:
+                self._crash(row, cause, max_crashes, now)
+            else:
+                self._record(row, "lost", now, _death("lost", cause))
+                self._tables.move(row, RowState.SUSPECT, now)
+        return len(held)
+
+    def _crash(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
+        row.crashes += 1
+        times = "once" if row.crashes == 1 else f"{row.crashes} times"
+        error = _death("crashed", f"the worker died {times} while this job ran alone: {cause}")
+        if row.crashes < max_crashes:
+            self._record(row, "crashed", now, error)
+            row.solo = False
+            self._tables.move(row, RowState.SUSPECT, now)
+            return
+        self._record(row, "error", now, error)
+        row.result, row.error, row.started_at, row.deferred_since = None, error, None, None
+        self._close(row, JobState.ERROR, now)
+        self._edges.tell([row.id], now)
+
+    def _close(self, row: JobRow, state: JobState, at: int) -> None:
+        if state is JobState.ERROR and row.worker is not None:
+            self._tables.errors_by_run[row.worker.info.run_id] += 1
+        row.losses, row.solo = 0, False
+        self._tables.move(row, OF_STATE[state], at)
+
+    def _record(
+        self,
+        row: JobRow,
+        outcome: str,
+        ended_at: int,
+        error: AttemptError | None,
+        started_at: int | None = None,
+    ) -> None:
+        if row.worker is None:
+            raise InternalError(f"Job {row.new.key!r} has no attempt that could end.")
+        row.history.append(
+            Attempt(
+                token=row.token,
+                worker=row.worker.info.id,
+                outcome=outcome,
+                started_at=started_at,
+                ended_at=ended_at,
+                error=error,
+            )
+        )
+
+    def retry(self, row: JobRow, now: int) -> JobId:
+        """Let a failed job start afresh."""
+        row.attempts = row.crashes = row.losses = 0
+        row.deferred_since = None
+        self._tables.queue(row, now, now)
+        return row.id
+
+
+def _rearm(end: JobEnd) -> Rearm | None:
+    return next((effect for effect in end.effects if isinstance(effect, Rearm)), None)
+
+
+def _death(kind: str, message: str) -> AttemptError:
+    return AttemptError(ErrorCategory.CRASHED, kind, message)

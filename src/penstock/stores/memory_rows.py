@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the memory store remember, and in which orders can it find it again?
+
+Rows are plain objects; every change of state goes through `Tables.move`, which is the only place
+that keeps the indexes and the counters. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from penstock.errors import InternalError
+from penstock.model.job import (
+    TERMINAL,
+    TRANSITIONS,
+    Attempt,
+    AttemptError,
+    EdgeKind,
+    Job,
+    JobId,
+    JobState,
+    LeasedJob,
+    NewJob,
+    WorkerId,
+)
+from penstock.model.lease import BlockedKey, Caps, WorkerInfo
+from penstock.model.views import Manifest
+from penstock.stores.row_state import PUBLIC, RowState
+
+HOLDERS_SHOWN = 10  # holding jobs that a full limit key names
+
+K = TypeVar("K", bound=Any)
+
+
+class Ordered(Generic[K]):
+    """A set that is kept sorted, in one list: an insertion is a search and a memory move."""
+
+    def __init__(self) -> None:
+        self._items: list[K] = []
+
+    def add(self, item: K) -> None:
+        insort(self._items, item)
+
+    def remove(self, item: K) -> None:
+        at = bisect_left(self._items, item)
+        if at == len(self._items) or self._items[at] != item:
+            raise InternalError(f"{item!r} is missing in an index of the memory store.")
+        del self._items[at]
+
+    def first(self) -> K | None:
+        return self._items[0] if self._items else None
+
+    def above(self, item: K) -> Iterator[K]:
+        """What is greater than `item`, in order. Do not change the set meanwhile."""
+        return islice(self._items, bisect_right(self._items, item), None)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Need(NamedTuple):
+    """One edge as its child keeps it."""
+
+    parent: JobId
+    kind: EdgeKind
+
+
+class Turn(NamedTuple):
+    """The order of ready jobs inside a group."""
+
+    minus_priority: int
+    available_at: int
+    id: JobId
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """Jobs of one task, group and set of limit keys."""
+
+    id: int
+    task: str
+    group: str
+    limit_keys: tuple[str, ...]
+    jobs: int = 0  # rows of any state
+    ready: Ordered[Turn] = field(default_factory=Ordered)
+
+
+@dataclass(eq=False, slots=True)
+class JobRow:
+    """One job, whole."""
+
+    id: JobId
+    new: NewJob
+    lane: Lane
+    state: RowState
+    created_at: int
+    updated_at: int
+    due_at: int  # when it was first meant to run; retries do not move it
+    available_at: int
+    needs: set[Need] = field(default_factory=set)  # edges, for as long as the job is remembered
+    open: set[Need] = field(default_factory=set)  # those that are not satisfied yet
+    children: set[tuple[JobId, EdgeKind]] = field(default_factory=set)
+    token: int = 0
+    ended: tuple[WorkerId, int] | None = (
+        None  # the last lease that its holder itself brought to an end
+    )
+    worker: WorkerRow | None = None
+    solo: bool = False
+    attempts: int = 0
+    crashes: int = 0
+    losses: int = 0  # leases lost by expiry in a row
+    deferred_since: int | None = None
+    result: str | None = None
+    error: AttemptError | None = None
+    skipped_by: JobId | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    history: list[Attempt] = field(default_factory=list)
+
+    @property
+    def public(self) -> JobState:
+        return PUBLIC[self.state]
+
+    @property
+    def terminal(self) -> bool:
+        return PUBLIC[self.state] in TERMINAL
+
+    @property
+    def turn(self) -> Turn:
+        return Turn(-self.new.priority, self.available_at, self.id)
+
+    def meets(self, kind: EdgeKind) -> bool:
+        """Has this job ended as an edge of this kind asks for?"""
+        return self.terminal if kind is EdgeKind.FINISHED else self.state is RowState.DONE
+
+    def forbids(self, kind: EdgeKind) -> bool:
+        """Has this job ended so that an edge of this kind can never be met?"""
+        return self.terminal and not self.meets(kind)
+
+    def as_lease(self) -> LeasedJob:
+        new = self.new
+        return LeasedJob(
+            id=self.id,
+            token=self.token,
+            key=new.key,
+            task=new.task,
+            group=new.group,
+            lane_id=self.lane.id,
+            payload=new.payload,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            priority=new.priority,
+            available_at=self.due_at,
+            deferred_since=self.deferred_since,
+            partition=new.partition,
+            plan_id=new.plan_id,
+            level=new.level,
+            limited=bool(new.limit_keys),
+            solo=self.solo,
+        )
+
+    def as_job(self) -> Job:
+        new = self.new
+        return Job(
+            id=self.id,
+            key=new.key,
+            task=new.task,
+            group=new.group,
+            partition=new.partition,
+            limit_keys=new.limit_keys,
+            priority=new.priority,
+            payload=new.payload,
+            state=self.public,
+            suspect=self.state is RowState.SUSPECT,
+            token=self.token,
+            worker=self.worker.info.id if self.worker is not None else None,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            deferred_since=self.deferred_since,
+            available_at=self.available_at,
+            pending=len(self.open),
+            plan_id=new.plan_id,
+            level=new.level,
+            result=self.result,
+            last_error=self.error,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class WorkerRow:
+    """One registered worker and what it holds."""
+
+    info: WorkerInfo
+    expires_at: int  # microseconds of the lease clock
+    started_at: int
+    solo: bool = False
+    status: str | None = None
+    status_at: int | None = None
+    jobs: dict[JobId, JobRow] = field(default_factory=dict)
+
+    def held(self) -> list[JobRow]:
+        """What it holds now, by id; safe to change while it is walked."""
+        return [self.jobs[job_id] for job_id in sorted(self.jobs)]
+
+
+class Counts:
+    """Jobs by name and state; a name without jobs is forgotten."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Counter[JobState]] = {}
+
+    def add(self, name: str, state: JobState, step: int) -> None:
+        counter = self.by_name.setdefault(name, Counter())
+        counter[state] += step
+        if counter[state] < 0:
+            raise InternalError(f"The counter of {state} jobs of {name!r} fell below zero.")
+        if not counter[state]:
+            del counter[state]
+        if not counter:
+            del self.by_name[name]
+
+    def of(self, name: str) -> dict[JobState, int]:
+        """The states of one name in the order of JobState, without zeros."""
+        counter = self.by_name[name]
+        return {state: counter[state] for state in JobState if state in counter}
+
+
+class Tables:
+    """Owns all rows and every index over them. Does not know time, fairness or edges' meaning."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, JobRow] = {}
+        self.by_key: dict[str, JobRow] = {}
+        self.ids: Ordered[JobId] = Ordered()
+        self.by_state: dict[JobState, Ordered[JobId]] = {state: Ordered() for state in JobState}
+        self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        self.ready_lanes: dict[
+            str, dict[int, Lane]
+        ] = {}  # by group, next turn first; with ready jobs
+        self.delayed: Ordered[tuple[int, JobId]] = Ordered()  # by available_at
+        self.suspects: Ordered[JobId] = Ordered()
+        self.ended: Ordered[tuple[int, JobId]] = Ordered()  # by finished_at
+        self.held: dict[str, set[JobId]] = {}  # by limit key: the jobs in progress
+        self.workers: dict[WorkerId, WorkerRow] = {}
+        self.task_counts = Counts()
+        self.group_counts = Counts()
+        self.errors_by_run: Counter[str] = Counter()
+        self.caps: dict[str, int] = {}
+        self.cursors: dict[str, str] = {}
+        self.committed: dict[tuple[str, str], Manifest] = {}  # by dataset and slice
+        self.staged: dict[tuple[str | None, int | None, str, str], Manifest] = {}
+        self.version = 0  # rises when there may be something new to lease
+        self._last_id = 0
+        self._last_lane = 0
+
+    def lane(self, job: NewJob) -> Lane:
+        spec = (job.task, job.group, job.limit_keys)
+        lane = self.lanes.get(spec)
+        if lane is None:
+            self._last_lane += 1
+            lane = self.lanes[spec] = Lane(self._last_lane, *spec)
+        return lane
+
+    def insert(
+        self, job: NewJob, state: RowState, now: int, due_at: int, needs: set[Need]
+    ) -> JobRow:
+        """Add a job; the caller has decided its first state."""
+        self._last_id += 1
+        lane = self.lane(job)
+        row = JobRow(JobId(self._last_id), job, lane, state, now, now, due_at, due_at, needs)
+        lane.jobs += 1
+        self.jobs[row.id] = self.by_key[job.key] = row
+        self.ids.add(row.id)
+        for need in needs:
+            self.jobs[need.parent].children.add((row.id, need.kind))
+        self._enter(row, now)
+        return row
+
+    def delete(self, row: JobRow) -> None:
+        """Forget a job with its history and every edge at either end."""
+        self._leave(row)
+        for need in row.needs:
+            self.jobs[need.parent].children.discard((row.id, need.kind))
+        for child, kind in row.children:
+            self.jobs[child].needs.discard(Need(row.id, kind))
+        self.ids.remove(row.id)
+        del self.jobs[row.id], self.by_key[row.new.key]
+        row.lane.jobs -= 1
+        if not row.lane.jobs:
+            del self.lanes[row.lane.task, row.lane.group, row.lane.limit_keys]
+
+    def move(
+        self,
+        row: JobRow,
+        to: RowState,
+        at: int,
+        *,
+        available_at: int | None = None,
+        worker: WorkerRow | None = None,
+    ) -> None:
+        """Change a job's state, its due time and its holder, with every index; `at` is when."""
+        before, after = row.public, PUBLIC[to]
+        if after not in TRANSITIONS[before] and not before is after is JobState.QUEUED:
+            raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
+        self._leave(row)
+        row.state, row.worker, row.updated_at = to, worker, at
+        if available_at is not None:
+            row.available_at = available_at
+        self._enter(row, at)
+
+    def serve_last(self, group: str) -> None:
+        """Put a group that was served behind all others that have ready jobs."""
+        if group in self.ready_lanes:
+            self.ready_lanes[group] = self.ready_lanes.pop(group)
+
+    def queue(self, row: JobRow, now: int, available_at: int) -> None:
+        """Make a job ready, or delayed if it is not due."""
+        to = RowState.DELAYED if available_at > now else RowState.READY
+        self.move(row, to, now, available_at=available_at)
+
+    def _leave(self, row: JobRow) -> None:
+        match row.state:
+            case RowState.DELAYED:
+                self.delayed.remove((row.available_at, row.id))
+            case RowState.READY:
+                row.lane.ready.remove(row.turn)
+                if not row.lane.ready:
+                    lanes = self.ready_lanes[row.lane.group]
+                    del lanes[row.lane.id]
+                    if not lanes:
+                        del self.ready_lanes[row.lane.group]
+            case RowState.SUSPECT:
+                self.suspects.remove(row.id)
+            case RowState.IN_PROGRESS:
+                self._let_go(row)
+            case _ if row.finished_at is not None:
+                self.ended.remove((row.finished_at, row.id))
+                row.finished_at = None
+        self._count(row, -1)
+        self.by_state[row.public].remove(row.id)
+
+    def _enter(self, row: JobRow, at: int) -> None:
+        match row.state:
+            case RowState.DELAYED:
+                self.delayed.add((row.available_at, row.id))
+                self.version += 1
+            case RowState.READY:
+                row.lane.ready.add(row.turn)
+                self.ready_lanes.setdefault(row.lane.group, {})[row.lane.id] = row.lane
+                self.version += 1
+            case RowState.SUSPECT:
+                self.suspects.add(row.id)
+                self.version += 1
+            case RowState.IN_PROGRESS:
+                self._hold(row)
+            case _ if row.terminal:
+                row.finished_at = at
+                row.open.clear()
+                self.ended.add((at, row.id))
+        self._count(row, +1)
+        self.by_state[row.public].add(row.id)
+
+    def _hold(self, row: JobRow) -> None:
+        if row.worker is None:
+            raise InternalError(f"Job {row.new.key!r} is in progress without a worker.")
+        row.worker.jobs[row.id] = row
+        for key in row.new.limit_keys:
+            self.held.setdefault(key, set()).add(row.id)
+
+    def _let_go(self, row: JobRow) -> None:
+        if row.worker is None:
+            raise InternalError(f"Job {row.new.key!r} was in progress without a worker.")
+        del row.worker.jobs[row.id]
+        for key in row.new.limit_keys:
+            self.held[key].remove(row.id)
+            if not self.held[key]:
+                del self.held[key]
+            self.version += 1
+
+    def _count(self, row: JobRow, step: int) -> None:
+        self.task_counts.add(row.new.task, row.public, step)
+        self.group_counts.add(row.new.group, row.public, step)
+
+    def full_key(self, limit_keys: tuple[str, ...], caps: Caps) -> BlockedKey | None:
+        """The first of these keys that has no slot left, or None: there is room."""
+        for key in limit_keys:
+            cap = self.caps[key] if key in self.caps else caps.cap(key)
+            holders = self.held.get(key, set())
+            if cap is not None and len(holders) >= cap:
+                shown = heapq.nsmallest(HOLDERS_SHOWN, holders)
+                return BlockedKey(key, cap, tuple(self.jobs[holder].new.key for holder in shown))
+        return None
+
+    def next_due_at(self) -> int | None:
+        first = self.delayed.first()
+        return first[0] if first is not None else None

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a store answer, to a loop and to a thread alike?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """An answer that will come when it is durable: `await` it, or ask for `.result()` in a thread.
+
+    Owns one value or error and the wake-up of whoever waits. Does not know how the work is done.
+    """
+
+    __slots__ = ("_done", "_error", "_lock", "_value", "_waiters", "_withdraw")
+
+    def __init__(self, withdraw: Callable[[], bool] | None = None) -> None:
+        self._done = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._waiters: list[Callable[[], None]] = []
+        self._withdraw = withdraw
+
+    @classmethod
+    def of(cls, value: T) -> Reply[T]:
+        """An answer that is there already."""
+        reply = cls()
+        reply._done, reply._value = True, value
+        return reply
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Reply[T]:
+        """A refusal that is there already."""
+        reply = cls()
+        reply._done, reply._error = True, error
+        return reply
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def resolve(self, value: T) -> None:
+        """Give the answer; called once, by the store."""
+        self._finish(value, None)
+
+    def refuse(self, error: BaseException) -> None:
+        """Give the error; called once, by the store."""
+        self._finish(None, error)
+
+    def _finish(self, value: T | None, error: BaseException | None) -> None:
+        with self._lock:
+            self._value, self._error, self._done = value, error, True
+            waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def _get(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # done without error: it is a T
+
+    def add_done_callback(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the answer is there: at once, or from the store's thread."""
+        with self._lock:
+            if not self._done:
+                self._waiters.append(wake)
+                return
+        wake()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Block this thread until the answer is there.
+
+        A time-out raises TimeoutError only if the work could be withdrawn, so that it is certain that
+        nothing happened; work that has begun is waited for.
+        """
+        if not self._done:
+            gate = threading.Lock()
+            gate.acquire()
+            self.add_done_callback(gate.release)
+            if not gate.acquire(timeout=-1 if timeout is None else timeout):
+                if self._withdraw is not None and self._withdraw():
+                    raise TimeoutError
+                gate.acquire()
+        return self._get()
+
+    def __await__(self) -> Generator[object, None, T]:
+        if not self._done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            def wake_soon() -> None:
+                try:
+                    loop.call_soon_threadsafe(wake)
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    return
+
+            self.add_done_callback(wake_soon)
+            yield from future.__await__()
+        return self._get()

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a lease end: acknowledged, failed, given back?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS
+from penstock.errors import EnqueueRefused
+from penstock.model.effects import (
+    CommitLevel,
+    Effect,
+    EnqueueJobs,
+    Rearm,
+    SetCursor,
+    StageManifest,
+)
+from penstock.model.job import BATCH_JOBS_MAX, JobState, WorkerId
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.stores.row_state import OF_STATE, RowState
+from penstock.stores.sqlite.enqueueing import enqueue
+from penstock.stores.sqlite.settling import note_ended
+from penstock.stores.sqlite.transaction import Transaction, as_json
+
+RETRY = "retry"  # the outcome of an attempt that was not the last
+
+
+def ack(tx: Transaction, worker: WorkerId, ends: Sequence[JobEnd]) -> list[Verdict]:
+    """End jobs under their tokens, with their effects. Runs in a savepoint."""
+    alive = tx.alive(worker)
+    if alive is None:
+        return [_refused(tx, end.job.id, end.job.token) for end in ends]
+    no, run_id = alive
+    plain = [end for end in ends if not end.effects]
+    if len(plain) == len(ends):
+        verdicts = _end_many(tx, no, run_id, plain)
+    else:
+        verdicts = [
+            _end_with_effects(tx, no, run_id, end) if end.effects else _end_one(tx, no, run_id, end)
+            for end in ends
+        ]
+    failpoints.hit("ack.in_tx")
+    tx.passed.append("ack.committed")
+    return verdicts
+
+
+def _columns(end: JobEnd) -> tuple[object, ...]:
+    job = end.job
+    return (
+        job.id,
+        job.token,
+        int(OF_STATE[end.state]),
+        end.result,
+        None if end.error is None else as_json(end.error),
+        end.started_at,
+        end.ended_at,
+        end.state,
+    )
+
+
+def _end_many(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) -> list[Verdict]:
+    """End many jobs in a few statements; one by one only where some of them is not ours any more."""
+    rows = as_json([_columns(end) for end in ends])
+    tx.run("savepoint_ends")
+    changed = tx.run("end_jobs", rows, no)
+    if changed != len(ends):
+        tx.run("rollback_ends")
+        tx.run("release_ends")
+        return [_end_one(tx, no, run_id, end) for end in ends]
+    tx.run("release_ends")
+    _after_end(tx, no, run_id, ends, rows)
+    return [Verdict.ACCEPTED] * len(ends)
+
+
+def _end_one(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
+    columns = _columns(end)
+    if not tx.run("end_job", *columns[:7], no):
+        return _refused(tx, end.job.id, end.job.token)
+    _after_end(tx, no, run_id, [end], as_json([columns]))
+    return Verdict.ACCEPTED
+
+
+def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd], rows: str) -> None:
+    """What follows when jobs have ended: history, limit keys, dependants, counters."""
+    tx.run("write_history", rows, no)
+    free_keys(tx, [end.job.id for end in ends if end.job.limited])
+    for end in ends:
+        tx.move(end.job.lane_id, JobState.IN_PROGRESS, end.state)
+        tx.ended_in_run(run_id, end.state)
+    note_ended(tx, rows)
+
+
+def _refused(tx: Transaction, job_id: int, token: int) -> Verdict:
+    row = tx.row("verdict_row", job_id)
+    return Verdict.DUPLICATE if row is not None and row[1] == token else Verdict.STALE
+
+
+def free_keys(tx: Transaction, job_ids: Sequence[int]) -> None:
+    """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
+    if job_ids:
+        wanted = as_json(job_ids)
+        if tx.run("open_freed_keys", wanted):
+            tx.made_work = True
+        tx.run("free_keys", wanted)
+
+
+def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
+    rearm = next((effect for effect in end.effects if isinstance(effect, Rearm)), None)
+    if rearm is None:
+        verdict = _end_one(tx, no, run_id, end)
+    else:
+        verdict = _rearm(tx, no, end, rearm)
+    if verdict is Verdict.ACCEPTED:
+        for effect in end.effects:
+            _apply(tx, end, effect)
+    return verdict
+
+
+def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
+    job = end.job
+    if rearm.at <= job.due_at:
+        raise EnqueueRefused(
+            f"Job {job.key!r} cannot be armed again for a time that is not later than its last."
+        )
+    state = RowState.DELAYED if rearm.at > tx.now else RowState.READY
+    moved = tx.run(
+        "rearm_job",
+        job.id,
+        job.token,
+        int(state),
+        rearm.at,
+        end.result,
+        end.started_at,
+        end.ended_at,
+        no,
+    )
+    if not moved:
+        return _refused(tx, job.id, job.token)
+    free_keys(tx, [job.id] if job.limited else [])
+    tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+    tx.touch(job.lane_id)
+    return Verdict.ACCEPTED
+
+
+def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
+    if isinstance(effect, EnqueueJobs):
+        if len(effect.jobs) > BATCH_JOBS_MAX:
+            raise EnqueueRefused(
+                f"Job {end.job.key!r} wants to enqueue {len(effect.jobs):,} jobs with its end; at most "
+                f"{BATCH_JOBS_MAX:,} are accepted."
+            )
+        enqueue(tx, effect.jobs)
+    elif isinstance(effect, SetCursor):
+        tx.run("set_cursor", effect.name, effect.value)
+    elif isinstance(effect, StageManifest):
+        place = (effect.dataset, effect.slice)
+        if effect.commit:
+            tx.run("drop_committed", *place)
+        else:
+            tx.run("drop_staged", *place, effect.plan_id, effect.level)
+        tx.run(
+            "insert_manifest",
+            *place,
+            effect.document,
+            effect.plan_id,
+            effect.level,
+            end.job.id,
+            int(effect.commit),
+        )
+    elif isinstance(effect, CommitLevel):
+        tx.run("replace_level", effect.plan_id, effect.level)
+        tx.run("commit_level", effect.plan_id, effect.level)
+
+
+def fail_and_retry(
+    tx: Transaction, worker: WorkerId, failures: Sequence[JobFailure]
+) -> list[Verdict]:
+    """Put jobs back with a delay, or end them in error when their attempts are used up."""
+    alive = tx.alive(worker)
+    if alive is None:
+        return [_refused(tx, failure.job.id, failure.job.token) for failure in failures]
+    verdicts = [_fail(tx, *alive, failure) for failure in failures]
+    failpoints.hit("ack.in_tx")
+    tx.passed.append("ack.committed")
+    return verdicts
+
+
+def _fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
+    job = failure.job
+    again_at = tx.now + round(failure.delay_seconds * MICROSECONDS)
+    error = as_json(failure.error)
+    row = tx.row(
+        "fail_job",
+        job.id,
+        job.token,
+        again_at,
+        int(failure.charge),
+        failure.max_attempts if failure.charge else 2**62,
+        int(failure.give_up),
+        error,
+        failure.started_at,
+        failure.ended_at,
+        no,
+        tx.now,
+    )
+    if row is None:
+        return _refused(tx, job.id, job.token)
+    ended = row[0] == RowState.ERROR
+    outcome = str(JobState.ERROR) if ended else RETRY
+    tx.run(
+        "write_attempt",
+        job.id,
+        job.token,
+        no,
+        outcome,
+        failure.started_at,
+        failure.ended_at,
+        error,
+    )
+    free_keys(tx, [job.id] if job.limited else [])
+    if ended:
+        tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.ERROR)
+        tx.ended_in_run(run_id, JobState.ERROR)
+        note_ended(tx, as_json([(job.id,)]))
+    else:
+        tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+        tx.touch(job.lane_id)
+    return Verdict.ACCEPTED
+
+
+def release(tx: Transaction, worker: WorkerId, refs: Sequence[JobRef]) -> int:
+    """Give unstarted jobs back at once, uncharged."""
+    alive = tx.alive(worker)
+    if alive is None:
+        return 0
+    count = 0
+    freed = []
+    for ref in refs:
+        row = tx.row("release_job", ref.id, ref.token, alive[0], tx.now)
+        if row is None:
+            continue
+        count += 1
+        tx.move(row[0], JobState.IN_PROGRESS, JobState.QUEUED)
+        tx.touch(row[0])
+        if row[1]:
+            freed.append(int(ref.id))
+    free_keys(tx, freed)
+    return count

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a batch of jobs become rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS
+from penstock.errors import EnqueueRefused
+from penstock.model.job import (
+    BATCH_JOBS_MAX,
+    AttemptError,
+    EdgeKind,
+    ErrorCategory,
+    JobState,
+    NewJob,
+)
+from penstock.model.views import EnqueueReport
+from penstock.stores.row_state import RowState
+from penstock.stores.sqlite.transaction import Transaction, as_json
+
+_encode = msgspec.json.Encoder().encode
+
+
+def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
+    """Accept jobs, all or nothing; the first of a key wins. Runs in a savepoint."""
+    if len(jobs) > BATCH_JOBS_MAX:
+        raise EnqueueRefused(
+            f"{len(jobs):,} jobs in one batch; at most {BATCH_JOBS_MAX:,} are accepted together."
+        )
+    if not jobs:
+        return EnqueueReport(frozenset(), frozenset())
+    lanes = _lanes(tx, jobs)
+    created = _insert(tx, jobs, lanes)
+    failpoints.hit("enqueue.in_tx")
+    tx.passed.append("enqueue.committed")
+    with_edges = []
+    for job in jobs:
+        lane_id = lanes[_spec(job)]
+        if job.key in created and created[job.key] is not None:
+            if job.after:
+                with_edges.append((job, lane_id))
+            else:
+                tx.move(lane_id, None, JobState.QUEUED)
+                if job.delay_seconds <= 0:
+                    tx.touch(lane_id)
+                else:
+                    tx.made_work = True
+    if with_edges:
+        _link(tx, with_edges, created)
+    keys = frozenset(created)
+    return EnqueueReport(keys, frozenset(job.key for job in jobs if job.key not in keys))
+
+
+def _spec(job: NewJob) -> tuple[str, str, tuple[str, ...]]:
+    return (job.task, job.group, job.limit_keys)
+
+
+def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[tuple[str, str, tuple[str, ...]], int]:
+    specs = {_spec(job) for job in jobs}
+    texts = {as_json(spec): spec for spec in specs}
+    wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in texts.items()])
+    found = tx.array("lane_ids", wanted)
+    if len(found) < len(texts):
+        tx.run("ensure_lanes", wanted)
+        found = tx.array("lane_ids", wanted)
+    return {texts[text]: lane_id for text, lane_id in found}
+
+
+def _insert(
+    tx: Transaction,
+    jobs: Sequence[NewJob],
+    lanes: dict[tuple[str, str, tuple[str, ...]], int],
+) -> dict[str, int]:
+    """Insert what is new; key → id of what was."""
+    now, floor = tx.now, tx.token_floor
+    last = tx.value("last_job_id")
+    if len(jobs) == 1:
+        row = _row(jobs[0], lanes, now)
+        created = tx.run("insert_job", *row, now, floor)
+        return {jobs[0].key: last + 1} if created else {}
+    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now, floor)
+    if created == len(jobs):
+        return dict(
+            zip((job.key for job in jobs), range(last + 1, last + 1 + created), strict=True)
+        )
+    return dict(tx.array("keys_above", last))
+
+
+def _row(
+    job: NewJob, lanes: dict[tuple[str, str, tuple[str, ...]], int], now: int
+) -> tuple[object, ...]:
+    if job.after:
+        state = RowState.WAITING
+    elif job.delay_seconds > 0:
+        state = RowState.DELAYED
+    else:
+        state = RowState.READY
+    due_at = now + round(job.delay_seconds * MICROSECONDS) if job.delay_seconds > 0 else now
+    return (
+        job.key,
+        lanes[_spec(job)],
+        job.partition,
+        job.priority,
+        job.payload,
+        int(state),
+        due_at,
+        job.plan_id,
+        job.level,
+    )
+
+
+def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str, int]) -> None:
+    """Resolve the edges of new jobs; in the order of the batch, so that a skip goes down a chain."""
+    wanted = {edge.key for job, _ in jobs for edge in job.after}
+    parents = {
+        key: (id_, state) for key, id_, state in tx.array("jobs_by_key", as_json(list(wanted)))
+    }
+    edges: list[tuple[int, int, str, int]] = []
+    placed: list[tuple[object, ...]] = []
+    states: dict[int, RowState] = {}
+    seen: set[str] = set()
+    for job, lane_id in jobs:
+        if job.key in seen:
+            continue
+        seen.add(job.key)
+        child_id = created[job.key]
+        pending, spoiler = 0, None
+        for edge in {edge.key: edge for edge in job.after}.values():
+            if edge.key not in parents:
+                raise EnqueueRefused(
+                    f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. Enqueue that "
+                    "one first, or correct the key."
+                )
+            parent_id, row_state = parents[edge.key]
+            if parent_id >= child_id:
+                raise EnqueueRefused(
+                    f"Job {job.key!r} shall run after {edge.key!r}, which is itself or comes later in the "
+                    "batch. Put what comes first in front."
+                )
+            state = states.get(parent_id, RowState(row_state))
+            if state < RowState.DONE:
+                pending += 1
+                edges.append((parent_id, child_id, edge.kind, 1))
+                continue
+            edges.append((parent_id, child_id, edge.kind, 0))
+            if edge.kind is EdgeKind.SUCCESS and state is not RowState.DONE and spoiler is None:
+                spoiler = (parent_id, state, edge.key)
+        placed.append(_place(tx, job, lane_id, child_id, pending, spoiler, states))
+        if spoiler is not None:
+            edges = [(p, c, kind, 0 if c == child_id else is_open) for p, c, kind, is_open in edges]
+    tx.run("insert_edges", as_json(edges))
+    tx.run("place_children", as_json(placed))
+
+
+def _place(
+    tx: Transaction,
+    job: NewJob,
+    lane_id: int,
+    child_id: int,
+    pending: int,
+    spoiler: tuple[int, RowState, str] | None,
+    states: dict[int, RowState],
+) -> tuple[object, ...]:
+    if spoiler is not None:
+        parent_id, parent_state, parent_key = spoiler
+        states[child_id] = RowState.SKIPPED
+        tx.move(lane_id, None, JobState.SKIPPED)
+        error = _encode(upstream_error(parent_state, parent_key)).decode()
+        return (child_id, int(RowState.SKIPPED), 0, parent_id, error, tx.now)
+    if pending:
+        states[child_id] = RowState.WAITING
+        tx.move(lane_id, None, JobState.WAITING)
+        return (child_id, int(RowState.WAITING), pending, None, None, None)
+    state = RowState.DELAYED if job.delay_seconds > 0 else RowState.READY
+    states[child_id] = state
+    tx.move(lane_id, None, JobState.QUEUED)
+    tx.touch(lane_id)
+    return (child_id, int(state), 0, None, None, None)
+
+
+def upstream_error(parent_state: int, parent_key: str) -> AttemptError:
+    """Why a dependant was skipped."""
+    word = "skipped" if parent_state == RowState.SKIPPED else "failed"
+    return AttemptError(ErrorCategory.OWN, "upstream", f"upstream {word}: {parent_key}")

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ready jobs does a worker get, fairly?
+
+A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
+finished. Groups share the limit evenly; inside a group jobs come by priority, due time and id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock import failpoints
+from penstock.errors import LeaseLost
+from penstock.model.job import JobState, LeasedJob
+from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
+from penstock.stores.sqlite.settling import settle
+from penstock.stores.sqlite.sweeping import sweep
+from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.store import GROUPS_PER_LEASE, LANES_PER_LEASE, PROMOTE_SLICE
+
+_decode_jobs = msgspec.json.Decoder(list[LeasedJob]).decode
+_decode_job = msgspec.json.Decoder(LeasedJob).decode
+_decode_keys = msgspec.json.Decoder(list[str]).decode
+
+
+class LeaseCursor:
+    """Where the round of the groups stands; kept in memory by each process."""
+
+    def __init__(self) -> None:
+        self.group = ""
+
+
+class _Room:
+    """How many more may hold each limit key, counted once in this transaction."""
+
+    def __init__(self, tx: Transaction, request: LeaseRequest, keys: Sequence[str]) -> None:
+        wanted = as_json(keys)
+        overrides = dict(tx.array("cap_overrides", wanted))
+        self.caps: dict[str, int] = {}
+        for key in keys:
+            cap = overrides.get(key, request.caps.cap(key))
+            if cap is not None:
+                self.caps[key] = cap
+        counts = dict(tx.array("count_holders", as_json(list(self.caps))))
+        self.left = {key: cap - counts[key] for key, cap in self.caps.items()}
+
+    def full(self, keys: Sequence[str]) -> str | None:
+        """The first of these keys that has no room."""
+        return next((key for key in keys if self.left.get(key, 1) <= 0), None)
+
+    def most(self, keys: Sequence[str], wanted: int) -> int:
+        return min((self.left[key] for key in keys if key in self.left), default=wanted)
+
+    def take(self, keys: Sequence[str], count: int) -> None:
+        for key in keys:
+            if key in self.left:
+                self.left[key] -= count
+
+
+class _Lane(msgspec.Struct, array_like=True):
+    id: int
+    group: str
+    keys_text: str
+    task: str
+    most: int = 0
+
+    @property
+    def keys(self) -> list[str]:
+        return [] if self.keys_text == "[]" else _decode_keys(self.keys_text)
+
+
+_decode_lanes = msgspec.json.Decoder(list[_Lane]).decode
+
+
+def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseBatch:
+    """Hand out ready jobs."""
+    more = sweep(tx)
+    alive = tx.alive(request.worker)
+    if alive is None:
+        raise LeaseLost(
+            f"Worker {request.worker!r} is not alive any more: its lease ended. It must register anew."
+        )
+    more = settle(tx) or more
+    more = _promote(tx) or more
+    next_due_at = tx.value("next_due")
+    suspects = tx.value("count_suspects")
+    if tx.row("read_meta", "paused") == ("1",):
+        return LeaseBatch(jobs=[], next_due_at=next_due_at, suspects=suspects, paused=True)
+    blocked: tuple[BlockedKey, ...] = ()
+    if request.solo:
+        jobs = _lease_suspect(tx, request, alive[0])
+        more = more or bool(jobs)
+    else:
+        tasks = as_json(request.tasks)
+        more = _unpark(tx, request, tasks) or more
+        jobs, blocked, found_more = _lease_ready(tx, request, cursor, tasks, alive[0])
+        more = more or found_more
+    failpoints.hit("lease.in_tx")
+    tx.passed.append("lease.committed")
+    return LeaseBatch(
+        jobs=jobs, next_due_at=next_due_at, blocked=blocked, more=more, suspects=suspects
+    )
+
+
+def _promote(tx: Transaction) -> bool:
+    lanes = tx.rows("promote_due", tx.now, PROMOTE_SLICE)
+    tx.touch_all(lane_id for (lane_id,) in lanes)
+    tx.flush_heads()
+    return len(lanes) == PROMOTE_SLICE
+
+
+def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
+    """Let lanes try again whose key has room; True if some are left that could."""
+    keys = tx.array("list_open_keys")
+    if not keys:
+        return False
+    room = _Room(tx, request, keys)
+    left = False
+    for key in keys:
+        free = room.left.get(key)
+        if free is not None and free <= 0:
+            tx.run("close_key", key)  # whoever frees it opens it again
+            continue
+        woken = tx.run("unpark_lanes", key, tasks, LANES_PER_LEASE if free is None else free)
+        if not tx.value("is_parked_on", key):
+            tx.run("close_key", key)
+        elif woken:
+            left = True
+    return left
+
+
+def _lease_ready(
+    tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
+) -> tuple[list[LeasedJob], tuple[BlockedKey, ...], bool]:
+    groups = _next_groups(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
+    if not groups:
+        return [], (), False
+    per_group = max(1, LANES_PER_LEASE // len(groups))
+    lanes = _decode_lanes(tx.value("ready_lanes", as_json(groups), per_group, tasks))
+    keys = sorted({key for lane in lanes for key in lane.keys})
+    room = _Room(tx, request, keys) if keys else None
+    by_group: dict[str, list[_Lane]] = {group: [] for group in groups}
+    parked: list[tuple[int, str]] = []
+    for lane in lanes:
+        full = room.full(lane.keys) if room else None
+        if full is None:
+            by_group[lane.group].append(lane)
+        else:
+            parked.append((lane.id, full))
+    _share(tx, [by_group[group] for group in groups], request.limit, room)
+    chosen = [lane for lane in lanes if lane.most > 0]
+    jobs = _take(tx, chosen, no)
+    if room is not None:
+        for lane in lanes:  # a lane that filled its key just now is parked as well
+            full = room.full(lane.keys)
+            if full is not None and (lane.id, full) not in parked and lane.most > 0:
+                parked.append((lane.id, full))
+        if parked:
+            tx.flush_heads()
+            tx.run("park_lanes", as_json(parked), _next_parking(tx))
+            tx.touch_all(lane_id for lane_id, _ in parked)
+    cursor.group = groups[-1]
+    blocked = _name_blocked(tx, room, {key for _, key in parked}) if room else ()
+    by_count = len(groups) == GROUPS_PER_LEASE or len(jobs) >= request.limit
+    more = by_count or bool(parked) or len(lanes) >= per_group * len(groups) > len(groups)
+    return jobs, blocked, more
+
+
+def _next_parking(tx: Transaction) -> int:
+    """A number that grows with every parking, so that lanes wake in the order they were parked."""
+    row = tx.row("read_meta", "parkings")
+    number = 1 + (int(row[0]) if row else 0)
+    tx.run("write_meta", "parkings", str(number))
+    return number
+
+
+def _next_groups(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[str]:
+    groups: list[str] = tx.array("ready_groups", cursor.group, most, tasks)
+    if len(groups) < most and cursor.group:
+        first: list[str] = tx.array("ready_groups", "", most - len(groups), tasks)
+        groups += [group for group in first if group not in groups]
+    return groups
+
+
+def _share(
+    tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None
+) -> None:
+    """Divide the limit evenly between groups, and a group's part between its lanes."""
+    quota = max(1, limit // len(groups))
+    for lanes in groups:
+        open_lanes = [lane for lane in lanes if room is None or room.full(lane.keys) is None]
+        if len(open_lanes) > 1:
+            _share_lanes(tx, open_lanes, quota, room)
+        elif open_lanes:
+            lane = open_lanes[0]
+            lane.most = quota if room is None else min(quota, room.most(lane.keys, quota))
+            if room is not None:
+                room.take(lane.keys, lane.most)
+
+
+def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Room | None) -> None:
+    """Serve several lanes of a group in the order of their jobs."""
+    by_id = {lane.id: lane for lane in lanes}
+    keys = {lane.id: lane.keys for lane in lanes}
+    promised = 0
+    for lane_id in tx.array("merge_lanes", as_json(list(by_id)), quota):
+        if promised == quota:
+            break
+        if room is not None:
+            if room.full(keys[lane_id]) is not None:
+                continue
+            room.take(keys[lane_id], 1)
+        by_id[lane_id].most += 1
+        promised += 1
+
+
+def _take(tx: Transaction, lanes: Sequence[_Lane], no: int) -> list[LeasedJob]:
+    """Lease the first jobs of lanes; one statement for all lanes that give equally many."""
+    jobs: list[LeasedJob] = []
+    by_most: dict[int, list[int]] = {}
+    for lane in lanes:
+        by_most.setdefault(lane.most, []).append(lane.id)
+    for most, lane_ids in by_most.items():
+        rows = tx.value("take_jobs", as_json(lane_ids), most)
+        jobs += _decode_jobs(rows)
+        tx.run("mark_leased", rows, no, tx.now)
+    keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
+    if keys:
+        held = [(job.id, key) for job in jobs if job.limited for key in keys[job.lane_id]]
+        tx.run("hold_keys", as_json(held))
+    counts: dict[int, int] = {}
+    for job in jobs:
+        counts[job.lane_id] = counts.get(job.lane_id, 0) + 1
+    for lane_id, count in counts.items():
+        tx.move(lane_id, JobState.QUEUED, JobState.IN_PROGRESS, count)
+        tx.touch(lane_id)
+    return jobs
+
+
+def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[LeasedJob]:
+    for row, keys_text in tx.rows("next_suspect", as_json(request.tasks)):
+        keys = _decode_keys(keys_text)
+        if keys and _Room(tx, request, keys).full(keys) is not None:
+            continue
+        job = _decode_job(row)
+        tx.run("mark_solo", job.id, no, tx.now)
+        if keys:
+            tx.run("hold_keys", as_json([(job.id, key) for key in keys]))
+        tx.move(job.lane_id, JobState.QUEUED, JobState.IN_PROGRESS)
+        return [job]
+    return []
+
+
+def _name_blocked(tx: Transaction, room: _Room, keys: set[str]) -> tuple[BlockedKey, ...]:
+    return tuple(
+        BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
+        for key in sorted(keys)
+    )

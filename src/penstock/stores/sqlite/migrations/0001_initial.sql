@@ -1,0 +1,159 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The first schema. row_state: 0 waiting, 1 delayed, 2 ready, 3 suspect, 4 in_progress, 5 done, 6 skipped,
+-- 7 error, 8 cancelled. Times are microseconds since 1970 UTC; workers.expires_at is boot time.
+create table meta (
+    name text primary key,
+    value text not null
+) strict, without rowid;
+
+create table lanes (
+    id integer primary key autoincrement,
+    spec text not null unique,
+    task text not null,
+    grp text not null,
+    limit_keys text not null,
+    head_priority integer,
+    head_at integer,
+    head_id integer,
+    parked_on text,
+    parked_seq integer
+) strict;
+create index lanes_ready on lanes (grp, head_priority desc, head_at, head_id)
+    where head_id is not null and parked_on is null;
+create index lanes_oldest on lanes (head_at) where head_id is not null;
+create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
+
+create table jobs (
+    id integer primary key autoincrement,
+    key text not null unique,
+    lane_id integer not null,
+    partition text,
+    priority integer not null,
+    payload text not null,
+    row_state integer not null,
+    token integer not null default 0,
+    ended_token integer not null default 0,
+    worker integer,
+    solo integer not null default 0,
+    attempts integer not null default 0,
+    crashes integer not null default 0,
+    losses integer not null default 0,
+    deferred_since integer,
+    due_at integer not null,
+    available_at integer not null,
+    pending integer not null default 0,
+    plan_id text,
+    level integer,
+    result text,
+    error text,
+    skipped_by integer,
+    created_at integer not null,
+    updated_at integer not null,
+    started_at integer,
+    finished_at integer
+) strict;
+create index jobs_ready on jobs (lane_id, priority desc, available_at, id) where row_state = 2;
+create index jobs_due on jobs (available_at) where row_state = 1;
+create index jobs_suspect on jobs (id) where row_state = 3;
+create index jobs_leased on jobs (worker) where row_state = 4;
+create index jobs_ended on jobs (finished_at) where row_state >= 5;
+create index jobs_unhappy on jobs (row_state, id) where row_state >= 6;
+create index jobs_plan on jobs (plan_id, level) where plan_id is not null;
+
+create table edges (
+    parent_id integer not null,
+    child_id integer not null,
+    kind text not null,
+    open integer not null,
+    primary key (parent_id, child_id)
+) strict, without rowid;
+create index edges_open on edges (parent_id) where open = 1;
+create index edges_child on edges (child_id);
+
+create table settling (
+    job_id integer primary key
+) strict;
+
+create table held (
+    job_id integer not null,
+    limit_key text not null,
+    primary key (job_id, limit_key)
+) strict, without rowid;
+create index held_by_key on held (limit_key);
+
+create table open_keys (
+    limit_key text primary key
+) strict, without rowid;
+
+create table limits (
+    limit_key text primary key,
+    cap integer not null
+) strict, without rowid;
+
+create table attempts (
+    job_id integer not null,
+    token integer not null,
+    worker integer not null,
+    outcome text not null,
+    started_at integer,
+    ended_at integer not null,
+    error text,
+    primary key (job_id, token)
+) strict, without rowid;
+
+create table task_counts (
+    task text not null,
+    state text not null,
+    n integer not null,
+    primary key (task, state)
+) strict, without rowid;
+
+create table group_counts (
+    grp text not null,
+    state text not null,
+    n integer not null,
+    primary key (grp, state)
+) strict, without rowid;
+create index group_counts_open on group_counts (grp)
+    where n > 0 and state in ('waiting', 'queued', 'in_progress');
+
+create table run_counts (
+    run_id text not null,
+    state text not null,
+    n integer not null,
+    primary key (run_id, state)
+) strict, without rowid;
+
+create table workers (
+    no integer primary key autoincrement,
+    id text not null unique,
+    run_id text not null,
+    boot_id text not null,
+    expires_at integer not null,
+    started_at integer not null,
+    host text not null,
+    pid integer not null,
+    tasks text not null,
+    status text,
+    status_at integer,
+    ended_at integer
+) strict;
+create index workers_alive on workers (expires_at) where ended_at is null;
+
+create table cursors (
+    name text primary key,
+    value text not null
+) strict, without rowid;
+
+create table manifests (
+    id integer primary key,
+    dataset text not null,
+    slice text not null,
+    document text not null,
+    plan_id text,
+    level integer,
+    job_id integer not null,
+    committed integer not null
+) strict;
+create unique index manifests_committed on manifests (dataset, slice) where committed = 1;
+create unique index manifests_staged on manifests (plan_id, level, dataset, slice) where committed = 0;

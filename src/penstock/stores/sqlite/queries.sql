@@ -1,0 +1,759 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Every statement of the embedded store, by name. Batches come in as one JSON array and go out as one JSON
+-- column: each statement step gives up the GIL, so a step per row would cost a switch interval per row.
+-- A `+` before a column keeps the planner from choosing another index than the one meant.
+
+-- begin_write --
+-- Opens a write transaction; never deferred, so that it cannot fail half way.
+begin immediate
+
+-- commit --
+-- Makes the transaction durable.
+commit
+
+-- rollback --
+-- Undoes the transaction.
+rollback
+
+-- savepoint --
+-- Begins an operation that may be refused.
+savepoint operation
+
+-- release_savepoint --
+-- Keeps an operation.
+release operation
+
+-- rollback_savepoint --
+-- Undoes an operation and nothing else.
+rollback to operation
+
+-- savepoint_ends --
+-- Begins the ending of many jobs at once, which some stale one may spoil.
+savepoint ends
+
+-- release_ends --
+-- All of them were ours.
+release ends
+
+-- rollback_ends --
+-- One of them was not: undo, and end them one by one.
+rollback to ends
+
+-- data_version --
+-- Changes when another connection has committed.
+pragma data_version
+
+-- schema_version --
+-- The number of the last migration applied.
+pragma user_version
+
+-- read_meta --
+-- One fact about the store itself.
+select value from meta where name = ?1
+
+-- write_meta --
+-- Sets one fact about the store itself.
+insert into meta (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
+
+-- last_job_id --
+-- The highest id ever given to a job.
+select coalesce((select seq from sqlite_sequence where name = 'jobs'), 0)
+
+-- ensure_lanes --
+-- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys], …].
+insert into lanes (spec, task, grp, limit_keys)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?1) where true
+on conflict (spec) do nothing
+
+-- lane_ids --
+-- The ids of lanes by spec; ?1 = [[spec, …], …].
+select json_group_array(json_array(lanes.spec, lanes.id))
+from json_each(?1) as wanted cross join lanes on lanes.spec = wanted.value ->> 0
+
+-- insert_jobs --
+-- Accepts jobs; the first of a key wins. ?1 = [[key, lane, partition, priority, payload, row_state, due_at, plan_id,
+-- level], …], ?2 = now, ?3 = token floor.
+insert into jobs (
+    key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    updated_at
+)
+select
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
+    value ->> 7, value ->> 8, ?3, ?2, ?2
+from json_each(?1) where true
+on conflict (key) do nothing
+
+-- insert_job --
+-- Accepts one job: the same as insert_jobs without the JSON.
+insert into jobs (
+    key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    updated_at
+)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?11, ?10, ?10)
+on conflict (key) do nothing
+
+-- keys_above --
+-- The jobs that this transaction has accepted so far.
+select json_group_array(json_array(key, id)) from (select key, id from jobs where id > ?1 order by id)
+
+-- jobs_by_key --
+-- Ids and states of jobs by key; ?1 = [key, …].
+select json_group_array(json_array(jobs.key, jobs.id, jobs.row_state))
+from json_each(?1) as wanted cross join jobs on jobs.key = wanted.value
+
+-- insert_edges --
+-- ?1 = [[parent, child, kind, open], …].
+insert or ignore into edges (parent_id, child_id, kind, open)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?1)
+
+-- place_children --
+-- Gives new dependants their first state; ?1 = [[id, row_state, pending, skipped_by, error, finished_at], …].
+update jobs set
+    row_state = placed.value ->> 1, pending = placed.value ->> 2, skipped_by = placed.value ->> 3,
+    error = placed.value ->> 4, finished_at = placed.value ->> 5
+from json_each(?1) as placed
+where jobs.id = placed.value ->> 0
+
+-- worker_row --
+-- A worker that is alive; ?2, ?3 = boot id and boot time.
+select no, run_id from workers where id = ?1 and ended_at is null and boot_id = ?2 and expires_at > ?3
+
+-- insert_worker --
+-- A worker registers.
+insert into workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+
+-- beat_worker --
+-- Prolongs a worker that is alive.
+update workers set expires_at = max(expires_at, ?4)
+where id = ?1 and ended_at is null and boot_id = ?2 and expires_at > ?3
+
+-- end_worker --
+-- A worker is gone, cleanly or not.
+update workers set ended_at = ?2 where no = ?1
+
+-- worker_no --
+-- A worker's number, alive or not, unless it has ended.
+select no, run_id from workers where id = ?1 and ended_at is null
+
+-- expired_workers --
+-- Workers whose time is over: [no, same boot, run].
+select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2) limit 16
+
+-- forget_workers --
+-- Rows of workers that ended long ago.
+delete from workers where no in (select no from workers where ended_at < ?1 limit 100)
+
+-- leased_by --
+-- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited, key].
+select json_group_array(json_array(id, token, solo, lane_id, losses, crashes, limited, key)) from (
+    select jobs.id, jobs.token, jobs.solo, jobs.lane_id, jobs.losses, jobs.crashes, lanes.limit_keys <> '[]' as limited,
+        jobs.key
+    from jobs join lanes on lanes.id = jobs.lane_id where jobs.row_state = 4 and jobs.worker = ?1 limit ?2
+)
+
+-- take_back --
+-- Leases that ended without an attempt's end; ?1 = [[id, row_state, losses, crashes], …], ?2 = now.
+update jobs set
+    row_state = back.value ->> 1, losses = back.value ->> 2, crashes = back.value ->> 3, worker = null, solo = 0,
+    updated_at = ?2
+from json_each(?1) as back
+where jobs.id = back.value ->> 0
+
+-- count_crash --
+-- A job crashed while it ran alone.
+update jobs set crashes = crashes + 1 where id = ?1
+
+-- promote_due --
+-- Makes due jobs ready; answers their lanes.
+update jobs set row_state = 2 where id in (
+    select id from jobs where row_state = 1 and available_at <= ?1 order by available_at limit ?2
+) returning lane_id
+
+-- next_due --
+-- When the next delayed job falls due.
+select min(available_at) from jobs where row_state = 1
+
+-- refresh_heads --
+-- Sets the heads of lanes to their first ready job; ?1 = [lane, …]. A lane without one is not parked.
+update lanes set
+    (head_priority, head_at, head_id) = (
+        select priority, available_at, id from jobs where row_state = 2 and lane_id = lanes.id
+        order by priority desc, available_at, id limit 1
+    ),
+    parked_on = case when exists (select 1 from jobs where row_state = 2 and lane_id = lanes.id) then parked_on end
+where id in (select value from json_each(?1))
+
+-- ready_groups --
+-- Up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes.
+with recursive found (grp, n) as (
+    select (
+        select grp from lanes where head_id is not null and parked_on is null and grp > ?1
+            and task in (select value from json_each(?3)) order by grp limit 1
+    ), 1
+    union all
+    select (
+        select grp from lanes where head_id is not null and parked_on is null and grp > found.grp
+            and task in (select value from json_each(?3)) order by grp limit 1
+    ), n + 1
+    from found where found.grp is not null and n < ?2
+)
+select json_group_array(grp) from found where grp is not null
+
+-- ready_lanes --
+-- The first ?2 ready lanes of each group of ?1 for tasks ?3: [lane, group, limit_keys, task].
+select json_group_array(json_array(lanes.id, lanes.grp, lanes.limit_keys, lanes.task))
+from json_each(?1) as wanted cross join lanes on lanes.id in (
+    select id from lanes where head_id is not null and parked_on is null and grp = wanted.value
+        and task in (select value from json_each(?3))
+    order by head_priority desc, head_at, head_id limit ?2
+)
+
+-- merge_lanes --
+-- The order of the first ?2 jobs of each of several lanes of one group; ?1 = [lane, …].
+select json_group_array(lane_id) from (
+    select jobs.lane_id from json_each(?1) as wanted cross join jobs on jobs.id in (
+        select id from jobs where row_state = 2 and lane_id = wanted.value
+        order by priority desc, available_at, id limit ?2
+    )
+    order by jobs.priority desc, jobs.available_at, jobs.id
+)
+
+-- take_jobs --
+-- The first ?2 jobs of each of these lanes, as their worker will hold them; ?1 = [lane, …].
+select json_group_array(json_array(
+    jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
+    jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    json(iif(lanes.limit_keys = '[]', 'false', 'true'))
+))
+from json_each(?1) as wanted cross join lanes on lanes.id = wanted.value
+cross join jobs on jobs.id in (
+    select id from jobs where row_state = 2 and lane_id = wanted.value
+    order by priority desc, available_at, id limit ?2
+)
+
+-- mark_leased --
+-- Leases jobs; ?1 = [[id, …], …], ?2 = worker, ?3 = now.
+update jobs set row_state = 4, token = token + 1, worker = ?2, updated_at = ?3
+where id in (select value ->> 0 from json_each(?1))
+
+-- next_suspect --
+-- Suspects for tasks ?1, oldest first: [[job as in take_jobs], limit_keys].
+select json_array(
+    jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
+    jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    json(iif(lanes.limit_keys = '[]', 'false', 'true')), json('true')
+), lanes.limit_keys
+from jobs join lanes on lanes.id = jobs.lane_id
+where jobs.row_state = 3 and lanes.task in (select value from json_each(?1)) order by jobs.id limit 64
+
+-- mark_solo --
+-- Leases a suspect.
+update jobs set row_state = 4, token = token + 1, worker = ?2, solo = 1, updated_at = ?3 where id = ?1
+
+-- count_suspects --
+-- How many jobs wait to run alone.
+select count(*) from jobs where row_state = 3
+
+-- count_holders --
+-- Leases that hold limit keys; ?1 = [key, …].
+select json_group_array(json_array(wanted.value, (select count(*) from held where limit_key = wanted.value)))
+from json_each(?1) as wanted
+
+-- name_holders --
+-- Who holds a limit key: at most ten.
+select json_group_array(key) from (
+    select jobs.key from held join jobs on jobs.id = held.job_id where held.limit_key = ?1 order by jobs.id limit 10
+)
+
+-- cap_overrides --
+-- Caps that an operator set; ?1 = [key, …].
+select json_group_array(json_array(limits.limit_key, limits.cap))
+from json_each(?1) as wanted cross join limits on limits.limit_key = wanted.value
+
+-- all_caps --
+-- Every cap that an operator set.
+select json_group_array(json_array(limit_key, cap)) from limits
+
+-- set_cap --
+-- Overrides a cap.
+insert into limits (limit_key, cap) values (?1, ?2) on conflict (limit_key) do update set cap = excluded.cap
+
+-- drop_cap --
+-- Forgets an override.
+delete from limits where limit_key = ?1
+
+-- hold_keys --
+-- Limit keys of leased jobs; ?1 = [[job, key], …].
+insert into held (job_id, limit_key) select value ->> 0, value ->> 1 from json_each(?1)
+
+-- open_freed_keys --
+-- Notes the keys that these jobs give back and for which lanes are parked; ?1 = [job, …].
+insert or ignore into open_keys (limit_key)
+select distinct held.limit_key from json_each(?1) as freed cross join held on held.job_id = freed.value
+where exists (select 1 from lanes where lanes.parked_on = held.limit_key)
+
+-- open_key --
+-- Notes that a key may have room.
+insert or ignore into open_keys (limit_key) values (?1)
+
+-- free_keys --
+-- Jobs give their limit keys back; ?1 = [job, …].
+delete from held where job_id in (select value from json_each(?1))
+
+-- list_open_keys --
+-- Keys that may have room while lanes are parked on them.
+select json_group_array(limit_key) from (select limit_key from open_keys limit 64)
+
+-- close_key --
+-- A key is full, or nobody is parked on it.
+delete from open_keys where limit_key = ?1
+
+-- park_lanes --
+-- Lanes wait for a key; ?1 = [[lane, key], …], ?2 = a number that grows.
+update lanes set parked_on = parked.value ->> 1, parked_seq = ?2
+from json_each(?1) as parked where lanes.id = parked.value ->> 0
+
+-- unpark_lanes --
+-- Lets lanes of tasks ?2 try again that wait for a key, first come first served.
+update lanes set parked_on = null where id in (
+    select id from lanes where parked_on = ?1 and task in (select value from json_each(?2))
+    order by parked_seq limit ?3
+)
+
+-- is_parked_on --
+-- Does any lane wait for this key?
+select exists (select 1 from lanes where parked_on = ?1)
+
+-- unpark_all --
+-- Lets every lane try again: caps may have changed.
+update lanes set parked_on = null where parked_on is not null
+
+-- end_jobs --
+-- Ends leased jobs under their tokens; ?1 = [[id, token, row_state, result, error, started_at, ended_at, outcome], …],
+-- ?2 = worker. The caller compares the number of rows changed.
+update jobs set
+    row_state = ended.value ->> 2, result = ended.value ->> 3, error = ended.value ->> 4,
+    started_at = ended.value ->> 5, finished_at = ended.value ->> 6, updated_at = ended.value ->> 6,
+    ended_token = token, worker = null, solo = 0, losses = 0, deferred_since = null
+from json_each(?1) as ended
+where jobs.id = ended.value ->> 0 and +jobs.token = ended.value ->> 1 and +jobs.worker = ?2 and +jobs.row_state = 4
+
+-- end_job --
+-- The same for one job, to see which of a batch is stale.
+update jobs set
+    row_state = ?3, result = ?4, error = ?5, started_at = ?6, finished_at = ?7, updated_at = ?7, ended_token = token,
+    worker = null, solo = 0, losses = 0, deferred_since = null
+where id = ?1 and token = ?2 and worker = ?8 and row_state = 4
+
+-- write_history --
+-- One row per ended attempt; ?1 as end_jobs, ?2 = worker.
+insert or ignore into attempts (job_id, token, worker, outcome, started_at, ended_at, error)
+select
+    value ->> 0, value ->> 1, ?2, value ->> 7, value ->> 5, value ->> 6, value ->> 4
+from json_each(?1)
+
+-- write_attempt --
+-- One row of history.
+insert or ignore into attempts (job_id, token, worker, outcome, started_at, ended_at, error)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- verdict_row --
+-- Why was an end refused? [row_state, ended_token].
+select row_state, ended_token from jobs where id = ?1
+
+-- rearm_job --
+-- Queues a job again instead of ending it.
+update jobs set
+    row_state = ?3, due_at = ?4, available_at = ?4, ended_token = token, worker = null, solo = 0, attempts = 0,
+    crashes = 0, losses = 0, deferred_since = null, error = null, result = ?5, started_at = ?6, updated_at = ?7
+where id = ?1 and token = ?2 and worker = ?8 and row_state = 4 and due_at < ?4
+
+-- fail_job --
+-- Ends an attempt badly: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = limit, ?6 = give up,
+-- ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now.
+update jobs set
+    attempts = attempts + ?4,
+    row_state = case when ?6 or attempts + ?4 >= ?5 then 7 when ?3 > ?11 then 1 else 2 end,
+    finished_at = case when ?6 or attempts + ?4 >= ?5 then ?9 end,
+    available_at = ?3, error = ?7, started_at = ?8, updated_at = ?9, ended_token = token, worker = null, solo = 0,
+    losses = 0, deferred_since = case when ?4 then null else coalesce(deferred_since, ?9) end
+where id = ?1 and token = ?2 and worker = ?10 and row_state = 4
+returning row_state
+
+-- release_job --
+-- Gives an unstarted job back; a suspect stays one.
+update jobs set
+    row_state = case when solo then 3 else 2 end, worker = null, solo = 0, losses = 0, updated_at = ?4
+where id = ?1 and token = ?2 and worker = ?3 and row_state = 4
+returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
+
+-- with_dependants --
+-- Which of these jobs have somebody waiting? ?1 = [[id, …], …].
+select json_group_array(value ->> 0) from json_each(?1)
+where exists (select 1 from edges where parent_id = value ->> 0 and open = 1)
+
+-- settle_later --
+-- Notes ended jobs whose dependants must be told; ?1 = [id, …].
+insert or ignore into settling (job_id) select value from json_each(?1)
+
+-- next_settling --
+-- An ended job whose dependants are not all told: [id, row_state, key].
+select jobs.id, jobs.row_state, jobs.key from settling join jobs on jobs.id = settling.job_id
+order by settling.job_id limit 1
+
+-- drop_settling --
+-- All dependants of a job are told.
+delete from settling where job_id = ?1
+
+-- is_settling --
+-- Is anything left to tell?
+select exists (select 1 from settling)
+
+-- open_dependants --
+-- A slice of those who wait for a job: [child, kind].
+select json_group_array(json_array(child_id, kind)) from (
+    select child_id, kind from edges where parent_id = ?1 and open = 1 limit ?2
+)
+
+-- close_edges --
+-- Edges from a job are satisfied; ?2 = [child, …].
+update edges set open = 0 where parent_id = ?1 and open = 1 and child_id in (select value from json_each(?2))
+
+-- close_edges_of --
+-- A dependant has ended: it waits for nobody; ?1 = [child, …].
+update edges set open = 0 where open = 1 and child_id in (select value from json_each(?1))
+
+-- release_children --
+-- Dependants with one dependency less; those with none left may run. ?1 = [child, …], ?2 = now.
+update jobs set
+    pending = pending - 1,
+    row_state = case when pending > 1 then 0 when available_at > ?2 then 1 else 2 end,
+    updated_at = ?2
+where id in (select value from json_each(?1)) and row_state = 0
+returning id, lane_id, row_state
+
+-- skip_children --
+-- Dependants that cannot run any more; ?1 = [child, …], ?2 = now, ?3 = cause, ?4 = error.
+update jobs set
+    row_state = 6, pending = 0, skipped_by = ?3, error = ?4, finished_at = ?2, updated_at = ?2
+where id in (select value from json_each(?1)) and row_state = 0
+returning id, lane_id
+
+-- lane_names --
+-- Task and group of lanes; ?1 = [lane, …].
+select json_group_array(json_array(lanes.id, lanes.task, lanes.grp))
+from json_each(?1) as wanted cross join lanes on lanes.id = wanted.value
+
+-- add_task_counts --
+-- Merged change of the counters; ?1 = [[task, state, delta], …].
+insert into task_counts (task, state, n) select value ->> 0, value ->> 1, value ->> 2 from json_each(?1) where true
+on conflict (task, state) do update set n = n + excluded.n
+
+-- add_group_counts --
+-- Merged change of the counters; ?1 = [[group, state, delta], …].
+insert into group_counts (grp, state, n) select value ->> 0, value ->> 1, value ->> 2 from json_each(?1) where true
+on conflict (grp, state) do update set n = n + excluded.n
+
+-- add_run_counts --
+-- Merged change of the counters; ?1 = [[run, state, delta], …].
+insert into run_counts (run_id, state, n) select value ->> 0, value ->> 1, value ->> 2 from json_each(?1) where true
+on conflict (run_id, state) do update set n = n + excluded.n
+
+-- set_cursor --
+-- Replaces a durable value.
+insert into cursors (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
+
+-- read_cursor --
+-- A durable value.
+select value from cursors where name = ?1
+
+-- drop_committed --
+-- The committed manifest of a slice makes room.
+delete from manifests where dataset = ?1 and slice = ?2 and committed = 1
+
+-- drop_staged --
+-- A staged manifest makes room for a newer one of the same plan.
+delete from manifests where dataset = ?1 and slice = ?2 and committed = 0 and plan_id is ?3 and level is ?4
+
+-- insert_manifest --
+-- Remembers an output.
+insert into manifests (dataset, slice, document, plan_id, level, job_id, committed) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- replace_level --
+-- Committed manifests make room for those of a level.
+delete from manifests where committed = 1 and (dataset, slice) in (
+    select dataset, slice from manifests where committed = 0 and plan_id = ?1 and level = ?2
+)
+
+-- commit_level --
+-- The staged manifests of a level become visible together.
+update manifests set committed = 1 where committed = 0 and plan_id = ?1 and level = ?2
+
+-- committed_manifests --
+-- What is visible of a dataset.
+select dataset, slice, document, plan_id, level, job_id from manifests where dataset = ?1 and committed = 1
+order by slice
+
+-- staged_manifests --
+-- What a plan has staged.
+select dataset, slice, document, plan_id, level, job_id from manifests where plan_id = ?1 and committed = 0
+order by level, dataset, slice
+
+-- cancel_job --
+-- Cancels a job that has not ended.
+update jobs set row_state = 8, pending = 0, finished_at = ?2, updated_at = ?2, worker = null, solo = 0
+where id = ?1 and row_state < 5
+
+-- open_job --
+-- A job that has not ended: [id, lane, row_state, token, worker, limited].
+select jobs.id, jobs.lane_id, jobs.row_state, jobs.token, jobs.worker, lanes.limit_keys <> '[]'
+from jobs join lanes on lanes.id = jobs.lane_id where jobs.key = ?1 and jobs.row_state < 5
+
+-- revoke_job --
+-- Ends a lease from outside.
+update jobs set row_state = 2, worker = null, solo = 0, updated_at = ?3 where id = ?1 and token = ?2 and row_state = 4
+returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
+
+-- holder_of --
+-- The worker that holds a lease.
+select worker from jobs where id = ?1 and token = ?2 and row_state = 4
+
+-- blame --
+-- A dependant stays skipped, for another reason.
+update jobs set skipped_by = ?2, error = ?3 where id = ?1 and row_state = 6
+
+-- failed_jobs --
+-- A slice of failed jobs to put back: [id, lane]; jobs whose dependants are still being told are passed over.
+select json_group_array(json_array(id, lane_id)) from (
+    select jobs.id, jobs.lane_id from jobs join lanes on lanes.id = jobs.lane_id
+    where jobs.row_state = 7 and jobs.id > ?1 and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3)
+        and not exists (select 1 from settling where settling.job_id = jobs.id)
+    order by jobs.id limit ?4
+)
+
+-- requeue_jobs --
+-- Failed jobs start afresh; ?1 = [[id, …], …], ?2 = now.
+update jobs set
+    row_state = 2, attempts = 0, crashes = 0, losses = 0, deferred_since = null, available_at = ?2, finished_at = null,
+    updated_at = ?2
+where id in (select value ->> 0 from json_each(?1)) and row_state = 7
+
+-- skipped_because --
+-- Who was skipped because of these jobs: [id, lane]; ?1 = [id, …].
+select json_group_array(json_array(jobs.id, jobs.lane_id))
+from json_each(?1) as cause
+cross join edges on edges.parent_id = cause.value
+cross join jobs on jobs.id = edges.child_id
+where jobs.row_state = 6 and jobs.skipped_by = cause.value
+
+-- reopen_edges --
+-- Edges of a dependant whose parents have not ended as they must.
+update edges set open = 1 where child_id in (select value from json_each(?1)) and exists (
+    select 1 from jobs where jobs.id = edges.parent_id and jobs.row_state < 5
+)
+
+-- spoilt_by --
+-- A parent that still keeps a dependant from running: [child, parent, row_state, key].
+select json_group_array(json_array(edges.child_id, jobs.id, jobs.row_state, jobs.key))
+from json_each(?1) as child cross join edges on edges.child_id = child.value
+cross join jobs on jobs.id = edges.parent_id
+where edges.kind = 'success' and jobs.row_state in (6, 7, 8)
+
+-- restore_children --
+-- Skipped dependants wait again, or are ready; ?1 = [id, …], ?2 = now: [id, lane, row_state].
+update jobs set
+    pending = (select count(*) from edges where child_id = jobs.id and open = 1),
+    row_state = case
+        when exists (select 1 from edges where child_id = jobs.id and open = 1) then 0
+        when available_at > ?2 then 1 else 2
+    end,
+    skipped_by = null, error = null, finished_at = null, updated_at = ?2
+where id in (select value from json_each(?1)) and row_state = 6
+returning id, lane_id, row_state
+
+-- purgeable --
+-- A slice of jobs that ended long ago and that nobody waits for: [id, lane, row_state].
+select json_group_array(json_array(id, lane_id, row_state)) from (
+    select id, lane_id, row_state from jobs
+    where row_state >= 5 and finished_at < ?1
+        and not exists (select 1 from settling where settling.job_id = jobs.id)
+        and not exists (
+            select 1 from edges join jobs as child on child.id = edges.child_id
+            where edges.parent_id = jobs.id and child.row_state < 5
+        )
+    order by finished_at limit ?2
+)
+
+-- purge_history --
+-- ?1 = [[id, …], …].
+delete from attempts where job_id in (select value ->> 0 from json_each(?1))
+
+-- purge_edges_to --
+-- Edges whose dependant goes.
+delete from edges where child_id in (select value ->> 0 from json_each(?1))
+
+-- purge_edges_from --
+-- Edges whose parent goes.
+delete from edges where parent_id in (select value ->> 0 from json_each(?1))
+
+-- purge_jobs --
+-- ?1 = [[id, …], …].
+delete from jobs where id in (select value ->> 0 from json_each(?1))
+
+-- purge_lanes --
+-- Lanes of purged jobs that no job needs any more; ?1 = [lane, …].
+delete from lanes where id in (select value from json_each(?1)) and head_id is null and not exists (
+    select 1 from jobs where jobs.lane_id = lanes.id
+)
+
+-- purge_group_counts --
+-- Counters of groups that have come to nothing.
+delete from group_counts where n = 0 and grp in (select value from json_each(?1))
+
+-- publish_status --
+-- What a worker says of itself.
+update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is null
+
+-- list_workers --
+-- Workers that have not ended: [id, run, host, pid, started, alive, status, status_at].
+select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, status, status_at
+from workers where ended_at is null order by no
+
+-- read_task_counts --
+-- Counters by task.
+select task, state, n from task_counts where n <> 0
+
+-- read_open_groups --
+-- Counters of groups with open work, the first ?1 of them.
+select grp, state, n from group_counts where n <> 0 and grp in (
+    select distinct grp from group_counts where n > 0 and state in ('waiting', 'queued', 'in_progress')
+    order by grp limit ?1
+)
+
+-- read_some_groups --
+-- Counters of any groups, the first ?1 rows.
+select grp, state, n from group_counts where n <> 0 order by grp limit ?1
+
+-- count_groups --
+-- How many counters of groups there are: an upper bound of the groups.
+select count(*) from (select distinct grp from group_counts limit 100001)
+
+-- oldest_head --
+-- When the longest waiting next-in-line job fell due.
+select min(head_at) from lanes where head_id is not null
+
+-- count_workers --
+-- Workers that are alive.
+select count(*) from workers where ended_at is null and boot_id = ?1 and expires_at > ?2
+
+-- tasks_elsewhere --
+-- What other live workers know.
+select tasks from workers where ended_at is null and boot_id = ?1 and expires_at > ?2 and id <> ?3
+
+-- read_run_count --
+-- How many jobs ended in a state in a run.
+select n from run_counts where run_id = ?1 and state = ?2
+
+-- anything_to_lease --
+-- Would a lease call find something? ?1 = now, ?2, ?3 = boot id and boot time.
+select
+    exists (select 1 from lanes where head_id is not null and parked_on is null)
+    or exists (select 1 from jobs where row_state = 1 and available_at <= ?1)
+    or exists (select 1 from jobs where row_state = 3)
+    or exists (select 1 from open_keys) or exists (select 1 from settling)
+    or exists (select 1 from workers where ended_at is null and (boot_id <> ?2 or expires_at <= ?3))
+
+-- read_job --
+-- One job for people, by key.
+select
+    jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
+    jobs.row_state, jobs.token, workers.id, jobs.attempts, jobs.crashes, jobs.deferred_since, jobs.available_at,
+    jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at, jobs.updated_at, jobs.started_at,
+    jobs.finished_at
+from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker
+where jobs.key = ?1
+
+-- list_jobs --
+-- A page of jobs for people; ?2, ?3 = bounds of row_state, ?4 = task.
+select
+    jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
+    jobs.row_state, jobs.token, workers.id, jobs.attempts, jobs.crashes, jobs.deferred_since, jobs.available_at,
+    jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at, jobs.updated_at, jobs.started_at,
+    jobs.finished_at
+from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker
+where jobs.id > ?1 and jobs.row_state between ?2 and ?3 and (?4 is null or lanes.task = ?4)
+order by jobs.id limit ?5
+
+-- read_attempts --
+-- The history of a job.
+select attempts.token, coalesce(workers.id, 'worker ' || attempts.worker), attempts.outcome, attempts.started_at,
+    attempts.ended_at, attempts.error
+from jobs join attempts on attempts.job_id = jobs.id left join workers on workers.no = attempts.worker
+where jobs.key = ?1 order by attempts.token
+
+-- check_task_counts --
+-- Counters that are not a count: [task, state, counted, kept].
+select coalesce(counted.task, kept.task), coalesce(counted.state, kept.state), coalesce(counted.n, 0),
+    coalesce(kept.n, 0)
+from (
+    select lanes.task, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued' when row_state = 4
+        then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped' when row_state = 7
+        then 'error' else 'cancelled' end as state, count(*) as n
+    from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2
+) as counted
+full join task_counts as kept on kept.task = counted.task and kept.state = counted.state
+where coalesce(counted.n, 0) <> coalesce(kept.n, 0)
+
+-- check_group_counts --
+-- Counters that are not a count: [group, state, counted, kept].
+select coalesce(counted.grp, kept.grp), coalesce(counted.state, kept.state), coalesce(counted.n, 0),
+    coalesce(kept.n, 0)
+from (
+    select lanes.grp, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued' when row_state = 4
+        then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped' when row_state = 7
+        then 'error' else 'cancelled' end as state, count(*) as n
+    from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2
+) as counted
+full join group_counts as kept on kept.grp = counted.grp and kept.state = counted.state
+where coalesce(counted.n, 0) <> coalesce(kept.n, 0)
+
+-- check_heads --
+-- Lanes whose head is not their first ready job.
+select spec from lanes where head_id is not (
+    select id from jobs where row_state = 2 and lane_id = lanes.id order by priority desc, available_at, id limit 1
+)
+
+-- check_held --
+-- Holders that are not leases of limited jobs, and leases that hold nothing.
+select 'holder of ' || held.limit_key || ' is not a lease: ' || held.job_id from held
+where not exists (select 1 from jobs where jobs.id = held.job_id and jobs.row_state = 4)
+union all
+select 'lease of a limited job holds nothing: ' || jobs.key from jobs join lanes on lanes.id = jobs.lane_id
+where jobs.row_state = 4 and lanes.limit_keys <> '[]'
+    and not exists (select 1 from held where held.job_id = jobs.id)
+
+-- check_pending --
+-- Jobs whose open dependencies are not what they say.
+select key from jobs where row_state < 5 and pending <> (
+    select count(*) from edges where child_id = jobs.id and open = 1
+)
+
+-- check_waiting --
+-- Jobs that wait for nobody, or do not wait although they must.
+select key from jobs where (row_state = 0) <> (pending > 0)
+
+-- check_workers --
+-- Jobs whose worker does not fit their state.
+select key from jobs where (row_state = 4) <> (worker is not null)
+
+-- check_parked --
+-- Lanes that nobody will wake: parked on a key that nobody holds and that is not noted as open.
+select spec from lanes where parked_on is not null
+    and not exists (select 1 from held where held.limit_key = lanes.parked_on)
+    and not exists (select 1 from open_keys where open_keys.limit_key = lanes.parked_on)
+    and not exists (select 1 from limits where limits.limit_key = lanes.parked_on and limits.cap = 0)
+
+-- check_file --
+-- Is the file sound?
+pragma quick_check(10)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the file tell people? Short read transactions on a connection of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from penstock.clock import MICROSECONDS, BootTime
+from penstock.errors import StoreClosed
+from penstock.model.job import Attempt, AttemptError, Job, JobId, JobState, WorkerId
+from penstock.model.views import Manifest, Outlook, Stats, WorkerView
+from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
+from penstock.stores.sqlite.connection import mapped_errors
+from penstock.stores.store import GROUPS_IN_STATS, JobFilter
+
+Row = tuple[Any, ...]
+
+_decode_error = msgspec.json.Decoder(AttemptError).decode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_any = msgspec.json.Decoder().decode
+
+_OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
+
+
+class SqliteReader:
+    """Owns a read connection; any thread may ask, one at a time."""
+
+    def __init__(self, path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
+        self._path = path
+        self._connection = connection
+        self._queries = queries
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        with self._lock, mapped_errors(self._path, "reading the store"):
+            if self._closed:
+                raise StoreClosed("The store is closed; open it again to use it.")
+            return self._connection.execute(self._queries[query], parameters).fetchall()
+
+    def value(self, query: str, *parameters: object) -> Any:  # noqa: ANN401 (a column)
+        return self.rows(query, *parameters)[0][0]
+
+    def first(self, query: str, *parameters: object) -> Any:  # noqa: ANN401 (a column)
+        """The first column of the first row; None without one."""
+        found = self.rows(query, *parameters)
+        return found[0][0] if found else None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            with contextlib.suppress(apsw.Error):
+                self._connection.close()
+
+    def data_version(self) -> int:
+        return int(self.value("data_version"))
+
+    def anything_to_lease(self, now: int, boot: BootTime) -> bool:
+        return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
+
+    def stats(self, now: int, boot: BootTime) -> Stats:
+        tasks: dict[str, dict[JobState, int]] = {}
+        states = dict.fromkeys(JobState, 0)
+        for task, state, n in self.rows("read_task_counts"):
+            tasks.setdefault(task, {})[JobState(state)] = n
+            states[JobState(state)] += n
+        groups: dict[str, dict[JobState, int]] = {}
+        for group, state, n in self.rows("read_open_groups", GROUPS_IN_STATS):
+            groups.setdefault(group, {})[JobState(state)] = n
+        for group, state, n in self.rows("read_some_groups", GROUPS_IN_STATS):
+            if group in groups or len(groups) < GROUPS_IN_STATS:
+                groups.setdefault(group, {})[JobState(state)] = n
+        oldest = self.value("oldest_head")
+        return Stats(
+            states=states,
+            tasks=tasks,
+            groups=groups,
+            groups_total=self.value("count_groups"),
+            oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
+            next_due_at=self.value("next_due"),
+            suspects=self.value("count_suspects"),
+            workers=self.value("count_workers", boot.boot_id, boot.at),
+            paused=self.first("read_meta", "paused") == "1",
+        )
+
+    def outlook(self, worker: WorkerId, run_id: str, boot: BootTime) -> Outlook:
+        open_by_task: dict[str, dict[JobState, int]] = {}
+        for task, state, n in self.rows("read_task_counts"):
+            if state in _OPEN:
+                open_by_task.setdefault(task, {})[JobState(state)] = n
+        elsewhere: set[str] = set()
+        for (tasks,) in self.rows("tasks_elsewhere", boot.boot_id, boot.at, worker):
+            elsewhere.update(_decode_names(tasks))
+        return Outlook(
+            open_by_task=open_by_task,
+            next_due_at=self.value("next_due"),
+            suspects=self.value("count_suspects"),
+            served_elsewhere=frozenset(elsewhere),
+            errors_in_run=self.first("read_run_count", run_id, JobState.ERROR) or 0,
+        )
+
+    def job(self, key: str) -> Job | None:
+        found = self.rows("read_job", key)
+        return _job(found[0]) if found else None
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+        low, high = 0, int(RowState.CANCELLED)
+        if wanted.state is JobState.QUEUED:
+            low, high = int(RowState.DELAYED), int(RowState.SUSPECT)
+        elif wanted.state is not None:
+            low = high = int(OF_STATE[wanted.state])
+        return [
+            _job(row) for row in self.rows("list_jobs", after_id, low, high, wanted.task, limit)
+        ]
+
+    def attempts(self, key: str) -> list[Attempt]:
+        return [
+            Attempt(
+                token=token,
+                worker=WorkerId(worker),
+                outcome=outcome,
+                started_at=started_at,
+                ended_at=ended_at,
+                error=None if error is None else _decode_error(error),
+            )
+            for token, worker, outcome, started_at, ended_at, error in self.rows(
+                "read_attempts", key
+            )
+        ]
+
+    def workers(self, boot: BootTime) -> list[WorkerView]:
+        return [
+            WorkerView(
+                id=WorkerId(id_),
+                run_id=run_id,
+                host=host,
+                pid=pid,
+                started_at=started_at,
+                alive=bool(alive),
+                status=status,
+                status_at=status_at,
+            )
+            for id_, run_id, host, pid, started_at, alive, status, status_at in self.rows(
+                "list_workers", boot.boot_id, boot.at
+            )
+        ]
+
+    def manifests(self, query: str, name: str) -> list[Manifest]:
+        return [
+            Manifest(dataset=d, slice=s, document=doc, plan_id=p, level=level, job_id=j)
+            for d, s, doc, p, level, j in self.rows(query, name)
+        ]
+
+    def caps(self) -> dict[str, int]:
+        return dict(_decode_any(self.value("all_caps")))
+
+    def check(self) -> list[str]:
+        """Every broken invariant, as sentences."""
+        broken = [
+            f"The counter of {scope} {name!r} in {state} is {kept}, a count gives {counted}."
+            for scope, query in (("task", "check_task_counts"), ("group", "check_group_counts"))
+            for name, state, counted, kept in self.rows(query)
+        ]
+        for query, sentence in (
+            ("check_heads", "The head of lane {} is not its first ready job."),
+            ("check_held", "{}."),
+            ("check_pending", "Job {} says another number of open dependencies than it has."),
+            ("check_waiting", "Job {} waits for nobody, or does not wait although it must."),
+            ("check_workers", "Job {} has a worker without being in progress, or the reverse."),
+            ("check_parked", "Lane {} is parked on a key that nobody will free."),
+        ):
+            broken += [sentence.format(name) for (name,) in self.rows(query)]
+        broken += [
+            f"The file is not sound: {row[0]}." for row in self.rows("check_file") if row[0] != "ok"
+        ]
+        return broken
+
+
+def _job(row: Row) -> Job:
+    return Job(
+        id=JobId(row[0]),
+        key=row[1],
+        task=row[2],
+        group=row[3],
+        partition=row[4],
+        limit_keys=_decode_names(row[5]),
+        priority=row[6],
+        payload=row[7],
+        state=PUBLIC[row[8]],
+        suspect=row[8] == RowState.SUSPECT,
+        token=row[9],
+        worker=None if row[10] is None else WorkerId(row[10]),
+        attempts=row[11],
+        crashes=row[12],
+        deferred_since=row[13],
+        available_at=row[14],
+        pending=row[15],
+        plan_id=row[16],
+        level=row[17],
+        result=row[18],
+        last_error=None if row[19] is None else _decode_error(row[19]),
+        created_at=row[20],
+        updated_at=row[21],
+        started_at=row[22],
+        finished_at=row[23],
+    )

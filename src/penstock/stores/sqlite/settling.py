@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who learns that a job has ended, and what follows for them?
+
+An ended job with dependants stands in `settling` until all of them are told. Each transaction tells a
+bounded number; what is left is durable, and the next transaction of anybody goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import failpoints
+from penstock.model.job import EdgeKind, JobState
+from penstock.stores.row_state import RowState
+from penstock.stores.sqlite.enqueueing import upstream_error
+from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.store import SETTLE_SLICE
+
+
+def note_ended(tx: Transaction, ids_json: str) -> None:
+    """Jobs have ended; `ids_json` = [[id, …], …]. Tell those who wait for them, as far as it goes."""
+    waiting = tx.array("with_dependants", ids_json)
+    if waiting:
+        tx.run("settle_later", as_json(waiting))
+        settle(tx)
+
+
+def settle(tx: Transaction, budget: int = SETTLE_SLICE) -> bool:
+    """Tell at most `budget` dependants; True if some are left."""
+    while budget > 0:
+        row = tx.row("next_settling")
+        if row is None:
+            return False
+        job_id, row_state, key = row
+        children = tx.array("open_dependants", job_id, budget)
+        if not children:
+            tx.run("drop_settling", job_id)
+            continue
+        failpoints.hit("settle.in_tx")
+        budget -= len(children)
+        done = row_state == RowState.DONE
+        freed = [child for child, kind in children if done or kind == EdgeKind.FINISHED]
+        spoilt = [child for child, kind in children if not (done or kind == EdgeKind.FINISHED)]
+        if freed:
+            _free(tx, job_id, freed)
+        if spoilt:
+            _skip(tx, job_id, row_state, key, spoilt)
+    return bool(tx.value("is_settling"))
+
+
+def _free(tx: Transaction, parent_id: int, children: Sequence[int]) -> None:
+    wanted = as_json(children)
+    tx.run("close_edges", parent_id, wanted)
+    for _, lane_id, row_state in tx.rows("release_children", wanted, tx.now):
+        if row_state == RowState.WAITING:
+            continue
+        tx.move(lane_id, JobState.WAITING, JobState.QUEUED)
+        tx.touch(lane_id)
+
+
+def _skip(
+    tx: Transaction, parent_id: int, parent_state: int, parent_key: str, children: Sequence[int]
+) -> None:
+    error = as_json(upstream_error(parent_state, parent_key))
+    skipped = tx.rows("skip_children", as_json(children), tx.now, parent_id, error)
+    tx.run("close_edges_of", as_json(children))
+    for _, lane_id in skipped:
+        tx.move(lane_id, JobState.WAITING, JobState.SKIPPED)
+    waiting = tx.array("with_dependants", as_json([(id_,) for id_, _ in skipped]))
+    if waiting:
+        tx.run("settle_later", as_json(waiting))

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded store: what any store must do, on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS, BootClock, Clock, SystemBootClock, SystemClock
+from penstock.errors import PenstockError
+from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
+from penstock.model.lease import (
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.stores.group_commit import GroupCommit
+from penstock.stores.named_sql import read_queries
+from penstock.stores.reply import Reply
+from penstock.stores.sqlite import ending, enqueueing, leasing, operating, registering, sweeping
+from penstock.stores.sqlite.connection import open_connection, prepare_file
+from penstock.stores.sqlite.opening import PACKAGE, migrate
+from penstock.stores.sqlite.reading import SqliteReader
+from penstock.stores.sqlite.session import SqliteSession
+from penstock.stores.sqlite.transaction import Transaction
+from penstock.stores.store import JobFilter
+
+POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
+PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """Owns one file: a writer thread, a read connection, and the wake-ups of this process."""
+
+    def __init__(
+        self,
+        path: Path,
+        session: SqliteSession,
+        reader: SqliteReader,
+        clock: Clock,
+        boot_clock: BootClock,
+    ) -> None:
+        self._path = path
+        self._reader = reader
+        self._clock = clock
+        self._boot_clock = boot_clock
+        self._cursor = leasing.LeaseCursor()
+        self._waiters: set[Callable[[], None]] = set()
+        self._waiters_lock = threading.Lock()
+        self._work_version = 0
+        self._seen_version = 0
+        self._seen_data_version = 0
+        self._writer = GroupCommit(session, self._committed)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        boot_clock: BootClock | None = None,
+        durability: str = "full",
+    ) -> SqliteStore:
+        """Open the file, make it if it is missing, and bring its schema up to date."""
+        path = Path(os.path.realpath(path))
+        clock, boot_clock = clock or SystemClock(), boot_clock or SystemBootClock()
+        prepare_file(path)
+        queries = read_queries(PACKAGE)
+        connection = open_connection(path, durability=durability)
+        migrate(path, connection, queries)
+        session = SqliteSession(path, connection, queries, clock, boot_clock)
+        reading = open_connection(path, durability=durability, read_only=True)
+        return cls(path, session, SqliteReader(path, reading, queries), clock, boot_clock)
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._path}>"
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
+        failpoints.hit("enqueue.begin")
+        return self._writer.submit(lambda tx: enqueueing.enqueue(tx, jobs), atomic=True)
+
+    def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
+        return self._writer.submit(
+            lambda tx: registering.register(tx, worker, ttl_seconds), atomic=True
+        )
+
+    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+        return self._writer.submit(
+            lambda tx: registering.beat(tx, workers, ttl_seconds), urgent=True
+        )
+
+    def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        return self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor), atomic=True)
+
+    def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
+        return self._writer.submit(lambda tx: ending.ack(tx, worker, ends), atomic=True)
+
+    def fail_and_retry(
+        self, worker: WorkerId, failures: Sequence[JobFailure]
+    ) -> Reply[list[Verdict]]:
+        return self._writer.submit(lambda tx: ending.fail_and_retry(tx, worker, failures))
+
+    def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
+        return self._writer.submit(lambda tx: ending.release(tx, worker, refs))
+
+    def bury(
+        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+    ) -> Reply[Progress]:
+        return self._writer.submit(
+            lambda tx: sweeping.bury(tx, worker, started, cause, max_crashes), urgent=True
+        )
+
+    def retire(self, worker: WorkerId) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: sweeping.retire(tx, worker))
+
+    def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
+        return self._writer.submit(lambda tx: operating.revoke(tx, ref, error))
+
+    def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        return self._writer.submit(lambda tx: operating.cancel(tx, keys))
+
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Reply[tuple[Progress, JobId]]:
+        return self._writer.submit(
+            lambda tx: operating.retry_failed(tx, task, max_attempts, after_id)
+        )
+
+    def purge(self, before: int) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: operating.purge(tx, before))
+
+    def stats(self) -> Reply[Stats]:
+        return self._read(lambda: self._reader.stats(self._now(), self._boot_clock.boot_time()))
+
+    def job(self, key: str) -> Reply[Job | None]:
+        return self._read(lambda: self._reader.job(key))
+
+    def attempts(self, key: str) -> Reply[list[Attempt]]:
+        return self._read(lambda: self._reader.attempts(key))
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
+        return self._read(lambda: self._reader.jobs(wanted, after_id, limit))
+
+    def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]:
+        return self._read(
+            lambda: self._reader.outlook(worker, run_id, self._boot_clock.boot_time())
+        )
+
+    def check(self) -> Reply[list[str]]:
+        return self._read(self._reader.check)
+
+    # -- manifests, limits, status ---------------------------------------------------------------------
+
+    def manifests(self, dataset: str) -> Reply[list[Manifest]]:
+        return self._read(lambda: self._reader.manifests("committed_manifests", dataset))
+
+    def staged(self, plan_id: str) -> Reply[list[Manifest]]:
+        return self._read(lambda: self._reader.manifests("staged_manifests", plan_id))
+
+    def cursor(self, name: str) -> Reply[str | None]:
+        return self._read(lambda: self._reader.first("read_cursor", name))
+
+    def caps(self) -> Reply[dict[str, int]]:
+        return self._read(self._reader.caps)
+
+    def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.set_cap(tx, limit_key, cap))
+
+    def publish(self, worker: WorkerId, document: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.publish(tx, worker, document))
+
+    def workers(self) -> Reply[list[WorkerView]]:
+        return self._read(lambda: self._reader.workers(self._boot_clock.boot_time()))
+
+    def set_paused(self, paused: bool) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        """Return when there may be something new to lease: our own doing, or another process's."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        peek_at = self._clock.monotonic() + PEEK_SECONDS
+        with self._waiters_lock:
+            self._waiters.add(wake)
+        try:
+            while self._work_version == self._seen_version:
+                if until is not None and self._clock.monotonic() >= until:
+                    return
+                version = self._reader.data_version()
+                overdue = self._clock.monotonic() >= peek_at
+                if version != self._seen_data_version or overdue:
+                    self._seen_data_version = version
+                    peek_at = self._clock.monotonic() + PEEK_SECONDS
+                    if self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time()):
+                        return
+                await self._pause(woken)
+            self._seen_version = self._work_version
+        finally:
+            with self._waiters_lock:
+                self._waiters.discard(wake)
+
+    async def _pause(self, woken: asyncio.Event) -> None:
+        """Sleep for a poll, or less if this process itself has made work."""
+        handle = asyncio.get_running_loop().call_later(POLL_SECONDS, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            handle.cancel()
+            woken.clear()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+    def _committed(self, tx: Transaction) -> None:
+        """Called by the writer's thread after each commit."""
+        for point in tx.passed:
+            failpoints.hit(point)
+        if tx.made_work:
+            with self._waiters_lock:
+                self._work_version += 1
+                for wake in self._waiters:
+                    try:
+                        wake()
+                    except RuntimeError:  # its loop is closed
+                        continue
+
+    def _now(self) -> int:
+        return round(self._clock.now() * MICROSECONDS)
+
+    def _read(self, ask: Callable[[], T]) -> Reply[T]:
+        try:
+            return Reply.of(ask())
+        except PenstockError as error:
+            return Reply.failed(error)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of the jobs of a worker that is gone?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS
+from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
+from penstock.model.lease import JobRef
+from penstock.model.views import Progress
+from penstock.stores.row_state import RowState
+from penstock.stores.sqlite.ending import free_keys
+from penstock.stores.sqlite.settling import note_ended
+from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, SWEEP_SLICE
+
+WORKER_ROWS_KEPT_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """How the jobs of a worker that is gone are judged."""
+
+    started: frozenset[JobRef] = field(default_factory=frozenset)
+    cause: str = ""
+    max_crashes: int = MAX_CRASHES_BY_EXPIRY
+    expired: bool = False  # nobody saw the end: anything it held may have been running
+    same_boot: bool = True  # False: the whole machine went down; that is no job's fault
+
+
+def sweep(tx: Transaction) -> bool:
+    """Take back what expired workers held, a slice; True if some is left."""
+    budget = SWEEP_SLICE
+    for no, same_boot, run_id in tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at):
+        failpoints.hit("sweep.in_tx")
+        fate = _Fate(cause="its lease expired", expired=True, same_boot=bool(same_boot))
+        count = _take_back(tx, no, run_id, fate, budget)
+        budget -= count
+        if budget <= 0:
+            return True
+        _end_worker(tx, no)
+    return False
+
+
+def bury(
+    tx: Transaction, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+) -> Progress:
+    """End a worker whose death was seen; unstarted jobs are ready again, started ones suspect."""
+    row = tx.row("worker_no", worker)
+    if row is None:
+        return Progress(0, more=False)
+    failpoints.hit("bury.in_tx")
+    fate = _Fate(frozenset(started), cause, max_crashes)
+    count = _take_back(tx, row[0], row[1], fate, SWEEP_SLICE)
+    if count < SWEEP_SLICE:
+        _end_worker(tx, row[0])
+    return Progress(count, more=count == SWEEP_SLICE)
+
+
+def retire(tx: Transaction, worker: WorkerId) -> Progress:
+    """End a worker that stops cleanly."""
+    row = tx.row("worker_no", worker)
+    if row is None:
+        return Progress(0, more=False)
+    count = _take_back(tx, row[0], row[1], _Fate(), SWEEP_SLICE)
+    if count < SWEEP_SLICE:
+        _end_worker(tx, row[0])
+    return Progress(count, more=count == SWEEP_SLICE)
+
+
+def _end_worker(tx: Transaction, no: int) -> None:
+    tx.run("end_worker", no, tx.now)
+    tx.run("forget_workers", tx.now - WORKER_ROWS_KEPT_SECONDS * MICROSECONDS)
+    tx.forget_alive()
+
+
+def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) -> int:
+    leased = tx.array("leased_by", no, most)
+    back: list[tuple[int, int, int, int]] = []
+    freed: list[int] = []
+    crashed: list[tuple[int, int, int, int, str]] = []
+    for job_id, token, solo, lane_id, losses, crashes, limited, key in leased:
+        ran_alone = bool(solo) and (fate.expired or JobRef(job_id, token) in fate.started)
+        if ran_alone and fate.same_boot:
+            crashes += 1
+        if ran_alone and fate.same_boot and crashes >= fate.max_crashes:
+            crashed.append((job_id, token, lane_id, crashes, key))
+        else:
+            state, losses = _judge(fate, JobRef(job_id, token), bool(solo), losses)
+            if ran_alone and fate.same_boot:
+                _write(tx, job_id, token, no, "crashed", _crash(crashes, fate.cause))
+            back.append((job_id, int(state), losses, crashes))
+            tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+            tx.touch(lane_id)
+        if limited:
+            freed.append(job_id)
+    if back:
+        tx.run("take_back", as_json(back), tx.now)
+        tx.made_work = True
+    for job_id, token, lane_id, crashes, _ in crashed:
+        _end_crashed(tx, no, run_id, job_id, token, lane_id, _crash(crashes, fate.cause))
+    free_keys(tx, freed)
+    return len(leased)
+
+
+def _judge(fate: _Fate, ref: JobRef, solo: bool, losses: int) -> tuple[RowState, int]:
+    """Where does a job go whose worker is gone?"""
+    if solo or ref in fate.started:
+        return RowState.SUSPECT, losses
+    if not (fate.expired and fate.same_boot):
+        return RowState.READY, losses
+    losses += 1
+    return (RowState.SUSPECT if losses >= LOSSES_BEFORE_SOLO else RowState.READY), losses
+
+
+def _crash(crashes: int, cause: str) -> AttemptError:
+    times = "once" if crashes == 1 else f"{crashes} times"
+    return AttemptError(
+        ErrorCategory.CRASHED,
+        "crashed",
+        f"the worker died {times} while this job ran alone: {cause}",
+    )
+
+
+def _write(
+    tx: Transaction, job_id: int, token: int, no: int, outcome: str, error: AttemptError
+) -> None:
+    tx.run("write_attempt", job_id, token, no, outcome, None, tx.now, as_json(error))
+
+
+def _end_crashed(
+    tx: Transaction,
+    no: int,
+    run_id: str,
+    job_id: int,
+    token: int,
+    lane_id: int,
+    error: AttemptError,
+) -> None:
+    state = int(RowState.ERROR)
+    tx.run("end_job", job_id, token, state, None, as_json(error), None, tx.now, no)
+    tx.run("count_crash", job_id)
+    _write(tx, job_id, token, no, str(JobState.ERROR), error)
+    tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
+    tx.ended_in_run(run_id, JobState.ERROR)
+    note_ended(tx, as_json([(job_id,)]))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does one write transaction know besides the database?
+
+Merged consequences: which lanes have to look for their head again, by how much the counters moved.
+They are written once, before the commit, whatever the number of operations in the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import apsw
+import msgspec
+
+from penstock.clock import BootTime
+from penstock.errors import InternalError
+from penstock.model.job import JobState, WorkerId
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+Row = tuple[Any, ...]
+
+
+def as_json(value: object) -> str:
+    """A batch, as one parameter."""
+    return _encode(value).decode()
+
+
+class Transaction:
+    """Owns the merged consequences of one transaction. Belongs to the writer's thread."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        queries: dict[str, str],
+        now: int,
+        boot: BootTime,
+        token_floor: int,
+    ) -> None:
+        self._connection = connection
+        self._queries = queries
+        self.now = now
+        self.boot = boot
+        self.token_floor = token_floor
+        self.made_work = False  # somebody may have something to lease now
+        self.passed: list[str] = []  # failpoints to pass once this is durable
+        self._touched: set[int] = set()
+        self._moves: dict[tuple[int, JobState], int] = {}
+        self._run_moves: dict[tuple[str, JobState], int] = {}
+        self._alive: dict[WorkerId, tuple[int, str] | None] = {}
+
+    # -- statements ------------------------------------------------------------------------------------
+
+    def run(self, query: str, *parameters: object) -> int:
+        """Execute a named statement; how many rows it changed."""
+        before = self._connection.total_changes()
+        self._connection.execute(self._queries[query], parameters).fetchall()
+        return self._connection.total_changes() - before
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        return self._connection.execute(self._queries[query], parameters).fetchall()
+
+    def row(self, query: str, *parameters: object) -> Row | None:
+        found = self.rows(query, *parameters)
+        return found[0] if found else None
+
+    def value(self, query: str, *parameters: object) -> Any:  # noqa: ANN401 (a column)
+        return self.rows(query, *parameters)[0][0]
+
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        """The one JSON column of a query that answers with one."""
+        return _decode(self.value(query, *parameters))  # type: ignore[no-any-return]
+
+    # -- consequences ----------------------------------------------------------------------------------
+
+    def touch(self, lane_id: int) -> None:
+        """A job of this lane became ready, or stopped being it."""
+        self._touched.add(lane_id)
+
+    def touch_all(self, lane_ids: Iterable[int]) -> None:
+        self._touched.update(lane_ids)
+
+    def move(
+        self, lane_id: int, source: JobState | None, target: JobState | None, count: int = 1
+    ) -> None:
+        """Jobs of this lane went from one state to another; None is outside the store."""
+        moves = self._moves
+        if source is not None:
+            moves[lane_id, source] = moves.get((lane_id, source), 0) - count
+        if target is not None:
+            moves[lane_id, target] = moves.get((lane_id, target), 0) + count
+
+    def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
+        self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + count
+
+    def flush_heads(self) -> None:
+        """Bring the heads of touched lanes up to date; leasing needs this before it looks."""
+        if self._touched:
+            self.run("refresh_heads", as_json(list(self._touched)))
+            self._touched.clear()
+            self.made_work = True
+
+    def flush_counts(self) -> None:
+        """Write the merged counters."""
+        moves = {key: n for key, n in self._moves.items() if n}
+        self._moves.clear()
+        if moves:
+            lanes = {lane_id for lane_id, _ in moves}
+            names = {
+                lane: (task, group)
+                for lane, task, group in self.array("lane_names", as_json(list(lanes)))
+            }
+            if len(names) != len(lanes):
+                raise InternalError(f"Jobs moved in lanes that do not exist: {lanes - set(names)}.")
+            tasks: dict[tuple[str, JobState], int] = {}
+            groups: dict[tuple[str, JobState], int] = {}
+            for (lane_id, state), n in moves.items():
+                task, group = names[lane_id]
+                tasks[task, state] = tasks.get((task, state), 0) + n
+                groups[group, state] = groups.get((group, state), 0) + n
+            self.run("add_task_counts", as_json([(*k, n) for k, n in tasks.items() if n]))
+            self.run("add_group_counts", as_json([(*k, n) for k, n in groups.items() if n]))
+        if self._run_moves:
+            self.run("add_run_counts", as_json([(*k, n) for k, n in self._run_moves.items()]))
+            self._run_moves.clear()
+
+    def finish(self) -> None:
+        """Write all merged consequences; the commit follows."""
+        self.flush_heads()
+        self.flush_counts()
+
+    # -- savepoints ------------------------------------------------------------------------------------
+
+    def mark(self) -> tuple[Any, ...]:
+        """A copy of the consequences so far, for an operation that may be refused."""
+        return (
+            set(self._touched),
+            dict(self._moves),
+            dict(self._run_moves),
+            self.made_work,
+            list(self.passed),
+        )
+
+    def reset(self, mark: tuple[Any, ...]) -> None:
+        touched, moves, run_moves, self.made_work, self.passed = mark
+        self._touched, self._moves, self._run_moves = set(touched), dict(moves), dict(run_moves)
+        self._alive.clear()
+
+    # -- workers ---------------------------------------------------------------------------------------
+
+    def alive(self, worker: WorkerId) -> tuple[int, str] | None:
+        """Number and run of a worker whose lease has not expired; None otherwise."""
+        if worker not in self._alive:
+            row = self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
+            self._alive[worker] = None if row is None else (row[0], row[1])
+        return self._alive[worker]
+
+    def forget_alive(self) -> None:
+        self._alive.clear()

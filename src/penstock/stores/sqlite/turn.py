@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose turn is it to write?
+
+SQLite lets waiting writers poll, so that some starve. A lock of the kernel beside the database hands the
+turn on in the order of arrival. It is a courtesy, not the safety: that is SQLite's own lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+
+class Turn:
+    """A lock file next to the database; one open file description per store object."""
+
+    def __init__(self, database: Path) -> None:
+        path = database.with_name(database.name + "-turn")
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self) -> None:
+        """Wait for the turn; first come, first served."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def give(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._fd)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must any store do?
+
+Small protocols over one writer. Every call takes a batch, is one transaction (or a bounded slice of a
+long operation), and answers with a `Reply` when it is durable. docs/design/seam.md tells the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
+from penstock.model.lease import (
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.stores.reply import Reply
+
+LOSSES_BEFORE_SOLO = 3  # leases of one job lost by expiry in a row before it must run alone
+MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`
+GROUPS_PER_LEASE = 64  # groups visited by one lease call
+LANES_PER_LEASE = 64  # lanes visited by one lease call, at least one per group
+PROMOTE_SLICE = 1_000  # delayed jobs that one lease call makes ready
+SWEEP_SLICE = 1_000  # jobs of expired workers that one lease call takes back
+SETTLE_SLICE = 500  # dependants that one transaction tells about an end
+CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touches
+GROUPS_IN_STATS = 1_000
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs shall be listed or changed?"""
+
+    state: JobState | None = None
+    task: str | None = None
+
+
+class JobStore(Protocol):
+    """Jobs, their leases and their ends."""
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
+        """Accept jobs, all or nothing, idempotent by key.
+
+        The first job of a key wins, in the store and inside the batch. Refused as a whole with
+        EnqueueRefused: an edge to a key that neither exists nor stands earlier in the batch, an edge
+        to itself, more than BATCH_JOBS_MAX jobs. Edges of a job that exists already are ignored.
+        A dependency that has ended already counts as such: a `success` edge to a job that ended
+        otherwise makes the new job `skipped`.
+        """
+        ...
+
+    def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
+        """Make a worker known and alive for `ttl_seconds`; unpark every lane."""
+        ...
+
+    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+        """Prolong workers that are still alive; the answer names those. None is revived."""
+        ...
+
+    def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        """Hand out ready jobs fairly; LeaseLost if the worker itself is not alive."""
+        ...
+
+    def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
+        """End jobs, each under its token, with their effects; one verdict for each.
+
+        An end whose effects cannot be applied (an edge to an unknown key) is not applied at all: the
+        call is refused with EnqueueRefused and nothing of the *call* is written.
+        """
+        ...
+
+    def fail_and_retry(
+        self, worker: WorkerId, failures: Sequence[JobFailure]
+    ) -> Reply[list[Verdict]]:
+        """Put jobs back with a delay, or end them in `error` when their attempts are used up.
+
+        A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
+        `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
+        """
+        ...
+
+    def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
+        """Give unstarted jobs back at once, uncharged and without history; how many were held."""
+        ...
+
+    def bury(
+        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+    ) -> Reply[Progress]:
+        """End a worker whose death was seen: unstarted jobs are ready again, started ones suspect.
+
+        A started job that ran alone is charged a crash; with `max_crashes` of them it ends in `error`,
+        category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
+        """
+        ...
+
+    def retire(self, worker: WorkerId) -> Reply[Progress]:
+        """End a worker that stops cleanly: what it still holds is ready again. Bounded as bury."""
+        ...
+
+    def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
+        """End one attempt from outside (an operator): the job is ready again, its holder fenced."""
+        ...
+
+    def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        """Cancel jobs that have not ended; the answer names those that were cancelled."""
+        ...
+
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Reply[tuple[Progress, JobId]]:
+        """Put one slice of failed jobs back, with what was skipped because of them.
+
+        Walks jobs in `error` (of `task`, with at most `max_attempts` charged attempts) with an id
+        above `after_id`; answers what it did and where the next slice starts.
+        """
+        ...
+
+    def purge(self, before: int) -> Reply[Progress]:
+        """Forget one slice of jobs that ended before a time (microseconds), with their history.
+
+        A job that an unfinished job still waits for is kept.
+        """
+        ...
+
+    def stats(self) -> Reply[Stats]: ...
+
+    def job(self, key: str) -> Reply[Job | None]: ...
+
+    def attempts(self, key: str) -> Reply[list[Attempt]]: ...
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
+        """One page of jobs with an id above `after_id`, by id."""
+        ...
+
+    def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]: ...
+
+    def check(self) -> Reply[list[str]]:
+        """Every broken invariant of seam.md, as sentences. Scans everything: for tests and doctor."""
+        ...
+
+
+class ManifestStore(Protocol):
+    """Outputs and cursors; written by effects only."""
+
+    def manifests(self, dataset: str) -> Reply[list[Manifest]]:
+        """Committed ones, by slice."""
+        ...
+
+    def staged(self, plan_id: str) -> Reply[list[Manifest]]: ...
+
+    def cursor(self, name: str) -> Reply[str | None]: ...
+
+
+class LimitStore(Protocol):
+    """Caps that an operator changed while running."""
+
+    def caps(self) -> Reply[dict[str, int]]: ...
+
+    def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
+        """Override a cap, or with None forget the override; wakes who waited for it."""
+        ...
+
+
+class StatusStore(Protocol):
+    """What workers say of themselves, and what operators say to all of them."""
+
+    def publish(self, worker: WorkerId, document: str) -> Reply[None]: ...
+
+    def workers(self) -> Reply[list[WorkerView]]: ...
+
+    def set_paused(self, paused: bool) -> Reply[None]:
+        """While paused, no lease call hands out a job."""
+        ...
+
+
+class Store(JobStore, ManifestStore, LimitStore, StatusStore, Protocol):
+    """The sum of the above over one writer, and its life."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        """Return when there may be something new to lease, or after `timeout` seconds. A hint."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was claimed, refuse the rest, free everything; idempotent."""
+        ...
