@@ -308,12 +308,15 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
     elif found := close(name, known, 1) or close(path[-1], last_parts, 1):
         nearest = last_parts.get(found[0], found[0])
     else:
-        here = [entry for entry in known if entry.startswith(dotted(path[:-1]))]
+        here = [dotted(field) for field in _FIELDS if len(path) > 1 and field[0] == path[0]]
         return (
             f"{name} is not a setting, got {shown} (from {source}); "
             f"known names are {', '.join(here or known)}."
         )
-    return f"{name} is not a setting, got {shown} (from {source}); the nearest known name is {nearest}."
+    return (
+        f"{name} is not a setting, got {shown} (from {source}); "
+        f"the nearest known name is {nearest}."
+    )
 
 
 def _unknown_variable(name: str) -> str:
@@ -329,13 +332,12 @@ def _unknown_variable(name: str) -> str:
     return f"The variable {name} is not a setting; the nearest known name is {nearest[0]}."
 
 
-_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/\s]*@")
+_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*:)[^/\s]*(?=@)|(password=)[^&\s'\"]*")
 _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
 def _show(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
-    text = repr(value)
-    text = _PASSWORD.sub(r"\1:***@", text)
+    text = _PASSWORD.sub(r"\1\2***", repr(value))
     return text if len(text) <= VALUE_LENGTH_MAX else f"{text[:VALUE_LENGTH_MAX]}…"

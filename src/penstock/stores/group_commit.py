@@ -168,8 +168,8 @@ class GroupCommit(Generic[Tx]):
                 if not operation.claim():
                     continue
                 batch.append((operation, None, None))
-                value, error = self._run(operation, tx)
-                batch[-1] = (operation, value, error)
+                value, refusal = self._run(operation, tx)
+                batch[-1] = (operation, value, refusal)
                 if self._session.elapsed() > TURN_SECONDS:
                     break
             self._session.commit()

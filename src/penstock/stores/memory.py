@@ -166,7 +166,6 @@ class MemoryStore:
         self._promote(now)
         if self._paused:
             return self._batch(request, [], more=False)
-        worker.solo = request.solo
         take = self._choice.take_suspect if request.solo else self._choice.take
         taken = take(worker, request, now)
         more = self._choice.more(request)
@@ -291,9 +290,9 @@ class MemoryStore:
         )
         found = list(islice(fitting, CHORE_SLICE + 1))
         revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
-        self._edges.put_back(revived, now)
+        count = len(revived) + self._edges.put_back(revived, now)
         last = revived[-1] if revived else after_id
-        return Progress(len(revived), more=len(found) > CHORE_SLICE), last
+        return Progress(count, more=len(found) > CHORE_SLICE), last
 
     @_operation
     def purge(self, before: int) -> Progress:
@@ -316,9 +315,7 @@ class MemoryStore:
         groups = sorted(tables.group_counts.by_name, key=lambda name: (self._is_idle(name), name))
         return Stats(
             states={state: len(tables.by_state[state]) for state in JobState},
-            tasks={
-                name: tables.task_counts.of(name) for name in sorted(tables.task_counts.by_name)
-            },
+            tasks={name: tasks.of(name) for name in sorted(tasks.by_name)},
             groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
             groups_total=len(groups),
             oldest_ready_seconds=self._oldest_ready_seconds(),
@@ -423,7 +420,6 @@ class MemoryStore:
                 pid=row.info.pid,
                 started_at=row.started_at,
                 alive=self._alive(row.info.id) is not None,
-                solo=row.solo,
                 status=row.status,
                 status_at=row.status_at,
             )

@@ -2,9 +2,9 @@
 """Which ready jobs does the memory store hand out, and is that fair?
 
 Groups with ready jobs stand in a round: who is served goes to the end, who is passed over because a
-limit key is full keeps its place, so that it is the first when there is room. The limit is divided
-evenly between the groups that are visited; inside a group jobs come by priority, then due time, then
-id, over all its lanes with room.
+limit key is full keeps its place, and is the first when there is room. The limit is divided evenly
+between the groups that are visited; inside a group jobs come by priority, then due time, then id,
+over all its lanes with room.
 """
 
 from __future__ import annotations

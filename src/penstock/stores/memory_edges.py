@@ -100,14 +100,15 @@ class Dependants:
                 if not child.open:
                     self._tables.queue(child, now, child.available_at)
 
-    def put_back(self, revived: Iterable[JobId], now: int) -> None:
-        """Let what was skipped because of these jobs wait again, and so on.
+    def put_back(self, revived: Iterable[JobId], now: int) -> int:
+        """Let what was skipped because of these jobs wait again, and so on; how many.
 
         A dependant that another ended job forbids stays skipped, because of that one from now on:
         it would wait for ever otherwise.
         """
         todo = list(revived)
         heapq.heapify(todo)
+        count = 0
         while todo:
             parent = self._tables.jobs[heapq.heappop(todo)]
             for child_id, _ in sorted(parent.children):
@@ -122,6 +123,8 @@ class Dependants:
                 self._tables.move(child, RowState.WAITING, now)
                 child.open |= self._unmet(child.needs)
                 heapq.heappush(todo, child.id)
+                count += 1
+        return count
 
     def _needs(self, after: Sequence[Edge]) -> set[Need]:
         """One edge for each parent; where both kinds are asked for, `success` asks for more."""

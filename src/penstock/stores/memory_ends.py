@@ -151,8 +151,8 @@ class Ends:
 
     def revoke(self, row: JobRow, reason: str, now: int) -> None:
         """End an attempt from outside; the job may be tried again at once."""
-        row.error = AttemptError(ErrorCategory.OWN, "revoked", reason)
-        self._record(row, "retry", now, row.error)
+        error = AttemptError(ErrorCategory.OWN, "revoked", reason)
+        self._record(row, "revoked", now, error)
         self.give_back(row, now)
 
     def cancel(self, rows: Sequence[JobRow], now: int) -> None:

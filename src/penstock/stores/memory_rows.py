@@ -206,7 +206,6 @@ class WorkerRow:
     info: WorkerInfo
     expires_at: int  # microseconds of the lease clock
     started_at: int
-    solo: bool = False
     status: str | None = None
     status_at: int | None = None
     jobs: dict[JobId, JobRow] = field(default_factory=dict)

@@ -184,9 +184,7 @@ def _next_groups(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) ->
     return groups
 
 
-def _share(
-    tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None
-) -> None:
+def _share(tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None) -> None:
     """Divide the limit evenly between groups, and a group's part between its lanes."""
     quota = max(1, limit // len(groups))
     for lanes in groups:

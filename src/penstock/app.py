@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a user define and call? The registry of one application, and its way to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock import wiring
+from penstock.clock import Duration, SystemClock, to_seconds
+from penstock.config.load import Loaded, load_settings
+from penstock.definitions.request import (
+    Enqueued,
+    EnqueuedMany,
+    JobRequest,
+    check_name,
+    to_new_job,
+)
+from penstock.definitions.task import LimitValue, Task, TaskDecorator, TaskOptions
+from penstock.errors import StoreBusy, UnknownTask, UsageError
+from penstock.ids import SystemIds
+from penstock.model.job import Edge, NewJob
+from penstock.model.views import EnqueueReport
+from penstock.runtime.embedded import EmbeddedRun, RunReport
+from penstock.stores.reply import Reply
+from penstock.stores.store import Store
+
+ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
+ENQUEUE_AHEAD = 4  # batches on their way while the next is made
+STORE_WAIT_SECONDS = 30.0  # a producer waits this long for a store that others hold
+
+R = TypeVar("R")
+_CONFIGURED: Any = object()  # timeout not given: as configured
+
+
+class Penstock:
+    """An application: its tasks, and the store that its jobs are kept in."""
+
+    def __init__(self, name: str, *, store: str | None = None) -> None:
+        check_name("app name", name)
+        if "/" in name or name.startswith("."):
+            raise UsageError(f"The app name {name!r} must be usable as a file name.")
+        self.name = name
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
+        self._store: Store | None = None
+        self._store_pid = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Penstock {self.name!r}, {len(self.tasks)} tasks>"
+
+    # -- definitions -----------------------------------------------------------------------------------
+
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        limits: Mapping[str, LimitValue] | None = None,
+        group: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = _CONFIGURED,
+    ) -> TaskDecorator:
+        """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
+
+        Args:
+            name: what its jobs are called; the function's name otherwise.
+            limits: keyed concurrency limits; a value is a constant or a function of the arguments.
+            group: the unit of fairness; the task's name otherwise.
+            priority: higher goes first, inside a group.
+            max_attempts: how many of its own faults a job may have.
+            timeout: of one attempt; None for no limit.
+        """
+        if max_attempts is not None and max_attempts < 1:
+            raise UsageError(f"max_attempts must be at least 1, got {max_attempts}.")
+        limit_seconds: float | None = None
+        if timeout is not _CONFIGURED and timeout is not None:
+            limit_seconds = to_seconds(timeout)
+            if limit_seconds <= 0:
+                raise UsageError(f"timeout must be above 0 seconds, got {limit_seconds:g}.")
+        options = TaskOptions(
+            group=group,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout_seconds=limit_seconds,
+            has_timeout=timeout is not None,
+            limits=dict(limits or {}),
+        )
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            task: Task[..., Any] = Task(name or function.__name__, function, options)
+            if task.name in self.tasks:
+                raise UsageError(
+                    f"The app {self.name!r} has two tasks named {task.name!r}; rename one, or give it a "
+                    "name=."
+                )
+            self.tasks[task.name] = task
+            return task
+
+        return decorate  # type: ignore[return-value]  # the decorator's two overloads
+
+    def find_task(self, name: str) -> Task[..., Any]:
+        """The task of this name; UnknownTask with the nearest ones."""
+        task = self.tasks.get(name)
+        if task is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.tasks, 1)
+            hint = f"; closest: {near[0]!r}" if near else ""
+            raise UnknownTask(
+                f"No task named {name!r} is registered in app {self.name!r} ({len(self.tasks)} are{hint}). "
+                "Correct the name, or define the task."
+            )
+        return task
+
+    # -- settings and store ----------------------------------------------------------------------------
+
+    def load(
+        self,
+        flags: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Loaded:
+        """All settings of this app, with where each came from."""
+        return load_settings(
+            flags or {},
+            os.environ if environ is None else environ,
+            folder or Path.cwd(),
+            self._code_settings,
+        )
+
+    def store_url(self, loaded: Loaded) -> str:
+        return loaded.settings.store or wiring.default_store_url(self.name)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when first needed, once per process."""
+        with self._lock:
+            if self._store is None or self._store_pid != os.getpid():
+                loaded = self.load()
+                durability = loaded.settings.durability
+                self._store = wiring.open_store(self.store_url(loaded), durability=durability)
+                self._store_pid = os.getpid()
+            return self._store
+
+    def use_store(self, store: Store) -> None:
+        """Use a store that is open already."""
+        with self._lock:
+            self._store, self._store_pid = store, os.getpid()
+
+    def close(self) -> None:
+        """Close the store; it opens again when needed."""
+        with self._lock:
+            if self._store is not None and self._store_pid == os.getpid():
+                self._store.close()
+            self._store = None
+
+    # -- enqueueing ------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        request: JobRequest[R],
+        key: str | None = None,
+        after: Iterable[str | Edge] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> Enqueued:
+        """Accept one job. When this returns, the job survives a crash, and power loss."""
+        job = self._accept(request, key, after, priority, delay, group)
+        report = _wait(self.store.enqueue([job]), self.store)
+        return Enqueued(job.key, job.key in report.created)
+
+    async def enqueue_async(
+        self,
+        request: JobRequest[R],
+        key: str | None = None,
+        after: Iterable[str | Edge] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> Enqueued:
+        """The same on an event loop."""
+        job = self._accept(request, key, after, priority, delay, group)
+        report = await self.store.enqueue([job])
+        return Enqueued(job.key, job.key in report.created)
+
+    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
+        """Accept many jobs, streaming in batches; each batch is all or nothing."""
+        store = self.store
+        created = existing = 0
+        waiting: list[Reply[EnqueueReport]] = []
+        source = (to_new_job(request) for request in requests)
+        while batch := list(islice(source, ENQUEUE_BATCH)):
+            waiting.append(store.enqueue(batch))
+            if len(waiting) > ENQUEUE_AHEAD:
+                report = _wait(waiting.pop(0), store)
+                created, existing = created + len(report.created), existing + len(report.existing)
+        for reply in waiting:
+            report = _wait(reply, store)
+            created, existing = created + len(report.created), existing + len(report.existing)
+        return EnqueuedMany(created, existing)
+
+    def _accept(
+        self,
+        request: JobRequest[R],
+        key: str | None,
+        after: Iterable[str | Edge] | None,
+        priority: int | None,
+        delay: Duration | None,
+        group: str | None,
+    ) -> NewJob:
+        if not isinstance(request, JobRequest):
+            raise UsageError(
+                f"enqueue takes a job, got {type(request).__name__}; write app.enqueue(task.job(...))."
+            )
+        return to_new_job(
+            request.with_options(key=key, after=after, priority=priority, delay=delay, group=group)
+        )
+
+    # -- running ---------------------------------------------------------------------------------------
+
+    def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
+        """Work on the queue inside this program until it is drained or interrupted."""
+        with asyncio.Runner(loop_factory=wiring.new_event_loop) as runner:
+            return runner.run(self.run_async(drain=drain, slots=slots))
+
+    async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
+        """The same on an event loop; cancelling it stops gracefully."""
+        flags = {} if slots is None else {"--slots": slots}
+        settings = self.load(flags).settings
+        ids = SystemIds()
+        options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
+        run = EmbeddedRun(self.store, SystemClock(), settings.runtime)
+        return await run.run(
+            lambda keeper, table: wiring.build_worker(
+                options, self.tasks, settings, self.store, keeper, table, ids=ids
+            ),
+            wiring.slot_count(settings),
+            options.run_id,
+        )
+
+
+def _wait(reply: Reply[EnqueueReport], store: Store) -> EnqueueReport:
+    try:
+        return reply.result(STORE_WAIT_SECONDS)
+    except TimeoutError:
+        raise StoreBusy(
+            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; nothing was "
+            "changed. Try again, or find who holds it."
+        ) from None

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in a worker process, from its order to its end?
+
+Started by the supervisor, never by a person. It imports the user's app, tells the supervisor where the
+store is, works, and obeys the supervisor's socket; the end of that socket means that the supervisor died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from penstock import wiring
+from penstock.app import Penstock
+from penstock.cli.logs import set_up_logging
+from penstock.clock import SystemClock, blocking_sleep
+from penstock.config.find_app import find_app
+from penstock.config.load import load_settings
+from penstock.config.settings import Settings
+from penstock.errors import PenstockError, UsageError
+from penstock.runtime import messages
+from penstock.runtime.keeping import TableKeeper
+from penstock.runtime.loop_watch import LoopWatch
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.worker import Stopping, Worker
+
+ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement
+
+
+def main() -> None:
+    """Do as the order says."""
+    order = messages.decode_order(sys.argv[1])
+    channel = socket.socket(fileno=order.socket_fd)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    set_up_logging(order.spec.log_level, order.spec.log_format)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        left_behind = _work(order, channel)
+    except PenstockError as error:
+        _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
+    except BaseException as error:
+        sentence = f"{type(error).__name__}: {error}. This is a bug of Penstock; run with --debug."
+        _fail(channel, sentence, 1, order.spec.debug)
+    else:
+        messages.send(channel, messages.Finished(left_behind))
+        _end(0)
+
+
+def _fail(channel: socket.socket, message: str, exit_code: int, debug: bool) -> None:
+    details = traceback.format_exc() if debug else None
+    messages.send(channel, messages.Failed(message, exit_code, details))
+    _end(exit_code)
+
+
+def _end(exit_code: int) -> None:
+    """Leave at once: threads of abandoned tasks must not hold the process up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
+    spec = order.spec
+    folder = Path(spec.folder)
+    named = load_settings(spec.flags, os.environ, folder, {}).settings.app
+    app = find_app(named, folder, Penstock)
+    loaded = app.load(spec.flags, folder=folder)
+    settings = loaded.settings
+    url = app.store_url(loaded)
+    store = wiring.open_store(url, durability=settings.durability, folder=folder)
+    app.use_store(store)
+    table = SlotTable(order.table_fd, wiring.slot_count(settings), fresh=True)
+    runtime = settings.runtime
+    hello = messages.Hello(
+        store_url=store.url,
+        durability=settings.durability,
+        lease_ttl_seconds=runtime.lease_ttl_seconds,
+        beat_seconds=runtime.beat_seconds,
+        grace_seconds=runtime.grace_seconds,
+        max_crashes=settings.tasks.max_crashes,
+    )
+    messages.send(channel, hello)
+    try:
+        with asyncio.Runner(loop_factory=wiring.new_event_loop) as runner:
+            return runner.run(_run(order, app, settings, table, channel))
+    finally:
+        store.close()
+
+
+async def _run(
+    order: messages.WorkerOrder,
+    app: Penstock,
+    settings: Settings,
+    table: SlotTable,
+    channel: socket.socket,
+) -> int:
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    options = wiring.RunOptions(
+        run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
+    )
+    keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
+    worker = wiring.build_worker(options, app.tasks, settings, app.store, keeper, table)
+    watch = LoopWatch(loop, table, clock, worker.name_of)
+    watch.start()
+    listener = threading.Thread(
+        target=_listen, args=(channel, loop, worker), name="penstock-orders", daemon=True
+    )
+    listener.start()
+    await worker.run()
+    watch.stop()
+    return worker.left_behind
+
+
+def _listen(channel: socket.socket, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
+    """Obey the supervisor; when it is gone, be gone too."""
+    lines = messages.Lines()
+    while True:
+        try:
+            data = channel.recv(4096)
+        except OSError:
+            data = b""
+        if not data:
+            break
+        for line in lines.feed(data):
+            message = messages.decode_to_worker(line)
+            how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
+            loop.call_soon_threadsafe(worker.stop, how)
+    loop.call_soon_threadsafe(worker.stop, Stopping.NOW)
+    blocking_sleep(ORPHAN_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

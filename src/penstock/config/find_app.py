@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which app is meant, and how is it imported?"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from penstock.errors import AppNotFound
+
+DEFAULT_FILE = "pipeline.py"
+
+T = TypeVar("T")
+
+
+def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
+    """Import the app named by a file or `module:attribute`; without a name, pipeline.py."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if name is None:
+        if not (folder / DEFAULT_FILE).exists():
+            raise AppNotFound(
+                f"No app is named and there is no {DEFAULT_FILE} in {str(folder)!r}. Name one: a file, or "
+                "module:attribute, with --app, PENSTOCK_APP or `app = ...` in penstock.toml."
+            )
+        name = DEFAULT_FILE
+    if name.endswith(".py"):
+        return _only(_import_file(folder / name), name, kind)
+    module_name, _, attribute = name.partition(":")
+    module = _import(module_name, name)
+    if not attribute:
+        return _only(module, name, kind)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, kind):
+        what = "does not exist" if found is None else f"is a {type(found).__name__}"
+        raise AppNotFound(
+            f"The app {name!r}: {attribute!r} {what}; it must be a {kind.__name__} object."
+        )
+    return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.exists():
+        raise AppNotFound(f"The app file {str(path)!r} does not exist. Name another with --app.")
+    module_name = path.stem
+    known = sys.modules.get(module_name)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    if not module_name.isidentifier() or module_name in sys.modules:
+        module_name = f"penstock_app_{abs(hash(str(path)))}"
+    spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise AppNotFound(f"The app file {str(path)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(module_name, None)
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _import(module_name: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except BaseException as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: BaseException) -> BaseException:
+    from penstock.errors import PenstockError
+
+    if isinstance(error, PenstockError | KeyboardInterrupt):
+        return error
+    if isinstance(error, SyntaxError):
+        return AppNotFound(
+            f"The app {name!r} has a syntax error in line {error.lineno}: {error.msg}."
+        )
+    text = str(error) or "no message"
+    return AppNotFound(
+        f"The app {name!r} cannot be imported: {type(error).__name__}: {text}. Run with --debug to see "
+        "where."
+    )
+
+
+def _only(module: ModuleType, name: str, kind: type[T]) -> T:
+    found = {
+        id(value): (attribute, value)
+        for attribute, value in vars(module).items()
+        if isinstance(value, kind)
+    }
+    if not found:
+        raise AppNotFound(
+            f'The app {name!r} defines no {kind.__name__} object. Write `app = {kind.__name__}("name")` in '
+            "it."
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(attribute for attribute, _ in found.values()))
+        raise AppNotFound(
+            f"The app {name!r} defines several {kind.__name__} objects: {names}. Name one as "
+            "module:attribute."
+        )
+    return next(iter(found.values()))[1]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a job before it is accepted?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from penstock.clock import Duration, to_seconds
+from penstock.errors import UsageError
+from penstock.model.job import KEY_LENGTH_MAX, NAME_LENGTH_MAX, Edge, NewJob
+
+R = TypeVar("R")
+
+PRIORITY_MAX = 2**31 - 1
+
+
+class JobRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """A validated call of a task, ready to be enqueued: what `task.job(...)` gives."""
+
+    task: str
+    payload: str  # strict JSON text of the arguments
+    limit_keys: tuple[str, ...] = ()
+    key: str | None = None
+    group: str | None = None
+    priority: int = 0
+    delay_seconds: float = 0.0
+    after: tuple[Edge, ...] = ()
+    partition: str | None = None
+
+    def with_options(
+        self,
+        *,
+        key: str | None = None,
+        after: Iterable[str | Edge] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> JobRequest[R]:
+        """The same call under another key, order or time; what is not named stays."""
+        return JobRequest(
+            task=self.task,
+            payload=self.payload,
+            limit_keys=self.limit_keys,
+            key=self.key if key is None else key,
+            group=self.group if group is None else group,
+            priority=self.priority if priority is None else priority,
+            delay_seconds=self.delay_seconds if delay is None else to_seconds(delay),
+            after=self.after if after is None else _edges(after),
+            partition=self.partition,
+        )
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """What became of one job."""
+
+    key: str
+    created: bool  # False: the key was known; the first one wins
+
+
+class EnqueuedMany(msgspec.Struct, frozen=True):
+    """What became of many jobs."""
+
+    created: int
+    existing: int
+
+
+def to_new_job(request: JobRequest[R]) -> NewJob:
+    """Check what the user said about a job and turn it into what a store takes."""
+    key = request.key
+    if key is None:
+        digest = hashlib.blake2b(request.payload.encode(), digest_size=16).hexdigest()
+        key = f"{request.task}:{digest}"
+    elif not key or len(key) > KEY_LENGTH_MAX:
+        raise UsageError(f"A key has 1 to {KEY_LENGTH_MAX} characters; got {len(key)}.")
+    _check_text("key", key)
+    group = request.group or request.partition or request.task
+    if group is not request.task:
+        check_name("group", group)
+    if not -PRIORITY_MAX <= request.priority <= PRIORITY_MAX:
+        raise UsageError(f"A priority lies within ±{PRIORITY_MAX}; got {request.priority}.")
+    if not 0 <= request.delay_seconds < 10**9:
+        raise UsageError(
+            f"A delay is at least 0 and less than 10^9 seconds; got {request.delay_seconds}."
+        )
+    return NewJob(
+        key=key,
+        task=request.task,
+        payload=request.payload,
+        group=group,
+        limit_keys=request.limit_keys,
+        partition=request.partition,
+        priority=request.priority,
+        delay_seconds=request.delay_seconds,
+        after=request.after,
+    )
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that a store or a terminal could not bear."""
+    if not name or len(name) > NAME_LENGTH_MAX:
+        raise UsageError(f"A {what} has 1 to {NAME_LENGTH_MAX} characters; got {len(name)}.")
+    _check_text(what, name)
+
+
+def _check_text(what: str, text: str) -> None:
+    if text.isascii():
+        if text.isprintable():
+            return
+    elif "\x00" not in text:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"A {what} cannot hold a lone surrogate.") from None
+        return
+    if any(ord(character) < 32 for character in text):
+        raise UsageError(f"A {what} cannot hold control characters: {text!r}.")
+
+
+def _edges(after: Iterable[str | Edge]) -> tuple[Edge, ...]:
+    if isinstance(after, str):
+        raise UsageError(f"`after` takes a list of keys; write after=[{after!r}].")
+    return tuple(edge if isinstance(edge, Edge) else Edge(edge) for edge in after)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a task: a named function and its static description?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from penstock.definitions.codec import ArgumentCodec
+from penstock.definitions.context import Context
+from penstock.definitions.request import JobRequest, check_name
+from penstock.errors import PayloadError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A keyed limit: a constant, or a function of some of the arguments, matched by name.
+LimitValue = str | Callable[..., str]
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an author may say about a task; None means: as configured."""
+
+    group: str | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout_seconds: float | None = None
+    has_timeout: bool = True  # False: the author said timeout=None
+    limits: Mapping[str, LimitValue] = msgspec.field(default_factory=dict)
+
+
+class _Limit:
+    """One dimension of keyed limits, evaluated when a job is accepted."""
+
+    def __init__(
+        self, task: str, dimension: str, value: LimitValue, known: tuple[str, ...]
+    ) -> None:
+        check_name("limit dimension", dimension)
+        if ":" in dimension:
+            raise UsageError(
+                f"The limit dimension {dimension!r} of task {task!r} cannot hold a ':'."
+            )
+        self._task, self.dimension = task, dimension
+        self._constant: str | None = None
+        self._function: Callable[..., str] | None = None
+        self.names: tuple[str, ...] = ()
+        if isinstance(value, str):
+            check_name(f"limit {dimension!r}", value)
+            self._constant = f"{dimension}:{value}"
+            return
+        self._function = value
+        self.names = tuple(inspect.signature(value).parameters)
+        for name in self.names:
+            if name not in known:
+                raise UsageError(
+                    f"The limit {dimension!r} of task {task!r} asks for the argument {name!r}, which the "
+                    f"task does not have."
+                )
+
+    def key(self, values: list[Any]) -> str:
+        if self._function is None:
+            return self._constant or ""
+        try:
+            value = self._function(*values)
+        except Exception as error:
+            raise PayloadError(
+                f"The limit {self.dimension!r} of task {self._task!r} cannot be evaluated: {error!r}."
+            ) from error
+        if not isinstance(value, str):
+            raise PayloadError(
+                f"The limit {self.dimension!r} of task {self._task!r} must be text, got {value!r}."
+            )
+        check_name(f"limit {self.dimension!r}", value)
+        return f"{self.dimension}:{value}"
+
+
+class Task(Generic[P, R]):
+    """A function that runs as jobs. `task.job(...)` takes the function's own parameters."""
+
+    def __init__(self, name: str, function: Callable[..., Any], options: TaskOptions) -> None:
+        check_name("task name", name)
+        self.name = name
+        self.function = function
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(f"Task {name!r} is a generator; a task returns its result.")
+        self.codec = ArgumentCodec(name, function)
+        self._limits = [
+            _Limit(name, dimension, value, self.codec.names)
+            for dimension, value in sorted(options.limits.items())
+        ]
+        self._constant_keys = tuple(
+            sorted(limit.key([]) for limit in self._limits if not limit.names)
+        )
+        self._varying = [limit for limit in self._limits if limit.names]
+        if options.group is not None:
+            check_name("group", options.group)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        """A job of this task with these arguments, checked against the signature."""
+        payload = self.codec.encode(args, kwargs)
+        return self._request(payload)
+
+    def job_from_json(self, payload: str) -> JobRequest[R]:
+        """The same from strict JSON text: an object of arguments."""
+        return self._request(payload)
+
+    def _request(self, payload: str) -> JobRequest[R]:
+        arguments = self.codec.decode(payload)
+        keys = self._constant_keys
+        if self._varying:
+            varying = [
+                limit.key(self.codec.select(arguments, limit.names)) for limit in self._varying
+            ]
+            keys = tuple(sorted({*keys, *varying}))
+        return JobRequest(
+            task=self.name,
+            payload=payload,
+            limit_keys=keys,
+            group=self.options.group,
+            priority=self.options.priority,
+        )
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` is: keeps the parameters and the result of the function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...

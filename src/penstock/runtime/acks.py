@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do ends reach the store, and what if it cannot take them now?
+
+Ends are collected while one flush is on its way and leave together in the next: the group commit of the
+loop's side. A store that is busy or full is asked again while the lease lives. Nothing is dropped in
+silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.clock import Clock
+from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, StoreError, StoreFull
+from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.runtime.attempt import bounded
+from penstock.stores.reply import Reply
+from penstock.stores.store import JobStore
+
+RETRY_FIRST_SECONDS = 0.05
+RETRY_MAX_SECONDS = 2.0
+FLUSH_MAX = 1_024  # ends of one call
+
+log = logging.getLogger("penstock.worker")
+
+T = TypeVar("T")
+
+#: (refused job, its token, verdict): an acknowledgement that was not taken.
+Refused = Callable[[JobEnd | JobFailure, Verdict], None]
+
+
+class AckBuffer:
+    """Owns what has ended and is not yet durable. Belongs to one loop."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        clock: Clock,
+        wake: Callable[[], None],
+        refused: Refused,
+        accepted: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._wake = wake
+        self._refused = refused
+        self._accepted = accepted
+        self._ends: list[JobEnd] = []
+        self._failures: list[JobFailure] = []
+        self._releases: list[JobRef] = []
+        self._flushing = 0
+        self._task: asyncio.Task[None] | None = None
+        self.failed: StoreError | None = None
+
+    @property
+    def pending(self) -> int:
+        """Ends that are not durable yet."""
+        return len(self._ends) + len(self._failures) + len(self._releases) + self._flushing
+
+    def add(self, end: JobEnd | JobFailure | JobRef) -> None:
+        if type(end) is JobEnd:
+            self._ends.append(end)
+        elif type(end) is JobFailure:
+            self._failures.append(end)
+        else:
+            self._releases.append(end)  # type: ignore[arg-type]  # the third of three
+
+    def kick(self, worker: WorkerId) -> None:
+        """Start a flush if something waits and none is on its way."""
+        if self._task is None and self.failed is None and self._waiting():
+            self._task = asyncio.get_running_loop().create_task(self._flush(worker))
+
+    def drop(self) -> int:
+        """The lease is lost: what is not on its way is of no use to anybody."""
+        count = self._waiting()
+        self._ends, self._failures, self._releases = [], [], []
+        return count
+
+    def _waiting(self) -> int:
+        return len(self._ends) + len(self._failures) + len(self._releases)
+
+    async def _flush(self, worker: WorkerId) -> None:
+        try:
+            while self._waiting():
+                await self._flush_once(worker)
+        except StoreError as error:
+            self.failed = error
+        finally:
+            self._task = None
+            self._flushing = 0
+            self._wake()
+
+    async def _flush_once(self, worker: WorkerId) -> None:
+        ends, self._ends = self._ends[:FLUSH_MAX], self._ends[FLUSH_MAX:]
+        failures, self._failures = self._failures[:FLUSH_MAX], self._failures[FLUSH_MAX:]
+        releases, self._releases = self._releases[:FLUSH_MAX], self._releases[FLUSH_MAX:]
+        self._flushing = len(ends) + len(failures) + len(releases)
+        store = self._store
+        plain = [end for end in ends if not end.effects]
+        calls: list[tuple[list[JobEnd] | list[JobFailure], Callable[[], Reply[list[Verdict]]]]] = []
+        if plain:
+            calls.append((plain, lambda: store.ack(worker, plain)))
+        # An end whose effects are refused must not take its neighbours with it.
+        for end in ends:
+            if end.effects:
+                calls.append(([end], lambda end=end: store.ack(worker, [end])))  # type: ignore[misc]
+        if failures:
+            calls.append((failures, lambda: store.fail_and_retry(worker, failures)))
+        first = [(group, call, call()) for group, call in calls]  # together in one transaction
+        if releases:
+            await self._persist(lambda: store.release(worker, releases))
+        for group, call, reply in first:
+            await self._settle(group, call, reply)
+        self._flushing = 0
+        self._wake()
+
+    async def _settle(
+        self,
+        group: list[JobEnd] | list[JobFailure],
+        call: Callable[[], Reply[list[Verdict]]],
+        reply: Reply[list[Verdict]],
+    ) -> None:
+        try:
+            verdicts = await self._persist(call, reply)
+        except StoreError:
+            raise
+        except PenstockError as error:
+            self._end_refused(group, error)
+            return
+        accepted = verdicts.count(Verdict.ACCEPTED)
+        if accepted:
+            self._accepted(accepted)
+        if accepted != len(group):
+            refused: list[JobEnd | JobFailure] = [*group]
+            for end, verdict in zip(refused, verdicts, strict=True):
+                if verdict is not Verdict.ACCEPTED:
+                    self._refused(end, verdict)
+
+    def _end_refused(self, group: list[JobEnd] | list[JobFailure], error: PenstockError) -> None:
+        """An end's effects cannot be applied: the job's own fault, and trying again cannot help."""
+        for end in group:
+            kind = "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
+            why = AttemptError(ErrorCategory.OWN, kind, bounded(str(error)))
+            self._ends.append(
+                JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
+            )
+
+    async def _persist(self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None) -> T:
+        """Ask until the store takes it; only busy and full are worth another try."""
+        delay = RETRY_FIRST_SECONDS
+        while True:
+            try:
+                return await (reply or call())
+            except (StoreBusy, StoreFull) as error:
+                if delay == RETRY_FIRST_SECONDS:
+                    log.warning("An acknowledgement has to wait: %s", error)
+            reply = None
+            await self._clock.sleep(delay)
+            delay = min(delay * 2, RETRY_MAX_SECONDS)

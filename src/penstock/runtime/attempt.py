@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is one job run, and how does its end become a value?
+
+Running and judging are apart: `Attempt` is what runs; `judge` turns what the body did into a `JobEnd`, a
+`JobFailure`, or a release. Nothing here talks to a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from penstock.clock import MICROSECONDS
+from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.task import Task
+from penstock.errors import PayloadError, Skip, StrictJsonError
+from penstock.events.correlation import Correlation
+from penstock.model import strict_json
+from penstock.model.effects import EnqueueJobs
+from penstock.model.job import (
+    ERROR_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    AttemptError,
+    ErrorCategory,
+    JobState,
+    LeasedJob,
+)
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.retry.classify import TimeLimitError
+from penstock.retry.policy import RetryPolicy
+
+
+class Stop(Enum):
+    """Why is an attempt being stopped from outside?"""
+
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    LOST = "lost"  # the lease is not ours any more
+
+
+class TaskLimits(msgspec.Struct, frozen=True):
+    """What holds for attempts of one task, settings and definition merged."""
+
+    max_attempts: int
+    timeout_seconds: float | None
+
+
+class Attempt:
+    """One running job: its context, its slot, and what was said to it."""
+
+    __slots__ = (
+        "aio_task",
+        "context",
+        "correlation",
+        "deadline_monotonic",
+        "ended",
+        "job",
+        "limits",
+        "slot",
+        "started_at",
+        "stop",
+        "task",
+    )
+
+    def __init__(
+        self,
+        job: LeasedJob,
+        task: Task[..., Any],
+        limits: TaskLimits,
+        slot: int,
+        started_at: int,
+        correlation: Correlation,
+    ) -> None:
+        self.job = job
+        self.task = task
+        self.limits = limits
+        self.slot = slot
+        self.started_at = started_at
+        self.correlation = correlation
+        self.context = Context(JobInfo(job.key, job.task, job.attempts + 1, job.partition))
+        self.aio_task: asyncio.Task[None] | None = None
+        self.deadline_monotonic: float | None = None
+        self.stop: Stop | None = None
+        self.ended = False  # judged: whatever the body still does is not heard
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"
+
+    def ask_to_stop(self, why: Stop) -> None:
+        """Cancel a coroutine, tell a thread."""
+        if self.stop is None:
+            self.stop = why
+        self.context._cancelled = True
+        if self.aio_task is not None:
+            self.aio_task.cancel()
+
+
+Verdict = JobEnd | JobFailure | JobRef | None
+
+
+def judge(
+    attempt: Attempt,
+    value: Any,  # noqa: ANN401 (whatever the body returned)
+    error: BaseException | None,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> Verdict:
+    """What follows from the end of a body: an end, a failure, a release (JobRef), or nothing."""
+    job = attempt.job
+    if attempt.stop is Stop.LOST:
+        return None
+    if error is None:
+        return _returned(attempt, value, now_at)
+    if isinstance(error, Skip):
+        reason = AttemptError(ErrorCategory.OWN, "Skip", bounded(error.reason))
+        return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
+    if attempt.stop is Stop.SHUTDOWN and isinstance(error, asyncio.CancelledError):
+        return JobRef(job.id, job.token)
+    if attempt.stop is Stop.TIMEOUT:
+        error = time_limit_error(attempt)
+    return failed(attempt, error, now_at, policy, rand)
+
+
+def time_limit_error(attempt: Attempt) -> TimeLimitError:
+    """An attempt ran past its limit: the job's own fault."""
+    limit = attempt.limits.timeout_seconds or 0.0
+    return TimeLimitError(f"ran past its time limit of {limit:g} s")
+
+
+def failed(
+    attempt: Attempt,
+    error: BaseException,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobFailure:
+    """What an error costs, and when the job may try again."""
+    job = attempt.job
+    deferred = job.deferred_since
+    decision = policy.decide(
+        error,
+        attempts=job.attempts,
+        max_attempts=attempt.limits.max_attempts,
+        deferred_since_seconds_ago=None if deferred is None else (now_at - deferred) / MICROSECONDS,
+        now=now_at / MICROSECONDS,
+        rand=rand(),
+    )
+    return JobFailure(
+        job=job,
+        error=AttemptError(decision.category, kind_of(error), message_of(error)),
+        started_at=attempt.started_at,
+        ended_at=now_at,
+        delay_seconds=decision.delay_seconds,
+        charge=decision.charge,
+        max_attempts=attempt.limits.max_attempts,
+        give_up=decision.give_up,
+    )
+
+
+def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:  # noqa: ANN401
+    job = attempt.job
+    result: str | None = None
+    if value is not None:
+        try:
+            result = strict_json.dumps(value, limit_bytes=RESULT_BYTES_MAX)
+        except StrictJsonError as error:
+            message = bounded(f"result is not JSON: {error}")
+            return JobEnd(
+                job,
+                JobState.ERROR,
+                attempt.started_at,
+                now_at,
+                error=AttemptError(ErrorCategory.OWN, "result", message),
+            )
+    enqueued = attempt.context._enqueued
+    if enqueued:
+        effects = (EnqueueJobs(tuple(enqueued)),)
+        return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result, None, effects)
+    return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result)
+
+
+def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
+    """The arguments cannot be rebuilt (the task has changed): trying again cannot help."""
+    why = AttemptError(ErrorCategory.OWN, "payload", bounded(str(error)))
+    return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
+
+
+def kind_of(error: BaseException) -> str:
+    return bounded(type(error).__qualname__)
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except BaseException as second:
+        text = f"its message cannot be shown: {type(second).__name__}"
+    return bounded(text)
+
+
+def bounded(text: str) -> str:
+    """Text that every store can keep: short, without NUL and lone surrogates."""
+    text = text[:ERROR_BYTES_MAX].replace("\x00", "\\x00")
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) > ERROR_BYTES_MAX:
+        data = data[: ERROR_BYTES_MAX - 4]
+        return data.decode("utf-8", "ignore") + " …"
+    return data.decode()

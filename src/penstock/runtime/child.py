@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a supervisor know of one worker process?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from penstock.runtime import messages
+from penstock.runtime.slot_table import SlotSnapshot, SlotTable
+
+#: How a worker process is started; a test launcher may put itself in front.
+worker_command: list[str] = [sys.executable, "-m", "penstock.cli.worker_process"]
+
+
+class Child:
+    """Owns one worker process: its pipe, its slot table, its end."""
+
+    def __init__(
+        self, spec: messages.RunSpec, run_id: str, *, solo: bool, pipe_stderr: bool, now: float
+    ) -> None:
+        self.solo = solo
+        self.started_monotonic = now
+        self.hello: messages.Hello | None = None
+        self.failed: messages.Failed | None = None
+        self.finished: messages.Finished | None = None
+        self.kill_at_monotonic = float("inf")
+        self.lines = messages.Lines()
+        self.stderr_lines = messages.Lines()
+        self._table: SlotTable | None = None
+        self._table_fd = os.memfd_create("penstock-slots", 0)
+        self.channel, theirs = socket.socketpair()
+        order = messages.WorkerOrder(
+            spec=spec,
+            run_id=run_id,
+            solo=solo,
+            table_fd=self._table_fd,
+            socket_fd=theirs.fileno(),
+        )
+        self.process = subprocess.Popen(
+            [*worker_command, messages.encode_order(order).decode()],
+            pass_fds=(self._table_fd, theirs.fileno()),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if pipe_stderr else None,
+            cwd=spec.folder,
+            process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
+        )
+        theirs.close()
+        self.channel.setblocking(False)
+        self.pidfd = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else -1
+
+    def __repr__(self) -> str:
+        return f"<Child {self.process.pid}{' solo' if self.solo else ''}>"
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def table(self) -> SlotTable | None:
+        """The slot table, once the worker has laid it out."""
+        if self._table is None and self.hello is not None:
+            self._table = SlotTable.attach(self._table_fd)
+        return self._table
+
+    def snapshot(self) -> SlotSnapshot | None:
+        return None if self.table is None else self.table.snapshot()
+
+    def read(self) -> bool:
+        """Take in what the worker says; False at the end of its stream."""
+        try:
+            data = self.channel.recv(65536)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for line in self.lines.feed(data):
+            message = messages.decode_from_worker(line)
+            if isinstance(message, messages.Hello):
+                self.hello = message
+            elif isinstance(message, messages.Failed):
+                self.failed = message
+            else:
+                self.finished = message
+        return bool(data)
+
+    def tell(self, message: messages.ToWorker) -> None:
+        messages.send(self.channel, message)
+
+    def kill(self) -> None:
+        """End the process and whatever it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def cause(self) -> str:
+        """How the process ended, for people."""
+        code = self.process.returncode
+        if code is None:
+            return "it still runs"
+        if code < 0:
+            try:
+                return f"killed by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"killed by signal {-code}"
+        return f"exit code {code}"
+
+    def close(self) -> None:
+        """Let go of everything; the process has ended."""
+        self.kill()  # children that the tasks left behind
+        self.channel.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        if self._table is not None:
+            self._table.close()
+        os.close(self._table_fd)

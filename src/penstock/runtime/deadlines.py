@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which running attempt is over its time?"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.runtime.attempt import Attempt
+
+STALE_MIN = 1_024  # entries of ended attempts that are kept before the heap is swept
+
+
+class Deadlines:
+    """One heap for all time limits of a worker; ended attempts are dropped when they surface."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Attempt]] = []
+        self._sequence = 0
+        self._live = 0
+
+    def add(self, deadline_monotonic: float, attempt: Attempt) -> None:
+        self._sequence += 1
+        self._live += 1
+        heappush(self._heap, (deadline_monotonic, self._sequence, attempt))
+
+    def discard(self) -> None:
+        """An attempt with a deadline has ended."""
+        self._live -= 1
+        if len(self._heap) > STALE_MIN and len(self._heap) > 4 * self._live:
+            self._heap = [entry for entry in self._heap if not entry[2].ended]
+            heapify(self._heap)
+
+    def expired(self, now_monotonic: float) -> list[Attempt]:
+        """Take out the attempts whose time is over."""
+        found = []
+        heap = self._heap
+        while heap and (heap[0][2].ended or heap[0][0] <= now_monotonic):
+            attempt = heappop(heap)[2]
+            if not attempt.ended:
+                found.append(attempt)
+        return found
+
+    def next_at(self) -> float | None:
+        heap = self._heap
+        while heap and heap[0][2].ended:
+            heappop(heap)
+        return heap[0][0] if heap else None

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When is nothing left to do?
+
+A draining worker ends when no job is left: delayed ones and those that others hold are waited for. Jobs
+of tasks that nobody alive knows cannot be waited for; they are named instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.model.job import JobState, WorkerId
+from penstock.model.views import Outlook
+from penstock.stores.store import Store
+
+SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
+
+log = logging.getLogger("penstock.worker")
+
+
+class Drain:
+    """Owns the question whether a draining worker may end."""
+
+    def __init__(self, store: Store, tasks: Sequence[str], run_id: str, clock: Clock) -> None:
+        self._store = store
+        self._tasks = frozenset(tasks)
+        self._run_id = run_id
+        self._clock = clock
+        self._waiting_since: float | None = None
+        self._said = ""
+        self.next_due_at: int | None = None
+        self.finished = False
+        self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
+
+    async def look(self, worker: WorkerId) -> None:
+        """Ask the store what is left."""
+        outlook = await self._store.outlook(worker, self._run_id)
+        known, unknown = self._split(outlook)
+        self.next_due_at = outlook.next_due_at
+        stuck = known > 0 and self._is_stuck(outlook)
+        self.finished = known == 0 or stuck
+        if self.finished:
+            self.left_behind = sum(unknown.values()) + (known if stuck else 0)
+            self._tell_left(unknown, known if stuck else 0)
+        else:
+            self._say_reason(outlook)
+
+    def _split(self, outlook: Outlook) -> tuple[int, dict[str, int]]:
+        known, unknown = 0, {}
+        for task, states in outlook.open_by_task.items():
+            count = sum(states.values())
+            if task in self._tasks or task in outlook.served_elsewhere:
+                known += count
+            elif count:
+                unknown[task] = count
+        return known, unknown
+
+    def _is_stuck(self, outlook: Outlook) -> bool:
+        """Everything we could do waits for jobs that nobody can do."""
+        return not any(
+            states.get(state)
+            for task, states in outlook.open_by_task.items()
+            if task in self._tasks or task in outlook.served_elsewhere
+            for state in (JobState.QUEUED, JobState.IN_PROGRESS)
+        ) and any(
+            states.get(JobState.QUEUED)
+            for task, states in outlook.open_by_task.items()
+            if task not in self._tasks
+        )
+
+    def _tell_left(self, unknown: dict[str, int], stuck: int) -> None:
+        for task, count in sorted(unknown.items()):
+            log.warning(
+                "%d job(s) of task %r are left: this app does not define it, and no other worker does.",
+                count,
+                task,
+            )
+        if stuck:
+            log.warning("%d job(s) wait for those and are left as well.", stuck)
+
+    def _say_reason(self, outlook: Outlook) -> None:
+        """Say once why we wait, if it takes long."""
+        now = self._clock.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < SAY_AFTER_SECONDS:
+            return
+        reason = self._reason(outlook)
+        if reason != self._said:
+            self._said = reason
+            log.info("Waiting: %s", reason)
+
+    def _reason(self, outlook: Outlook) -> str:
+        count = {
+            state: sum(states.get(state, 0) for states in outlook.open_by_task.values())
+            for state in (JobState.IN_PROGRESS, JobState.QUEUED)
+        }
+        if count[JobState.IN_PROGRESS]:
+            return f"{count[JobState.IN_PROGRESS]} job(s) are held by other workers."
+        if outlook.suspects:
+            return f"{outlook.suspects} job(s) run alone after a crash."
+        if outlook.next_due_at is not None:
+            left = outlook.next_due_at / MICROSECONDS - self._clock.now()
+            return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
+        return f"{count[JobState.QUEUED]} job(s) are queued behind limits or a pause."

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a worker run inside somebody's program, without a supervisor?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.clock import Clock
+from penstock.model.job import WorkerId
+from penstock.runtime.keeping import BeatThread
+from penstock.runtime.loop_watch import LoopWatch
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.worker import LeaseKeeper, Stopping, Worker
+from penstock.stores.store import Store
+
+
+class LeaseTimes(Protocol):
+    """How long a lease lives, and how often it is renewed."""
+
+    @property
+    def lease_ttl_seconds(self) -> float: ...
+
+    @property
+    def beat_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did."""
+
+    run_id: str
+    ended: int  # jobs whose end this run acknowledged, retries included
+    errors: int  # jobs that ended in error in this run
+    stopped: bool  # by a signal, before everything was done
+
+
+class EmbeddedRun:
+    """Owns the beat thread, the loop's watch and the signals of one embedded run."""
+
+    def __init__(self, store: Store, clock: Clock, times: LeaseTimes) -> None:
+        self._store = store
+        self._clock = clock
+        self._times = times
+        self._stopped = 0
+
+    async def run(
+        self,
+        build: Callable[[LeaseKeeper, SlotTable], Worker],
+        slots: int,
+        run_id: str,
+    ) -> RunReport:
+        loop = asyncio.get_running_loop()
+        table = SlotTable.create(slots)
+        beat = BeatThread(
+            self._store, self._clock, self._times.lease_ttl_seconds, self._times.beat_seconds
+        )
+        worker = build(beat, table)
+        watch = LoopWatch(loop, table, self._clock, worker.name_of)
+        beat.start()
+        watch.start()
+        try:
+            with self._signals(loop, worker):
+                await self._until_done(worker)
+        finally:
+            watch.stop()
+            beat.stop()
+            table.close()
+        outlook = await self._store.outlook(WorkerId(""), run_id)
+        return RunReport(run_id, worker.totals.ended, outlook.errors_in_run, self._stopped > 0)
+
+    async def _until_done(self, worker: Worker) -> None:
+        """Run the worker; if we are cancelled, let it stop gracefully first."""
+        task = asyncio.get_running_loop().create_task(worker.run())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            worker.stop(Stopping.GRACEFUL)
+            await task
+            raise
+
+    @contextlib.contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> Iterator[None]:
+        """First signal: graceful; second: now. Only the main thread may listen to signals."""
+
+        def stop() -> None:
+            self._stopped += 1
+            worker.stop(Stopping.GRACEFUL if self._stopped == 1 else Stopping.NOW)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)

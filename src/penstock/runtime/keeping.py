@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a worker's lease stay alive, and how long may the worker believe in it?
+
+Renewal happens outside of the event loop: by the supervisor where there is one, else by a thread. The
+belief is conservative: the moment the renewal was *sent*, plus the time to live, less a margin.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.model.job import WorkerId
+from penstock.runtime.slot_table import SlotTable
+from penstock.stores.store import JobStore
+
+MARGIN_SHARE = 0.1  # of the time to live
+MARGIN_MAX_SECONDS = 2.0
+
+log = logging.getLogger("penstock.beat")
+
+
+def margin(ttl_seconds: float) -> float:
+    """How much earlier than the store a worker stops believing in its lease."""
+    return min(ttl_seconds * MARGIN_SHARE, MARGIN_MAX_SECONDS)
+
+
+class TableKeeper:
+    """The supervisor renews; the worker reads the deadline in the slot table."""
+
+    def __init__(self, table: SlotTable, ttl_seconds: float) -> None:
+        self._table = table
+        self._margin = margin(ttl_seconds)
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._table.set_worker(worker)
+        self._table.set_lease_until(until_monotonic - self._margin)
+
+    def believed_until(self) -> float:
+        return self._table.lease_until()
+
+
+class BeatThread:
+    """Renews the lease of the one worker of this process."""
+
+    def __init__(
+        self, store: JobStore, clock: Clock, ttl_seconds: float, beat_seconds: float
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._beat_seconds = beat_seconds
+        self._worker: WorkerId | None = None
+        self._until = float("inf")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-beat", daemon=True)
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._until = until_monotonic - margin(self._ttl_seconds)
+        self._worker = worker
+
+    def believed_until(self) -> float:
+        return self._until
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(self._beat_seconds)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._beat_seconds):
+            self.run_once()
+
+    def run_once(self) -> None:
+        """Renew once; a failure shows in the belief, which is not prolonged."""
+        worker = self._worker
+        if worker is None:
+            return
+        sent = self._clock.monotonic()
+        try:
+            alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
+        except (PenstockError, TimeoutError) as error:
+            log.warning("The lease of worker %s was not renewed: %s", worker, error)
+            return
+        if worker in alive and worker == self._worker:
+            self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)

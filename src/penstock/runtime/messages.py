@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do supervisor and worker say to each other?
+
+JSON lines over a socket pair. The end of the stream is a message too: the other one is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any
+
+import msgspec
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run shall do; everything that a worker process needs to know."""
+
+    app: str | None
+    flags: dict[str, Any]
+    folder: str
+    processes: int = 1
+    drain: bool = False
+    debug: bool = False
+    log_level: str = "info"
+    log_format: str = "text"
+
+
+class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """How one worker process is told what it is."""
+
+    spec: RunSpec
+    run_id: str
+    solo: bool
+    table_fd: int
+    socket_fd: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """A worker has read its app and its settings and laid out its slot table."""
+
+    store_url: str
+    durability: str
+    lease_ttl_seconds: float
+    beat_seconds: float
+    grace_seconds: float
+    max_crashes: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A worker cannot work, and a new one could not either."""
+
+    message: str
+    exit_code: int
+    details: str | None = None  # a traceback, with --debug
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """A worker has come to its end in good order."""
+
+    left_behind: int = 0  # open jobs that nobody can do
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Stop leasing, finish what runs, for as long as the grace lasts."""
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Stop now."""
+
+
+FromWorker = Hello | Failed | Finished
+ToWorker = Stop | Abort
+
+_encode = msgspec.json.Encoder().encode
+decode_from_worker = msgspec.json.Decoder(FromWorker).decode
+decode_to_worker = msgspec.json.Decoder(ToWorker).decode
+encode_order = _encode
+decode_order = msgspec.json.Decoder(WorkerOrder).decode
+
+
+def send(channel: socket.socket, message: FromWorker | ToWorker) -> None:
+    """Say something; if nobody listens any more, that is no error here."""
+    with contextlib.suppress(OSError):
+        channel.sendall(_encode(message) + b"\n")
+
+
+class Lines:
+    """Cuts a stream of bytes into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+    def flush(self) -> list[bytes]:
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []

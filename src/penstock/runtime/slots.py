@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many run here at once, and until when?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.task import Task
+from penstock.errors import PayloadError
+from penstock.events import correlation as correlations
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.model.job import JobId, LeasedJob
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.retry.policy import RetryPolicy
+from penstock.runtime.attempt import (
+    Attempt,
+    Stop,
+    TaskLimits,
+    bad_payload,
+    failed,
+    judge,
+    time_limit_error,
+)
+from penstock.runtime.deadlines import Deadlines
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.threads import ThreadRunner
+
+ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
+
+log = logging.getLogger("penstock.worker")
+
+_COMPLETED = SchedulerEventKind.TASK_COMPLETED
+_SPAWNED = SchedulerEventKind.WORKER_SPAWNED
+
+#: An attempt has ended: how, if anybody still wants to know.
+Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
+
+
+class Slots:
+    """Owns the running attempts of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        async_slots: int,
+        thread_slots: int,
+        table: SlotTable,
+        threads: ThreadRunner,
+        clock: Clock,
+        policy: RetryPolicy,
+        rand: Callable[[], float],
+        events: SchedulerEvents,
+        run_id: str,
+        ended: Ended,
+    ) -> None:
+        self._tasks = tasks
+        self._async_free = list(range(async_slots))
+        self._thread_free = list(range(async_slots, async_slots + thread_slots))
+        self._async_slots = async_slots
+        self._table = table
+        self._threads = threads
+        self._clock = clock
+        self._policy = policy
+        self._rand = rand
+        self._events = events
+        self._run_id = run_id
+        self._ended = ended
+        self._deadlines = Deadlines()
+        self.running: dict[JobId, Attempt] = {}
+        self.occupied = 0  # abandoned bodies included
+
+    @property
+    def free(self) -> int:
+        return len(self._async_free) + len(self._thread_free)
+
+    def startable(self, job: LeasedJob) -> bool:
+        """Is there a slot of the kind that this job needs?"""
+        task = self._tasks[job.task][0]
+        return bool(self._async_free if task.is_async else self._thread_free)
+
+    def start(self, job: LeasedJob) -> None:
+        """Run a job in a free slot; the caller has asked `startable`."""
+        task, limits = self._tasks[job.task]
+        slot = self._async_free.pop() if task.is_async else self._thread_free.pop()
+        correlation = Correlation(
+            self._run_id, job.task, job.partition, job.group, job.id, f"{job.id}:{job.token}"
+        )
+        started_at = round(self._clock.now() * MICROSECONDS)
+        attempt = Attempt(job, task, limits, slot, started_at, correlation)
+        deadline = 0.0
+        if limits.timeout_seconds is not None:
+            deadline = self._clock.monotonic() + limits.timeout_seconds
+            attempt.deadline_monotonic = deadline
+            self._deadlines.add(deadline, attempt)
+        self._table.occupy(slot, job.id, job.token, deadline)
+        self.running[job.id] = attempt
+        self.occupied += 1
+        self._events.emit(_SPAWNED, correlation)
+        if task.is_async:
+            loop = asyncio.get_running_loop()
+            attempt.aio_task = loop.create_task(self._run_coroutine(attempt))
+        else:
+            self._run_thread(attempt)
+
+    async def _run_coroutine(self, attempt: Attempt) -> None:
+        value, error = None, None
+        try:
+            correlations.current.set(attempt.correlation)
+            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
+            failpoints.hit("exec.before")
+            value = await attempt.task.function(attempt.context, *args, **kwargs)
+            failpoints.hit("exec.after")
+        except BaseException as raised:
+            error = raised
+        self._finish(attempt, value, error)
+
+    def _run_thread(self, attempt: Attempt) -> None:
+        context = contextvars.copy_context()
+        context.run(correlations.current.set, attempt.correlation)
+
+        def body() -> Any:  # noqa: ANN401 (whatever the task returns)
+            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
+            failpoints.hit("exec.before")
+            value = context.run(attempt.task.function, attempt.context, *args, **kwargs)
+            failpoints.hit("exec.after")
+            return value
+
+        self._threads.submit(body, lambda value, error: self._finish(attempt, value, error))
+
+    def _finish(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
+        """The body has ended, in whatever way."""
+        self._vacate(attempt)
+        if attempt.ended:
+            return  # abandoned before; somebody else has it by now
+        now_at = round(self._clock.now() * MICROSECONDS)
+        verdict: JobEnd | JobFailure | JobRef | None
+        if isinstance(error, PayloadError) and attempt.stop is None:
+            verdict = bad_payload(attempt, error, now_at)
+        else:
+            verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
+        self._end(attempt, verdict)
+
+    def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        attempt.ended = True
+        if attempt.deadline_monotonic is not None:
+            self._deadlines.discard()
+        del self.running[attempt.job.id]
+        self._ended(attempt, verdict)
+
+    def _vacate(self, attempt: Attempt) -> None:
+        self._table.vacate(attempt.slot)
+        free = self._async_free if attempt.slot < self._async_slots else self._thread_free
+        free.append(attempt.slot)
+        self.occupied -= 1
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.next_at()
+
+    def enforce_deadlines(self) -> None:
+        """Stop what is over its time; give up what was told and would not."""
+        now = self._clock.monotonic()
+        for attempt in self._deadlines.expired(now):
+            if attempt.stop is Stop.TIMEOUT:
+                self._abandon(attempt)
+                continue
+            attempt.ask_to_stop(Stop.TIMEOUT)
+            attempt.deadline_monotonic = now + ABANDON_SECONDS
+            self._deadlines.discard()
+            if attempt.aio_task is None:
+                self._abandon(attempt)  # a thread cannot be stopped from outside
+            else:
+                self._deadlines.add(attempt.deadline_monotonic, attempt)
+
+    def _abandon(self, attempt: Attempt) -> None:
+        log.error(
+            "Job %r of task %r runs past its time limit and does not stop; it is given up and keeps its "
+            "slot until it ends.",
+            attempt.job.key,
+            attempt.job.task,
+        )
+        now_at = round(self._clock.now() * MICROSECONDS)
+        verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
+        self._end(attempt, verdict)
+
+    def stop_all(self, why: Stop) -> None:
+        """Ask every running attempt to stop."""
+        for attempt in list(self.running.values()):
+            attempt.ask_to_stop(why)
+
+    def forsake_all(self) -> list[Attempt]:
+        """Give up whatever still runs; its ends will not be heard."""
+        left = list(self.running.values())
+        for attempt in left:
+            self._end(attempt, None)
+        return left

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who watches the workers?
+
+A small process that imports no user code. It starts workers, renews their leases, buries the dead, runs
+suspects alone in a fresh worker, and turns signals into an orderly end.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import PenstockError, StoreError
+from penstock.ids import IdSource, SystemIds
+from penstock.model.job import WorkerId
+from penstock.runtime import messages
+from penstock.runtime.child import Child
+from penstock.runtime.display import Display
+from penstock.runtime.messages import RunSpec
+from penstock.runtime.supervisor_beat import SupervisorBeat
+from penstock.stores.store import Store
+
+TICK_SECONDS = 0.25  # display and looking around
+BACK_OFF_FIRST_SECONDS = 0.1
+BACK_OFF_MAX_SECONDS = 10.0
+HEALTHY_SECONDS = 10.0  # a worker that lived this long resets the back-off
+STILLBORN_MAX = 3  # workers in a row that die before they say hello
+AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
+ABORT_SECONDS = 2.0  # the same after a second signal
+OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+BURY_SECONDS = 10.0  # how long a burial may wait for the store
+
+log = logging.getLogger("penstock.supervisor")
+
+OpenStore = Callable[[str, str], Store]
+
+
+class Supervisor:
+    """Owns the worker processes of one run."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        open_store: OpenStore,
+        display: Display,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._spec = spec
+        self._open_store = open_store
+        self._display = display
+        self._clock = clock or SystemClock()
+        self.run_id = (ids or SystemIds()).new_id("run")
+        self._selector = selectors.DefaultSelector()
+        self._children: list[Child] = []
+        self._store: Store | None = None
+        self._hello: messages.Hello | None = None
+        self._beat: SupervisorBeat | None = None
+        self._signals: list[int] = []
+        self._stop_signal: int | None = None
+        self._failed: messages.Failed | None = None
+        self._back_off = BACK_OFF_FIRST_SECONDS
+        self._restart_at: list[float] = []
+        self._stillborn = 0
+        self._finished = 0
+        self._left_behind = 0
+        self._tick_at = 0.0
+        self._suspects = 0
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Work until drained, stopped or failed; the exit code."""
+        restore = self._listen()
+        try:
+            for _ in range(self._spec.processes):
+                self._start(solo=False)
+            while not self._over():
+                self._turn()
+            return self._exit_code()
+        finally:
+            restore()
+            for child in list(self._children):
+                child.kill()
+                child.process.wait()
+                self._bury(child)
+            if self._beat is not None:
+                self._beat.stop()
+            self._display.close(self._summary())
+            if self._store is not None:
+                self._store.close()
+
+    def _listen(self) -> Callable[[], None]:
+        """Turn signals into bytes that wake the selector."""
+        reading, writing = socket.socketpair()
+        for end in (reading, writing):
+            end.setblocking(False)
+        self._selector.register(reading, selectors.EVENT_READ, "signal")
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        former = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            signal.set_wakeup_fd(former_fd)
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            self._selector.unregister(reading)
+            reading.close()
+            writing.close()
+
+        return restore
+
+    def _over(self) -> bool:
+        if self._children:
+            return False
+        if self._stop_signal is not None or self._failed is not None:
+            return True
+        return not self._restart_at
+
+    def _exit_code(self) -> int:
+        if self._failed is not None:
+            return self._failed.exit_code
+        if self._stop_signal == signal.SIGINT:
+            return 130
+        if self._stop_signal is not None:
+            return 0
+        return 1 if self._errors() or self._left_behind else 0
+
+    def _errors(self) -> int:
+        if self._store is None:
+            return 0
+        return self._store.outlook(WorkerId(""), self.run_id).result().errors_in_run
+
+    def _summary(self) -> str | None:
+        if self._failed is not None:
+            return None
+        return self.run_id
+
+    @property
+    def failure(self) -> messages.Failed | None:
+        """Why the run could not go on."""
+        return self._failed
+
+    # -- one turn --------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        now = self._clock.monotonic()
+        timeout = max(min([self._tick_at, *self._restart_at]) - now, 0.0)
+        for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
+            if key.data == "signal":
+                self._drain_wakeups(key.fileobj)
+            else:
+                kind, child = key.data
+                self._hear(kind, child, key.fileobj)
+        for number in self._take_signals():
+            self._stop(number)
+        for child in [child for child in self._children if not child.alive]:
+            self._ended(child)
+        self._restart_due()
+        if self._clock.monotonic() >= self._tick_at:
+            self._tick_at = self._clock.monotonic() + TICK_SECONDS
+            self._look_around()
+
+    def _drain_wakeups(self, reading: Any) -> None:  # noqa: ANN401 (a selector's file object)
+        try:
+            while reading.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _take_signals(self) -> list[int]:
+        taken, self._signals = self._signals, []
+        return taken
+
+    def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
+        if kind == "pid":
+            return  # the death itself is seen below
+        if kind == "stderr":
+            self._pass_on(child, source)
+            return
+        if not child.read():
+            self._selector.unregister(child.channel)
+        if child.hello is not None and self._hello is None:
+            self._meet(child.hello)
+        if child.failed is not None and self._failed is None:
+            self._failed = child.failed
+            self._tell_all(messages.Abort())
+
+    def _pass_on(self, child: Child, source: Any) -> None:  # noqa: ANN401 (a selector's file object)
+        data = source.read1(65536)
+        if not data:
+            self._selector.unregister(source)
+        for line in child.stderr_lines.feed(data) if data else child.stderr_lines.flush():
+            self._display.line(line.decode("utf-8", "replace"))
+
+    def _meet(self, hello: messages.Hello) -> None:
+        """The first worker has told where the store is."""
+        self._hello = hello
+        try:
+            self._store = self._open_store(hello.store_url, hello.durability)
+        except PenstockError as error:
+            self._failed = messages.Failed(str(error), 1)
+            self._tell_all(messages.Abort())
+            return
+        self._beat = SupervisorBeat(
+            self._store,
+            lambda: [child.table for child in list(self._children)],
+            self._clock,
+            hello.lease_ttl_seconds,
+            hello.beat_seconds,
+        )
+        self._beat.start()
+        self._display.started(self._store)
+
+    def _look_around(self) -> None:
+        """What happens now and again: suspects, overdue attempts, the display."""
+        now = self._clock.monotonic()
+        for child in self._children:
+            if now >= child.kill_at_monotonic or self._is_overdue(child, now):
+                log.error("Worker %d does not end and is killed.", child.process.pid)
+                child.kill()
+        if self._store is None:
+            return
+        try:
+            self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
+            self._display.tick(self._store)
+        except StoreError as error:
+            log.warning("The store cannot be read: %s", error)
+        if self._suspects and self._may_start() and not any(c.solo for c in self._children):
+            self._start(solo=True)
+
+    def _is_overdue(self, child: Child, now: float) -> bool:
+        snapshot = child.snapshot()
+        return snapshot is not None and any(
+            record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
+            for record in snapshot.running
+        )
+
+    # -- children --------------------------------------------------------------------------------------
+
+    def _start(self, *, solo: bool) -> None:
+        child = Child(
+            self._spec,
+            self.run_id,
+            solo=solo,
+            pipe_stderr=self._display.pipes_workers,
+            now=self._clock.monotonic(),
+        )
+        self._children.append(child)
+        self._selector.register(child.channel, selectors.EVENT_READ, ("channel", child))
+        if child.pidfd >= 0:
+            self._selector.register(child.pidfd, selectors.EVENT_READ, ("pid", child))
+        if child.process.stderr is not None:
+            self._selector.register(child.process.stderr, selectors.EVENT_READ, ("stderr", child))
+
+    def _may_start(self) -> bool:
+        return self._stop_signal is None and self._failed is None
+
+    def _ended(self, child: Child) -> None:
+        """A worker process is gone: in good order, or not."""
+        while child.read():
+            if child.channel.fileno() < 0 or not self._more(child):
+                break
+        if child.hello is not None and self._hello is None:
+            self._meet(child.hello)
+        if child.failed is not None and self._failed is None:
+            self._failed = child.failed
+            self._tell_all(messages.Abort())
+        if child.process.stderr is not None:
+            for line in child.stderr_lines.feed(child.process.stderr.read() or b"") + (
+                child.stderr_lines.flush()
+            ):
+                self._display.line(line.decode("utf-8", "replace"))
+        self._bury(child)
+        if child.finished is not None:
+            self._finished += 1
+            self._left_behind = max(self._left_behind, child.finished.left_behind)
+        elif self._may_start():
+            log.error("Worker %d died: %s.", child.process.pid, child.cause())
+            self._plan_restart(child)
+
+    def _more(self, child: Child) -> bool:
+        return bool(self._selector.select(0)) and child.alive
+
+    def _bury(self, child: Child) -> None:
+        """Give back what it held; what ran is suspect."""
+        snapshot = child.snapshot()
+        self._children.remove(child)
+        for source in (child.channel, child.process.stderr, child.pidfd):
+            if source is not None and source != -1:
+                try:
+                    self._selector.unregister(source)
+                except (KeyError, ValueError):
+                    continue
+        if snapshot is not None and snapshot.worker is not None and self._store is not None:
+            started = [record.ref for record in snapshot.running]
+            max_crashes = self._hello.max_crashes if self._hello else 3
+            try:
+                while (
+                    self._store.bury(snapshot.worker, started, child.cause(), max_crashes)
+                    .result(BURY_SECONDS)
+                    .more
+                ):
+                    pass
+            except (PenstockError, TimeoutError) as error:
+                log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
+        child.close()
+
+    def _plan_restart(self, child: Child) -> None:
+        now = self._clock.monotonic()
+        if child.hello is None:
+            self._stillborn += 1
+            if self._stillborn >= STILLBORN_MAX:
+                message = f"No worker could be started: {child.cause()}."
+                self._failed = messages.Failed(message, 1)
+                self._tell_all(messages.Abort())
+                return
+        else:
+            self._stillborn = 0
+        if child.solo:
+            return  # the next look around starts another, if there are suspects
+        if now - child.started_monotonic > HEALTHY_SECONDS:
+            self._back_off = BACK_OFF_FIRST_SECONDS
+        self._restart_at.append(now + self._back_off)
+        self._back_off = min(self._back_off * 2, BACK_OFF_MAX_SECONDS)
+
+    def _restart_due(self) -> None:
+        now = self._clock.monotonic()
+        due = [at for at in self._restart_at if at <= now]
+        self._restart_at = [at for at in self._restart_at if at > now]
+        if self._may_start():
+            for _ in due:
+                self._start(solo=False)
+
+    # -- stopping --------------------------------------------------------------------------------------
+
+    def _stop(self, number: int) -> None:
+        """First signal: orderly; second: at once."""
+        now = self._clock.monotonic()
+        first = self._stop_signal is None
+        self._stop_signal = number if first else self._stop_signal
+        grace = self._hello.grace_seconds if self._hello else 0.0
+        seconds = grace + AFTER_GRACE_SECONDS if first else ABORT_SECONDS
+        self._tell_all(messages.Stop() if first else messages.Abort())
+        for child in self._children:
+            child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)
+        self._restart_at = []
+
+    def _tell_all(self, message: messages.ToWorker) -> None:
+        now = self._clock.monotonic()
+        for child in self._children:
+            child.tell(message)
+            if isinstance(message, messages.Abort):
+                child.kill_at_monotonic = min(child.kill_at_monotonic, now + ABORT_SECONDS)

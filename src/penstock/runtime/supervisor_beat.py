@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a supervisor keep its workers' leases alive?
+
+From a thread of its own, so that a slow store delays nothing else. The workers' own state does not
+matter: neither a blocked loop nor a C call that holds the GIL for a minute loses a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.runtime.keeping import margin
+from penstock.runtime.slot_table import SlotTable
+from penstock.stores.store import JobStore
+
+OVERDUE_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
+
+log = logging.getLogger("penstock.beat")
+
+
+class SupervisorBeat:
+    """Renews the leases of all workers of a run, one row each."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        tables: Callable[[], list[SlotTable | None]],
+        clock: Clock,
+        ttl_seconds: float,
+        beat_seconds: float,
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._beat_seconds = beat_seconds
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-beat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(self._beat_seconds)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._beat_seconds):
+            self.run_once()
+
+    def run_once(self) -> int:
+        """Renew every worker that may be renewed; how many were."""
+        now = self._clock.monotonic()
+        wanted = {}
+        for table in self._tables():
+            if table is None:
+                continue
+            try:
+                snapshot = table.snapshot()
+            except ValueError:  # the worker has just been buried and its table closed
+                continue
+            overdue = any(
+                record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
+                for record in snapshot.running
+            )
+            if snapshot.worker is not None and not overdue:
+                wanted[snapshot.worker] = table
+        if not wanted:
+            return 0
+        try:
+            alive = self._store.beat(list(wanted), self._ttl_seconds).result(self._ttl_seconds)
+        except (PenstockError, TimeoutError) as error:
+            log.warning("Leases were not renewed: %s", error)
+            return 0
+        for worker in alive:
+            try:
+                if wanted[worker].snapshot().worker == worker:
+                    until = now + self._ttl_seconds - margin(self._ttl_seconds)
+                    wanted[worker].set_lease_until(until)
+            except ValueError:
+                continue
+        return len(alive)

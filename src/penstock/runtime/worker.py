@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is one worker made of?
+
+It leases, fills slots, acknowledges, and repeats; everything it does is caused by an event: an answer of
+the store, an end, a new job, a deadline, a command. There is no fixed sleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.task import Task
+from penstock.errors import LeaseLost, PenstockError, StoreBusy, StoreError, StoreFull
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.ids import IdSource
+from penstock.model.job import JobState, LeasedJob, WorkerId
+from penstock.model.lease import (
+    Caps,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.retry.policy import RetryPolicy
+from penstock.runtime.acks import AckBuffer
+from penstock.runtime.attempt import Attempt, Stop, TaskLimits
+from penstock.runtime.dispatcher import WINDOW_MAX, WindowSize
+from penstock.runtime.drain import Drain
+from penstock.runtime.ready import ReadySource, RoundRobinWindow
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.slots import Slots
+from penstock.runtime.threads import ThreadRunner
+from penstock.stores.store import Store
+
+TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
+IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
+LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
+RETRY_SECONDS = 0.5  # between two lease calls when the store is busy
+STOPPED_SECONDS = 5.0  # after the grace, what does not end is left behind
+
+log = logging.getLogger("penstock.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a worker is told at its start."""
+
+    run_id: str
+    async_slots: int
+    thread_slots: int
+    lease_ttl_seconds: float
+    grace_seconds: float
+    drain: bool = False
+    solo: bool = False  # runs suspects only, one at a time, and ends when there are none
+    runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
+
+
+class LeaseKeeper(Protocol):
+    """Whoever renews this worker's lease, outside of the loop."""
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        """Renew this one from now on."""
+        ...
+
+    def believed_until(self) -> float:
+        """The monotonic time until which the lease is certain."""
+        ...
+
+
+class Stopping(Enum):
+    """How is a worker told to stop?"""
+
+    GRACEFUL = 1
+    NOW = 2
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a worker has done so far."""
+
+    ended: int = 0  # attempts whose end is durable
+    refused: int = 0  # ends that the store did not take
+
+
+class Worker:
+    """Owns the loop of one worker. Does not renew its lease, and knows no signals."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        store: Store,
+        caps: Caps,
+        keeper: LeaseKeeper,
+        table: SlotTable,
+        threads: ThreadRunner,
+        clock: Clock,
+        ids: IdSource,
+        policy: RetryPolicy,
+        events: SchedulerEvents,
+        ready: ReadySource | None = None,
+    ) -> None:
+        self._config = config
+        self._task_names = tuple(sorted(tasks))
+        self._store = store
+        self._caps = caps
+        self._keeper = keeper
+        self._table = table
+        self._clock = clock
+        self._ids = ids
+        self._events = events
+        self._correlation = Correlation(config.run_id)
+        self._ready: ReadySource = ready if ready is not None else RoundRobinWindow()
+        self._wake = asyncio.Event()
+        self._acks = AckBuffer(store, clock, self._wake.set, self._refused, self._accepted)
+        self._slots = Slots(
+            tasks,
+            config.async_slots,
+            config.thread_slots,
+            table,
+            threads,
+            clock,
+            policy,
+            ids.random,
+            events,
+            config.run_id,
+            self._attempt_ended,
+        )
+        self._window = WindowSize(clock.monotonic())
+        self._drain = Drain(store, self._task_names, config.run_id, clock)
+        self._background: set[asyncio.Task[None]] = set()
+        self._leasing = False
+        self._waiting: asyncio.Task[None] | None = None
+        self._looking = False
+        self._exhausted = False  # the last lease call found nothing more
+        self._suspects = 0
+        self._idle_told = False
+        self._stopping: Stopping | None = None
+        self._stop_at = float("inf")
+        self._failure: PenstockError | None = None
+        self.worker_id = WorkerId("")
+        self.totals = Totals()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._ready)} waiting, "
+            f"{self._acks.pending} to acknowledge>"
+        )
+
+    @property
+    def running(self) -> int:
+        return len(self._slots.running)
+
+    @property
+    def suspects(self) -> int:
+        """How many jobs wait to run alone, as far as this worker knows."""
+        return self._suspects
+
+    @property
+    def left_behind(self) -> int:
+        """Open jobs that a drain could not wait for: nobody knows their tasks."""
+        return self._drain.left_behind
+
+    def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
+        """Which job does this asyncio task run?"""
+        for attempt in list(self._slots.running.values()):
+            if aio_task is not None and attempt.aio_task is aio_task:
+                return f"job {attempt.job.key!r} of task {attempt.job.task!r}"
+        return "a task that was started by other code"
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def run(self) -> Totals:
+        """Work until drained, stopped, or failed."""
+        await self._register()
+        self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
+        ticker = asyncio.get_running_loop().create_task(self._tick())
+        try:
+            while not self._finished():
+                self._wake.clear()
+                self._turn()
+                await self._wake.wait()
+        finally:
+            ticker.cancel()
+            await self._leave()
+        if self._failure is not None:
+            raise self._failure
+        self._events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
+        return self.totals
+
+    def stop(self, how: Stopping) -> None:
+        """Stop leasing and give back what has not started; NOW cancels what runs as well."""
+        now = self._clock.monotonic()
+        if self._stopping is None:
+            self._stop_at = now + self._config.grace_seconds
+            self._give_back()
+        if how is Stopping.NOW:
+            self._stop_at = now
+        self._stopping = how
+        self._wake.set()
+
+    def _finished(self) -> bool:
+        if self._failure is not None:
+            return True
+        if self._slots.running or self._acks.pending or self._leasing:
+            return self._stopping is not None and self._clock.monotonic() > (
+                self._stop_at + STOPPED_SECONDS
+            )
+        if self._stopping is not None:
+            return not len(self._ready)
+        if len(self._ready):
+            return False
+        if self._config.solo:
+            return self._exhausted
+        return self._config.drain and self._drain.finished
+
+    async def _leave(self) -> None:
+        """Give everything back, as far as the store lets us."""
+        self._slots.forsake_all()
+        for task in (*self._background, *([self._waiting] if self._waiting else [])):
+            task.cancel()
+        try:
+            while (await self._store.retire(self.worker_id)).more:
+                pass
+        except PenstockError as error:
+            log.warning("The worker could not sign off: %s", error)
+
+    async def _register(self) -> None:
+        """Become a new worker; an id is never used twice."""
+        worker = WorkerInfo(
+            id=WorkerId(self._ids.new_id("w")),
+            run_id=self._config.run_id,
+            tasks=self._task_names,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        sent = self._clock.monotonic()
+        await self._store.register(worker, self._config.lease_ttl_seconds)
+        self.worker_id = worker.id
+        self._table.set_worker(worker.id)
+        self._keeper.adopt(worker.id, sent + self._config.lease_ttl_seconds)
+
+    async def _tick(self) -> None:
+        """Show that the loop turns; look at our own lease, and at the deadlines."""
+        while True:
+            now = self._clock.monotonic()
+            self._table.turn(now)
+            if now >= self._keeper.believed_until():
+                await self._lose()
+            self._slots.enforce_deadlines()
+            if self._stopping is not None and now >= self._stop_at:
+                self._slots.stop_all(Stop.SHUTDOWN)
+            if self._acks.failed is not None:
+                self._failure = self._acks.failed
+            self._wake.set()
+            next_deadline = self._slots.next_deadline()
+            pause = TICK_SECONDS
+            if next_deadline is not None:
+                pause = min(pause, max(next_deadline - self._clock.monotonic(), 0.001))
+            await self._clock.sleep(pause)
+
+    async def _lose(self) -> None:
+        """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
+        log.error(
+            "The lease of worker %s could not be renewed in time; its jobs are given up and it starts anew.",
+            self.worker_id,
+        )
+        self._ready.clear()
+        self._acks.drop()
+        self._slots.stop_all(Stop.LOST)
+        try:
+            await self._register()
+        except (StoreBusy, StoreFull) as error:
+            log.warning("The store cannot be reached: %s", error)
+        except PenstockError as error:
+            self._failure = error
+
+    # -- one turn --------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Start what can start, acknowledge what has ended, lease what there is room for."""
+        if self._stopping is None and self._acks.pending < WINDOW_MAX:
+            self._fill_slots()
+        self._acks.kick(self.worker_id)
+        if self._stopping is None and not self._leasing:
+            self._lease_more()
+            if self._config.drain and not self._looking and self._is_idle():
+                self._looking = True
+                self._spawn(self._look())
+
+    def _fill_slots(self) -> None:
+        slots, ready = self._slots, self._ready
+        while (job := ready.next(slots.startable)) is not None:
+            slots.start(job)
+
+    def _lease_more(self) -> None:
+        solo = self._config.solo or self._solo_turn()
+        if solo:
+            if self._slots.running or len(self._ready) or self._acks.pending or self._exhausted:
+                self._wait_for_work()
+                return
+            limit = 1
+        else:
+            if self._config.runs_suspects and self._suspects:
+                return  # let what runs come to its end; the suspect's turn is next
+            limit = self._window.to_lease(len(self._ready), self._slots.free)
+            if limit <= 0:
+                return
+            if self._exhausted:
+                self._wait_for_work()
+                return
+        self._leasing = True
+        request = LeaseRequest(
+            worker=self.worker_id,
+            tasks=self._task_names,
+            limit=limit,
+            caps=self._caps,
+            solo=solo,
+        )
+        self._spawn(self._lease(request))
+
+    def _solo_turn(self) -> bool:
+        """Without a supervisor a suspect runs here, when nothing else does."""
+        return bool(
+            self._config.runs_suspects
+            and self._suspects
+            and not self._slots.running
+            and not len(self._ready)
+            and not self._acks.pending
+        )
+
+    async def _lease(self, request: LeaseRequest) -> None:
+        worker = self.worker_id
+        try:
+            batch = await self._store.lease(request)
+        except (StoreBusy, StoreFull) as error:
+            log.warning("Leasing has to wait: %s", error)
+            await self._clock.sleep(RETRY_SECONDS)
+        except LeaseLost:
+            if worker == self.worker_id:
+                await self._lose()
+        except PenstockError as error:
+            self._failure = error
+        else:
+            self._leased(batch, worker, request.solo)
+        finally:
+            self._leasing = False
+            self._wake.set()
+
+    def _leased(self, batch: LeaseBatch, worker: WorkerId, solo: bool) -> None:
+        failpoints.hit("lease.committed")
+        self._suspects = 0 if solo and not batch.jobs else batch.suspects
+        self._exhausted = not batch.more
+        self._drain.next_due_at = batch.next_due_at
+        if worker != self.worker_id:
+            return  # the lease was lost meanwhile; what came belongs to nobody
+        if self._stopping is not None:
+            for job in batch.jobs:
+                self._acks.add(JobRef(job.id, job.token))
+            return
+        if batch.jobs:
+            self._idle_told = False
+            self._ready.add(batch.jobs)
+            self._events.emit(
+                SchedulerEventKind.READY_ENQUEUED,
+                self._correlation,
+                numbers={"jobs": len(batch.jobs)},
+            )
+
+    def _wait_for_work(self) -> None:
+        """Nothing to lease: sleep until the store says that there may be something."""
+        if self._waiting is not None:
+            return
+        if not self._idle_told:
+            self._idle_told = True
+            self._events.emit(SchedulerEventKind.QUEUE_EMPTY, self._correlation)
+        self._waiting = asyncio.get_running_loop().create_task(self._wait())
+
+    def _is_idle(self) -> bool:
+        """Nothing runs, waits or is on its way, and the store had nothing more."""
+        busy = self._slots.running or self._acks.pending or len(self._ready) or self._leasing
+        return not busy and self._waiting is not None
+
+    async def _look(self) -> None:
+        """Is anything left at all? Asked when we fall idle, and then now and again."""
+        try:
+            await self._drain.look(self.worker_id)
+            if not self._drain.finished:
+                await self._clock.sleep(LOOK_SECONDS)
+        except StoreError as error:
+            self._failure = error
+        finally:
+            self._looking = False
+            self._wake.set()
+
+    async def _wait(self) -> None:
+        try:
+            await self._store.wait_for_work(self._idle_seconds())
+        except StoreError as error:
+            self._failure = error
+        finally:
+            self._waiting = None
+            self._exhausted = False
+            self._wake.set()
+
+    def _idle_seconds(self) -> float:
+        due_at = self._drain.next_due_at
+        if due_at is None:
+            return IDLE_SECONDS
+        return min(IDLE_SECONDS, max(due_at / MICROSECONDS - self._clock.now(), 0.001))
+
+    def _give_back(self) -> None:
+        for job in self._ready.clear():
+            self._acks.add(JobRef(job.id, job.token))
+
+    # -- ends ------------------------------------------------------------------------------------------
+
+    def _attempt_ended(
+        self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
+    ) -> None:
+        if verdict is None:
+            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
+        else:
+            self._acks.add(verdict)
+            self._tell(attempt, verdict)
+        self._wake.set()
+
+    def _tell(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef) -> None:
+        emit, correlation = self._events.emit, attempt.correlation
+        if isinstance(verdict, JobEnd):
+            emit(SchedulerEventKind.TASK_COMPLETED, correlation, verdict.state)
+            if verdict.state is JobState.ERROR:
+                self._tell_dropped(attempt, verdict)
+        elif isinstance(verdict, JobFailure):
+            emit(SchedulerEventKind.TASK_COMPLETED, correlation, verdict.error.category)
+            emit(SchedulerEventKind.RETRY_DEFERRED, correlation, verdict.error.category)
+            log.warning(
+                "Job %r of task %r, attempt %d: %s: %s",
+                attempt.job.key,
+                attempt.job.task,
+                attempt.job.attempts + 1,
+                verdict.error.kind,
+                verdict.error.message[:500],
+            )
+        else:
+            emit(SchedulerEventKind.CANCELLED, correlation, "released")
+
+    def _tell_dropped(self, attempt: Attempt, verdict: JobEnd) -> None:
+        self._events.emit(SchedulerEventKind.NON_RETRYABLE_DROPPED, attempt.correlation)
+        message = verdict.error.message[:500] if verdict.error else ""
+        log.error(
+            "Job %r of task %r ended in error: %s", attempt.job.key, attempt.job.task, message
+        )
+
+    def _accepted(self, count: int) -> None:
+        self._window.ended(count, self._clock.monotonic())
+        self.totals.ended += count
+
+    def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
+        self.totals.refused += 1
+        if verdict is Verdict.STALE:
+            log.warning(
+                "Job %r is no longer held by this worker; what its attempt %d did was discarded.",
+                end.job.key,
+                end.job.token,
+            )
+        self._events.emit(
+            SchedulerEventKind.RELEASE_DIAGNOSTIC,
+            Correlation(self._config.run_id, end.job.task, job_id=end.job.id),
+            verdict,
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root: settings become objects. Nothing else imports concrete backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock.clock import Clock, SystemClock
+from penstock.config.settings import Settings
+from penstock.definitions.task import Task
+from penstock.errors import ConfigError
+from penstock.events.sink import EventSink, RecentEvents, SchedulerEvents
+from penstock.ids import IdSource, SystemIds
+from penstock.model.lease import ConfiguredCaps
+from penstock.retry.policy import RetryPolicy
+from penstock.runtime.attempt import TaskLimits
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.threads import ThreadPool, ThreadRunner
+from penstock.runtime.worker import LeaseKeeper, Worker, WorkerConfig
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import Store
+
+SQLITE_PREFIX = "sqlite:///"
+
+
+def default_store_url(app_name: str) -> str:
+    return f"{SQLITE_PREFIX}.penstock/{app_name}.db"
+
+
+def open_store(url: str, *, durability: str = "full", folder: Path | None = None) -> Store:
+    """Open the store that a URL names; relative files lie in `folder`."""
+    if not url.startswith(SQLITE_PREFIX):
+        raise ConfigError(
+            f"The store {url!r} is not known; write sqlite:///path, for example "
+            f"{SQLITE_PREFIX}.penstock/app.db."
+        )
+    path = Path(url.removeprefix(SQLITE_PREFIX))
+    if not path.name:
+        raise ConfigError(f"The store {url!r} names no file; write sqlite:///path.")
+    return SqliteStore.open((folder or Path.cwd()) / path, durability=durability)
+
+
+def task_limits(
+    tasks: Mapping[str, Task[..., Any]], settings: Settings
+) -> dict[str, tuple[Task[..., Any], TaskLimits]]:
+    """Merge what tasks say with what is configured."""
+    merged = {}
+    for name, task in tasks.items():
+        options = task.options
+        timeout: float | None = None
+        if options.has_timeout:
+            timeout = options.timeout_seconds or settings.tasks.timeout
+        attempts = options.max_attempts or settings.tasks.max_attempts
+        merged[name] = (task, TaskLimits(attempts, timeout))
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one worker shall run."""
+
+    run_id: str
+    drain: bool = False
+    solo: bool = False
+    supervised: bool = False
+
+
+def build_worker(
+    options: RunOptions,
+    tasks: Mapping[str, Task[..., Any]],
+    settings: Settings,
+    store: Store,
+    keeper: LeaseKeeper,
+    table: SlotTable,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
+    sinks: tuple[EventSink, ...] | None = None,
+) -> Worker:
+    """Put a worker together; must be called on its loop."""
+    clock = clock or SystemClock()
+    runtime = settings.runtime
+    config = WorkerConfig(
+        run_id=options.run_id,
+        async_slots=runtime.async_slots,
+        thread_slots=runtime.thread_slots,
+        lease_ttl_seconds=runtime.lease_ttl_seconds,
+        grace_seconds=runtime.grace_seconds,
+        drain=options.drain,
+        solo=options.solo,
+        runs_suspects=not options.supervised,
+    )
+    return Worker(
+        config,
+        task_limits(tasks, settings),
+        store,
+        ConfiguredCaps(settings.caps()),
+        keeper,
+        table,
+        threads(asyncio.get_running_loop()),
+        clock,
+        ids or SystemIds(),
+        RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
+        SchedulerEvents(clock, (RecentEvents(),) if sinks is None else sinks),
+    )
+
+
+def slot_count(settings: Settings) -> int:
+    return settings.runtime.async_slots + settings.runtime.thread_slots
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    return uvloop.new_event_loop()
