@@ -92,6 +92,8 @@ def _unknown(value: object) -> object:
 
 def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> str:
     """Turn a value into strict JSON text, or say where it is not."""
+    if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:
+        return str(value)
     try:
         value = plain(value)
     except StrictJsonError:

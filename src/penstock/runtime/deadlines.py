@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.runtime.attempt import Attempt
 
-STALE_MIN = 1_024  # entries of ended attempts that are kept before the heap is swept
+STALE_MAX = 4_096  # entries of ended attempts that are kept before the heap is swept
 
 
 class Deadlines:
@@ -19,6 +19,7 @@ class Deadlines:
         self._heap: list[tuple[float, int, Attempt]] = []
         self._sequence = 0
         self._live = 0
+        self._stale = 0  # entries of ended attempts, at most
 
     def add(self, deadline_monotonic: float, attempt: Attempt) -> None:
         self._sequence += 1
@@ -28,9 +29,11 @@ class Deadlines:
     def discard(self) -> None:
         """An attempt with a deadline has ended."""
         self._live -= 1
-        if len(self._heap) > STALE_MIN and len(self._heap) > 4 * self._live:
+        self._stale += 1
+        if self._stale > STALE_MAX and self._stale > self._live:
             self._heap = [entry for entry in self._heap if not entry[2].ended]
             heapify(self._heap)
+            self._stale = 0
 
     def expired(self, now_monotonic: float) -> list[Attempt]:
         """Take out the attempts whose time is over."""

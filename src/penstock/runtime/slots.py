@@ -37,7 +37,6 @@ ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was tol
 
 log = logging.getLogger("penstock.worker")
 
-_COMPLETED = SchedulerEventKind.TASK_COMPLETED
 _SPAWNED = SchedulerEventKind.WORKER_SPAWNED
 
 #: An attempt has ended: how, if anybody still wants to know.
@@ -74,6 +73,7 @@ class Slots:
         self._run_id = run_id
         self._ended = ended
         self._deadlines = Deadlines()
+        self._create_task = asyncio.get_running_loop().create_task
         self.running: dict[JobId, Attempt] = {}
         self.occupied = 0  # abandoned bodies included
 
@@ -105,8 +105,7 @@ class Slots:
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
         if task.is_async:
-            loop = asyncio.get_running_loop()
-            attempt.aio_task = loop.create_task(self._run_coroutine(attempt))
+            attempt.aio_task = self._create_task(self._run_coroutine(attempt))
         else:
             self._run_thread(attempt)
 

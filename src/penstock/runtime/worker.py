@@ -54,6 +54,8 @@ STOPPED_SECONDS = 5.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
 
+_COMPLETED = SchedulerEventKind.TASK_COMPLETED
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
@@ -436,17 +438,19 @@ class Worker:
             self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
         else:
             self._acks.add(verdict)
-            self._tell(attempt, verdict)
+            if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
+                self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
+            else:
+                self._tell(attempt, verdict)
         self._wake.set()
 
     def _tell(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef) -> None:
         emit, correlation = self._events.emit, attempt.correlation
         if isinstance(verdict, JobEnd):
-            emit(SchedulerEventKind.TASK_COMPLETED, correlation, verdict.state)
-            if verdict.state is JobState.ERROR:
-                self._tell_dropped(attempt, verdict)
+            emit(_COMPLETED, correlation, verdict.state)
+            self._tell_dropped(attempt, verdict)
         elif isinstance(verdict, JobFailure):
-            emit(SchedulerEventKind.TASK_COMPLETED, correlation, verdict.error.category)
+            emit(_COMPLETED, correlation, verdict.error.category)
             emit(SchedulerEventKind.RETRY_DEFERRED, correlation, verdict.error.category)
             log.warning(
                 "Job %r of task %r, attempt %d: %s: %s",

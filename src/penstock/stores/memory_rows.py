@@ -159,7 +159,7 @@ class JobRow:
             attempts=self.attempts,
             crashes=self.crashes,
             priority=new.priority,
-            available_at=self.due_at,
+            due_at=self.due_at,
             deferred_since=self.deferred_since,
             partition=new.partition,
             plan_id=new.plan_id,

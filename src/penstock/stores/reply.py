@@ -17,15 +17,20 @@ class Reply(Generic[T]):
     Owns one value or error and the wake-up of whoever waits. Does not know how the work is done.
     """
 
-    __slots__ = ("_done", "_error", "_lock", "_value", "_waiters", "_withdraw")
+    __slots__ = ("_done", "_error", "_help", "_lock", "_value", "_waiters", "_withdraw")
 
-    def __init__(self, withdraw: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        withdraw: Callable[[], bool] | None = None,
+        help_out: Callable[[], None] | None = None,
+    ) -> None:
         self._done = False
         self._value: T | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._waiters: list[Callable[[], None]] = []
         self._withdraw = withdraw
+        self._help = help_out  # lets a thread that would only wait do the work itself
 
     @classmethod
     def of(cls, value: T) -> Reply[T]:
@@ -79,6 +84,8 @@ class Reply(Generic[T]):
         A time-out raises TimeoutError only if the work could be withdrawn, so that it is certain that
         nothing happened; work that has begun is waited for.
         """
+        if not self._done and self._help is not None:
+            self._help()
         if not self._done:
             gate = threading.Lock()
             gate.acquire()

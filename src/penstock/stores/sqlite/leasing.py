@@ -221,9 +221,8 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int) -> list[LeasedJob]:
     for lane in lanes:
         by_most.setdefault(lane.most, []).append(lane.id)
     for most, lane_ids in by_most.items():
-        rows = tx.value("take_jobs", as_json(lane_ids), most)
-        jobs += _decode_jobs(rows)
-        tx.run("mark_leased", rows, no, tx.now)
+        jobs += _decode_jobs(tx.value("take_jobs", as_json(lane_ids), most))
+    tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:
         held = [(job.id, key) for job in jobs if job.limited for key in keys[job.lane_id]]

@@ -110,5 +110,5 @@ def purge(tx: Transaction, before: int) -> Progress:
     tx.flush_counts()
     tx.flush_heads()
     tx.run("purge_lanes", as_json(sorted(lanes)))
-    tx.run("purge_group_counts", as_json(sorted(groups)))
+    tx.run("purge_group_counts", as_json(sorted(groups)), as_json(list(JobState)))
     return Progress(len(old), more=len(old) == CHORE_SLICE)

@@ -13,10 +13,19 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
 from penstock.errors import StoreClosed
-from penstock.model.job import Attempt, AttemptError, Job, JobId, JobState, WorkerId
+from penstock.model.job import (
+    TERMINAL,
+    Attempt,
+    AttemptError,
+    Job,
+    JobId,
+    JobState,
+    WorkerId,
+)
 from penstock.model.views import Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sqlite.connection import mapped_errors
+from penstock.stores.sqlite.transaction import as_json
 from penstock.stores.store import GROUPS_IN_STATS, JobFilter
 
 Row = tuple[Any, ...]
@@ -71,11 +80,10 @@ class SqliteReader:
             tasks.setdefault(task, {})[JobState(state)] = n
             states[JobState(state)] += n
         groups: dict[str, dict[JobState, int]] = {}
-        for group, state, n in self.rows("read_open_groups", GROUPS_IN_STATS):
+        names = list(dict.fromkeys(self._some_groups()))[:GROUPS_IN_STATS]
+        wanted, kinds = as_json(names), as_json(list(JobState))
+        for group, state, n in self.rows("read_group_counts", wanted, kinds):
             groups.setdefault(group, {})[JobState(state)] = n
-        for group, state, n in self.rows("read_some_groups", GROUPS_IN_STATS):
-            if group in groups or len(groups) < GROUPS_IN_STATS:
-                groups.setdefault(group, {})[JobState(state)] = n
         oldest = self.value("oldest_head")
         return Stats(
             states=states,
@@ -88,6 +96,14 @@ class SqliteReader:
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self.first("read_meta", "paused") == "1",
         )
+
+    def _some_groups(self) -> list[str]:
+        """A bounded number of groups, those with open work first."""
+        return [
+            name
+            for state in (*_OPEN, *TERMINAL)
+            for (name,) in self.rows("read_group_names", state, GROUPS_IN_STATS)
+        ]
 
     def outlook(self, worker: WorkerId, run_id: str, boot: BootTime) -> Outlook:
         open_by_task: dict[str, dict[JobState, int]] = {}

@@ -10,13 +10,14 @@ from typing import Any
 import apsw
 
 from penstock.clock import MICROSECONDS, BootClock, Clock
+from penstock.errors import StoreBusy
 from penstock.stores.sqlite.connection import mapped_errors
 from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.turn import Turn
 
 
 class SqliteSession:
-    """Owns the write connection and the turn. Used by the writer's thread only."""
+    """Owns the write connection and the turn. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -38,8 +39,9 @@ class SqliteSession:
         floor = self._connection.execute(queries["read_meta"], ("token_floor",)).fetchall()
         self._token_floor = int(str(floor[0][0])) if floor else 0
 
-    def begin(self) -> Transaction:
-        self._turn.take()
+    def begin(self, *, wait: bool) -> Transaction:
+        if not self._turn.take(wait=wait):
+            raise StoreBusy(f"It is another writer's turn at the store {str(self._path)!r}.")
         try:
             with mapped_errors(self._path, "waiting for the store"):
                 self._connection.execute(self._queries["begin_write"]).fetchall()

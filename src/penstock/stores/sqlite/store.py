@@ -95,7 +95,9 @@ class SqliteStore:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
         failpoints.hit("enqueue.begin")
-        return self._writer.submit(lambda tx: enqueueing.enqueue(tx, jobs), atomic=True)
+        # Only edges and the size of a batch can be refused, and the size before anything is written.
+        atomic = any(job.after for job in jobs)
+        return self._writer.submit(lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic)
 
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         return self._writer.submit(

@@ -48,6 +48,7 @@ class Transaction:
         self.passed: list[str] = []  # failpoints to pass once this is durable
         self._touched: set[int] = set()
         self._moves: dict[tuple[int, JobState], int] = {}
+        self._arrivals: dict[tuple[str, str, JobState], int] = {}
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
 
@@ -92,6 +93,11 @@ class Transaction:
         if target is not None:
             moves[lane_id, target] = moves.get((lane_id, target), 0) + count
 
+    def arrive(self, task: str, group: str, state: JobState) -> None:
+        """A new job of a known task and group is in this state."""
+        key = (task, group, state)
+        self._arrivals[key] = self._arrivals.get(key, 0) + 1
+
     def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
         self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + count
 
@@ -104,27 +110,30 @@ class Transaction:
 
     def flush_counts(self) -> None:
         """Write the merged counters."""
-        moves = {key: n for key, n in self._moves.items() if n}
+        counts: dict[tuple[str, JobState, str], int] = {}
+        for (task, group, state), n in (*self._arrivals.items(), *self._named_moves()):
+            counts["task", state, task] = counts.get(("task", state, task), 0) + n
+            counts["group", state, group] = counts.get(("group", state, group), 0) + n
+        for (run_id, state), n in self._run_moves.items():
+            counts["run", state, run_id] = n
+        self._arrivals.clear()
         self._moves.clear()
-        if moves:
-            lanes = {lane_id for lane_id, _ in moves}
-            names = {
-                lane: (task, group)
-                for lane, task, group in self.array("lane_names", as_json(list(lanes)))
-            }
-            if len(names) != len(lanes):
-                raise InternalError(f"Jobs moved in lanes that do not exist: {lanes - set(names)}.")
-            tasks: dict[tuple[str, JobState], int] = {}
-            groups: dict[tuple[str, JobState], int] = {}
-            for (lane_id, state), n in moves.items():
-                task, group = names[lane_id]
-                tasks[task, state] = tasks.get((task, state), 0) + n
-                groups[group, state] = groups.get((group, state), 0) + n
-            self.run("add_task_counts", as_json([(*k, n) for k, n in tasks.items() if n]))
-            self.run("add_group_counts", as_json([(*k, n) for k, n in groups.items() if n]))
-        if self._run_moves:
-            self.run("add_run_counts", as_json([(*k, n) for k, n in self._run_moves.items()]))
-            self._run_moves.clear()
+        self._run_moves.clear()
+        if counts:
+            self.run("add_counts", as_json([(*key, n) for key, n in counts.items() if n]))
+
+    def _named_moves(self) -> list[tuple[tuple[str, str, JobState], int]]:
+        moves = {key: n for key, n in self._moves.items() if n}
+        if not moves:
+            return []
+        lanes = {lane_id for lane_id, _ in moves}
+        names = {
+            lane: (task, group)
+            for lane, task, group in self.array("lane_names", as_json(list(lanes)))
+        }
+        if len(names) != len(lanes):
+            raise InternalError(f"Jobs moved in lanes that do not exist: {lanes - set(names)}.")
+        return [((*names[lane_id], state), n) for (lane_id, state), n in moves.items()]
 
     def finish(self) -> None:
         """Write all merged consequences; the commit follows."""
@@ -138,14 +147,16 @@ class Transaction:
         return (
             set(self._touched),
             dict(self._moves),
+            dict(self._arrivals),
             dict(self._run_moves),
             self.made_work,
             list(self.passed),
         )
 
     def reset(self, mark: tuple[Any, ...]) -> None:
-        touched, moves, run_moves, self.made_work, self.passed = mark
-        self._touched, self._moves, self._run_moves = set(touched), dict(moves), dict(run_moves)
+        self._touched, self._moves, self._arrivals, self._run_moves, self.made_work, self.passed = (
+            mark
+        )
         self._alive.clear()
 
     # -- workers ---------------------------------------------------------------------------------------

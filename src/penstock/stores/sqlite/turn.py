@@ -20,9 +20,16 @@ class Turn:
         path = database.with_name(database.name + "-turn")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self) -> None:
-        """Wait for the turn; first come, first served."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+    def take(self, *, wait: bool = True) -> bool:
+        """Take the turn; first come, first served. False if it is taken and we shall not wait."""
+        if wait:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            return True
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def give(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from penstock.model.job import Edge, JobState, finished
 from penstock.stores.store import SETTLE_SLICE
 from penstock.testing.store_contract.world import StoreWorld
@@ -152,7 +154,7 @@ def test_a_deep_chain_is_skipped_to_its_end_by_repeated_leases(store_world: Stor
     chain longer than any stack and let lease calls go on until they promise no more.
     """
     keys = [f"link-{n}" for n in range(CHAIN_LENGTH)]
-    links = [store_world.job(key, after=[Edge(before)]) for before, key in zip(keys, keys[1:])]
+    links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
     store_world.add(keys[0], *links)
 
     store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)
@@ -168,7 +170,7 @@ def test_a_deep_chain_is_put_back_to_its_end_when_its_head_is_retried(
     store_world: StoreWorld,
 ) -> None:
     keys = [f"link-{n}" for n in range(CHAIN_LENGTH)]
-    links = [store_world.job(key, after=[Edge(before)]) for before, key in zip(keys, keys[1:])]
+    links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
     store_world.add(keys[0], *links)
     store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)
     store_world.settle()

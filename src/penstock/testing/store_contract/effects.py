@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import CommitLevel, EnqueueJobs, Rearm, SetCursor, StageManifest
+from penstock.model.effects import (
+    CommitLevel,
+    Effect,
+    EnqueueJobs,
+    Rearm,
+    SetCursor,
+    StageManifest,
+)
 from penstock.model.job import BATCH_JOBS_MAX, Edge, JobState, LeasedJob, WorkerId, finished
 from penstock.model.lease import Verdict
 from penstock.testing.store_contract.world import TROUBLE, StoreWorld, refusal
@@ -107,7 +114,7 @@ def test_an_acknowledgement_may_enqueue_a_whole_batch(store_world: StoreWorld) -
 def test_a_stale_end_has_no_effects(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
     store_world.give_back(worker, [job])
-    effects = [
+    effects: list[Effect] = [
         EnqueueJobs((store_world.job("b"),)),
         SetCursor("mark", "1"),
         StageManifest(dataset="d", slice="s", document="{}", commit=True),
@@ -143,7 +150,7 @@ def test_a_cursor_is_replaced(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
 
     before = store_world.store.cursor("mark").result()
-    effects = [SetCursor("mark", '{"at":1}'), SetCursor("mark", '{"at":2}')]
+    effects: list[Effect] = [SetCursor("mark", '{"at":1}'), SetCursor("mark", '{"at":2}')]
     store_world.ack(worker, job, effects=effects)
 
     assert before is None
@@ -173,7 +180,7 @@ def test_a_staged_manifest_is_invisible_until_its_level_is_committed(
 
 def test_a_commit_takes_one_level_of_one_plan(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
-    effects = [
+    effects: list[Effect] = [
         _stage("mine"),
         _stage("later", level=1),
         _stage("foreign", plan="q"),
@@ -192,8 +199,8 @@ def test_a_commit_replaces_what_was_committed_before(store_world: StoreWorld) ->
     store_world.add("a", "b")
     worker = store_world.new_worker()
     jobs = store_world.take(worker)
-    old = [_stage("s", '"old"', plan="p1"), CommitLevel("p1", 0)]
-    new = [_stage("s", '"new"', plan="p2"), CommitLevel("p2", 0)]
+    old: list[Effect] = [_stage("s", '"old"', plan="p1"), CommitLevel("p1", 0)]
+    new: list[Effect] = [_stage("s", '"new"', plan="p2"), CommitLevel("p2", 0)]
 
     store_world.ack(worker, jobs["a"], effects=old)
     store_world.ack(worker, jobs["b"], effects=new)
@@ -249,7 +256,7 @@ def test_a_rearmed_job_is_queued_again_for_its_next_time(store_world: StoreWorld
     late = store_world.new_worker(ttl=100.0)
     store_world.clock.advance(60.0)
     again = store_world.take_one(late)
-    assert (again.key, again.token, again.available_at) == ("schedule:x", 2, at)
+    assert (again.key, again.token, again.due_at) == ("schedule:x", 2, at)
 
 
 def test_a_rearmed_job_forgets_attempts_and_deferral(store_world: StoreWorld) -> None:
@@ -287,16 +294,16 @@ def test_a_rearmed_job_whose_time_has_passed_is_ready(store_world: StoreWorld) -
 
     store_world.ack(worker, job, effects=[Rearm(at)])
 
-    assert store_world.take_one(worker).available_at == at
+    assert store_world.take_one(worker).due_at == at
 
 
 def test_the_same_rearming_again_is_a_duplicate(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
     at = store_world.clock.now_micros + 1_000_000
-    effects = [Rearm(at), SetCursor("mark", "1")]
+    effects: list[Effect] = [Rearm(at), SetCursor("mark", "1")]
     store_world.ack(worker, job, effects=effects)
 
-    again = [Rearm(at), SetCursor("mark", "2")]
+    again: list[Effect] = [Rearm(at), SetCursor("mark", "2")]
     assert store_world.ack(worker, job, effects=again) is Verdict.DUPLICATE
     assert store_world.store.cursor("mark").result() == "1"
     assert store_world.view("a").available_at == at
@@ -304,7 +311,7 @@ def test_the_same_rearming_again_is_a_duplicate(store_world: StoreWorld) -> None
 
 def test_a_job_cannot_be_rearmed_for_a_time_that_is_not_later(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
-    end = store_world.end(job, effects=[Rearm(job.available_at)])
+    end = store_world.end(job, effects=[Rearm(job.due_at)])
 
     refusal(store_world.store.ack(worker, [end]), EnqueueRefused)
 

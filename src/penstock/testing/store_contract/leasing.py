@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from penstock.errors import LeaseLost
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import Edge, JobState, WorkerId
 from penstock.stores.store import GROUPS_PER_LEASE, PROMOTE_SLICE
 from penstock.testing.store_contract.world import TTL_SECONDS, StoreWorld, ref, refusal
 
@@ -24,7 +25,7 @@ def test_a_leased_job_is_in_progress_under_a_token(store_world: StoreWorld) -> N
     assert (job.token, job.attempts, job.crashes, job.priority) == (1, 0, 0, 7)
     assert (job.partition, job.plan_id, job.level) == ("p", "plan", 0)
     assert (job.limited, job.solo, job.deferred_since) == (False, False, None)
-    assert job.available_at == store_world.clock.now_micros
+    assert job.due_at == store_world.clock.now_micros
     view = store_world.view("a")
     assert (view.id, view.state, view.token, view.worker) == (
         job.id,
@@ -291,18 +292,22 @@ def test_a_job_that_was_released_keeps_its_place(store_world: StoreWorld) -> Non
     assert store_world.take_one(worker).key == "first"
 
 
+def _wait_for_job(store_world: StoreWorld, worker: WorkerId, action: Callable[[], object]) -> str:
+    """Do as an idle worker does: wait, lease, and wait again if that was a false alarm."""
+
+    async def wait() -> str:
+        asyncio.get_running_loop().call_later(0.01, action)
+        while not (taken := store_world.take(worker, 1)):
+            await store_world.store.wait_for_work(None)
+        return next(iter(taken))
+
+    return asyncio.run(wait())
+
+
 def test_waiting_for_work_ends_when_a_job_is_accepted(store_world: StoreWorld) -> None:
     worker = store_world.new_worker()
-    store_world.take_all(worker)
 
-    async def wait() -> None:
-        waiting = asyncio.ensure_future(store_world.store.wait_for_work(None))
-        asyncio.get_running_loop().call_later(0.01, store_world.add, "a")
-        await waiting
-
-    asyncio.run(wait())
-
-    assert list(store_world.take(worker)) == ["a"]
+    assert _wait_for_job(store_world, worker, lambda: store_world.add("a")) == "a"
 
 
 def test_waiting_for_work_does_not_miss_what_came_before_it(store_world: StoreWorld) -> None:
@@ -319,17 +324,27 @@ def test_waiting_for_work_ends_when_a_lease_is_given_back(store_world: StoreWorl
     store_world.add("a")
     worker = store_world.new_worker()
     job = store_world.take_one(worker)
-    store_world.take_all(worker)
 
-    async def wait() -> None:
-        loop = asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(store_world.store.wait_for_work(None))
-        loop.call_later(0.01, store_world.give_back, worker, [job])
-        await waiting
+    found = _wait_for_job(store_world, worker, lambda: store_world.give_back(worker, [job]))
 
-    asyncio.run(wait())
+    assert found == "a"
 
-    assert list(store_world.take(worker)) == ["a"]
+
+def test_waiting_for_work_ends_when_a_full_key_has_room(store_world: StoreWorld) -> None:
+    store_world.caps["host:a"] = 1
+    store_world.add(*(store_world.job(key, limit_keys=["host:a"]) for key in "ab"))
+    worker = store_world.new_worker()
+    job = store_world.take_one(worker)
+
+    assert _wait_for_job(store_world, worker, lambda: store_world.ack(worker, job)) == "b"
+
+
+def test_waiting_for_work_ends_when_a_dependant_is_released(store_world: StoreWorld) -> None:
+    store_world.add("a", store_world.job("b", after=[Edge("a")]))
+    worker = store_world.new_worker()
+    job = store_world.take_one(worker)
+
+    assert _wait_for_job(store_world, worker, lambda: store_world.ack(worker, job)) == "b"
 
 
 def test_waiting_for_work_without_patience_returns(store_world: StoreWorld) -> None:

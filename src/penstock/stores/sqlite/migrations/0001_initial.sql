@@ -24,7 +24,7 @@ create index lanes_oldest on lanes (head_at) where head_id is not null;
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
 
 create table jobs (
-    id integer primary key autoincrement,
+    id integer primary key,
     key text not null unique,
     lane_id integer not null,
     partition text,
@@ -101,27 +101,12 @@ create table attempts (
     primary key (job_id, token)
 ) strict, without rowid;
 
-create table task_counts (
-    task text not null,
+create table counters (
+    scope text not null,
     state text not null,
+    name text not null,
     n integer not null,
-    primary key (task, state)
-) strict, without rowid;
-
-create table group_counts (
-    grp text not null,
-    state text not null,
-    n integer not null,
-    primary key (grp, state)
-) strict, without rowid;
-create index group_counts_open on group_counts (grp)
-    where n > 0 and state in ('waiting', 'queued', 'in_progress');
-
-create table run_counts (
-    run_id text not null,
-    state text not null,
-    n integer not null,
-    primary key (run_id, state)
+    primary key (scope, state, name)
 ) strict, without rowid;
 
 create table workers (

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for a whole invocation of the command line?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The global options, as commands find them in `context.obj`."""
+
+    debug: bool = False
+    log_level: str = "info"
+    log_format: str = "text"

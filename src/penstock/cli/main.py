@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does `penstock` do with what was typed, and with which code does it end?
+
+0 success · 1 the work or the store failed · 2 wrong usage or definition · 130 interrupt.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from penstock.cli import init, queue
+from penstock.cli.invocation import Invocation
+from penstock.cli.logs import FORMATS, LEVELS, set_up_logging
+from penstock.cli.text import make_streams_forgiving, one_sentence, say, warn
+from penstock.errors import PenstockError, UsageError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+LogLevel = StrEnum("LogLevel", {name: name for name in LEVELS})
+LogFormat = StrEnum("LogFormat", {name: name for name in FORMATS})
+
+#: Global options may stand anywhere; those with True take a value.
+_GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
+_TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this descendant of it
+
+app = typer.Typer(
+    name="penstock",
+    help="A durable job queue for work that calls rate-limited services.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(queue.commands, name="queue")
+app.command("init")(init.init)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="The least level of log lines.")
+    ] = LogLevel("info"),
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How log lines look, on stderr.")
+    ] = LogFormat("text"),
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    set_up_logging(log_level.value, log_format.value)
+    context.obj = Invocation(debug, log_level.value, log_format.value)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """The console script: run a command, tell an error in one sentence, end with a code."""
+    make_streams_forgiving()
+    typed = sys.argv[1:] if arguments is None else arguments
+    code = _run(_globals_first(typed), debug="--debug" in typed)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    sys.exit(code)
+
+
+def _run(arguments: list[str], *, debug: bool) -> int:
+    try:
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        warn("Interrupted.")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if debug and not isinstance(error, _TYPER_USAGE_ERROR):
+            import traceback
+
+            traceback.print_exc()
+        return _tell(error)
+    return code if isinstance(code, int) else 0
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong, and whose move it is by the code."""
+    if isinstance(error, PenstockError):
+        warn(one_sentence(str(error)))
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    if isinstance(error, _TYPER_USAGE_ERROR):
+        _tell_usage(error)
+        return EXIT_USAGE
+    text = one_sentence(f"{type(error).__name__}: {error}".rstrip(": ."))
+    warn(f"{text}. This is our bug: run with --debug, and report what it prints.")
+    return EXIT_FAILED
+
+
+def _tell_usage(error: Exception) -> None:
+    context: typer.Context | None = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "penstock"
+    message = str(getattr(error, "format_message", error.__str__)())
+    if "\n" in message:  # no command was given: the message is the help
+        warn(message)
+        return
+    warn(f"{one_sentence(message)} See '{command} --help'.")
+
+
+def _globals_first(arguments: list[str]) -> list[str]:
+    """Move global options to the front, so that they may be written after a command as well."""
+    first, rest, left = [], [], list(arguments)
+    while left:
+        argument = left.pop(0)
+        if argument == "--":
+            rest += [argument, *left]
+            break
+        takes_value = _GLOBAL_OPTIONS.get(argument.partition("=")[0])
+        if takes_value is None:
+            rest.append(argument)
+            continue
+        first.append(argument)
+        if takes_value and "=" not in argument and left:
+            first.append(left.pop(0))
+    return first + rest
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which app, which settings and which store is a command about?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import wiring
+from penstock.app import Penstock
+from penstock.cli.text import escaped, warn
+from penstock.config.find_app import find_app
+from penstock.config.load import Loaded, load_settings
+from penstock.stores.store import Store
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="APP", help="The app: a file, or module:attribute."),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="The store, such as sqlite:///path."),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the flags name, seen from the current folder."""
+
+    flags: dict[str, object]
+    folder: Path = field(default_factory=Path.cwd)
+
+    @classmethod
+    def named(cls, **options: object) -> Target:
+        """From options as a command has them (`app`, `store`, …); None: not given."""
+        return cls({f"--{name}": value for name, value in options.items() if value is not None})
+
+    def configured(self) -> Loaded:
+        """What flags, environment and files say; the app is not imported."""
+        return load_settings(self.flags, os.environ, self.folder, {})
+
+    def app(self) -> Penstock:
+        """Import the app."""
+        return find_app(self.configured().settings.app, self.folder, Penstock)
+
+    @contextmanager
+    def opened_app(self) -> Iterator[Penstock]:
+        """Import the app and open its store."""
+        app = self.app()
+        loaded = app.load(self.flags, folder=self.folder)
+        app.use_store(self._open(app.store_url(loaded), loaded))
+        try:
+            yield app
+        finally:
+            app.close()
+
+    @contextmanager
+    def opened_store(self) -> Iterator[Store]:
+        """Open the store to look at it; the app is imported only if nothing else names the store."""
+        loaded = self.configured()
+        url = loaded.settings.store
+        if url is None:
+            app = self.app()
+            loaded = app.load(self.flags, folder=self.folder)
+            url = app.store_url(loaded)
+        path = self._file_of(url)
+        if path is not None and not path.exists():
+            warn(f"The store {escaped(str(path))!r} did not exist; it is new and empty.")
+        store = self._open(url, loaded)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def _open(self, url: str, loaded: Loaded) -> Store:
+        return wiring.open_store(url, durability=loaded.settings.durability, folder=self.folder)
+
+    def _file_of(self, url: str) -> Path | None:
+        if not url.startswith(wiring.SQLITE_PREFIX):
+            return None
+        return self.folder / url.removeprefix(wiring.SQLITE_PREFIX)

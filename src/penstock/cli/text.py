@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does text reach a terminal without giving it orders?
+
+Keys, messages and results come from anywhere; a control character in them could clear a screen or hide a
+line. What people read is escaped here; what machines read is one JSON document on stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from penstock.clock import to_datetime
+
+#: What JSON leaves as it is and a terminal would obey: DEL, C1 controls, changes of direction.
+_TERMINAL_ORDERS = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    """The text on one line, with every unprintable character shown as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def one_sentence(text: str) -> str:
+    """A message on one line: line breaks become spaces, the rest is escaped."""
+    return escaped(" ".join(text.split()))
+
+
+def say(text: str = "") -> None:
+    """Print a line for people on stdout; nobody listening is no error."""
+    _write(f"{text}\n")
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr, now."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # closed, or its reader is gone
+        return
+
+
+def print_document(document: Mapping[str, object]) -> None:
+    """Print the one JSON document of a command."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    _write(_TERMINAL_ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. What is still to be said goes nowhere, and the exit code
+        # stays that of the work.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def make_streams_forgiving() -> None:
+    """Show what a stream's encoding cannot hold as escapes, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # a test may have replaced the stream
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def iso_time(micros: int | None) -> str | None:
+    """A stored time as ISO 8601 in UTC."""
+    if micros is None:
+        return None
+    return to_datetime(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def span(seconds: float) -> str:
+    """A duration for people: 0.4 s, 12 s, 3:20, 2:03:20."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    text = str(timedelta(seconds=round(seconds)))
+    return text.removeprefix("0:")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str | int]]) -> list[str]:
+    """Lines of a plain table; numbers stand on the right."""
+    cells = [[f"{cell:,}" if isinstance(cell, int) else escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in (head, *cells)
+    ]

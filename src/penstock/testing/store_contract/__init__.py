@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must every store keep to?
+
+The rules are plain pytest functions over a fixture `store_world` that gives a `StoreWorld`. A
+backend's test file registers this package for assertion rewriting, imports everything from it and
+defines the fixture; after every test the fixture asserts `store.check().result() == []`.
+"""
+
+from penstock.testing.store_contract.acknowledging import *  # noqa: F403
+from penstock.testing.store_contract.counting import *  # noqa: F403
+from penstock.testing.store_contract.edges import *  # noqa: F403
+from penstock.testing.store_contract.effects import *  # noqa: F403
+from penstock.testing.store_contract.enqueue import *  # noqa: F403
+from penstock.testing.store_contract.leasing import *  # noqa: F403
+from penstock.testing.store_contract.limits import *  # noqa: F403
+from penstock.testing.store_contract.operators import *  # noqa: F403
+from penstock.testing.store_contract.transitions import *  # noqa: F403
+from penstock.testing.store_contract.workers import *  # noqa: F403
+from penstock.testing.store_contract.world import StoreWorld as StoreWorld

@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do two stores that are told the same always answer the same?
+
+The model is the memory store. A lease call is the one place where stores may choose: there the
+store under test chooses, the model judges whether it might, and then takes the same jobs. All else
+must be equal: verdicts, refusals, job rows, history, counters, effects.
+
+`HYPOTHESIS_PROFILE=soak` runs for minutes and draws new examples each time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.errors import PenstockError
+from penstock.model.effects import (
+    CommitLevel,
+    Effect,
+    EnqueueJobs,
+    Rearm,
+    SetCursor,
+    StageManifest,
+)
+from penstock.model.job import (
+    TERMINAL,
+    AttemptError,
+    Edge,
+    EdgeKind,
+    ErrorCategory,
+    Job,
+    JobId,
+    JobState,
+    LeasedJob,
+    NewJob,
+    WorkerId,
+)
+from penstock.model.lease import (
+    ConfiguredCaps,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.stores.memory import MemoryStore
+from penstock.stores.memory_choice import FairChoice
+from penstock.stores.memory_rows import JobRow, WorkerRow
+from penstock.stores.reply import Reply
+from penstock.stores.row_state import RowState
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import JobFilter, Store
+from penstock.testing.manual_clock import ManualClock
+
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+PROFILE = settings(
+    max_examples=1_500 if SOAK else 40,
+    stateful_step_count=80 if SOAK else 50,
+    derandomize=not SOAK,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+CALLS_MAX = 50  # lease calls that may say `more` and find nothing
+CAPS = ConfiguredCaps({"l:a": 1, "l:b": 2, "m:*": 1})
+TASKS = ("x", "y")
+
+T = TypeVar("T")
+
+keys = st.integers(0, 40).map(lambda n: f"k{n}")
+picks = st.integers(0, 255)  # an index into whatever there is, see _pick
+edges = st.tuples(picks, st.sampled_from([*[EdgeKind.SUCCESS] * 3, EdgeKind.FINISHED]))
+new_jobs = st.builds(
+    NewJob,
+    key=keys,
+    task=st.sampled_from("xxy"),
+    payload=st.just("{}"),
+    group=st.sampled_from("ghi"),
+    limit_keys=st.sampled_from([(), (), ("l:a",), ("l:b",), ("l:a", "l:b"), ("l:b", "m:c")]),
+    priority=st.integers(0, 2),
+    delay_seconds=st.sampled_from([0.0, 0.0, 0.0, 5.0, 40.0]),
+)
+linked_jobs = st.tuples(new_jobs, st.lists(edges, max_size=2))
+batches = st.lists(linked_jobs, min_size=1, max_size=6)
+errors = st.builds(
+    AttemptError,
+    st.sampled_from(ErrorCategory),
+    st.sampled_from(["ValueError", "Timeout"]),
+    st.sampled_from(["", "ä \n ✓"]),
+)
+simple_effects = st.one_of(
+    st.builds(SetCursor, st.just("mark"), st.sampled_from(["1", "2"])),
+    st.builds(
+        StageManifest,
+        dataset=st.just("d"),
+        slice=st.sampled_from(["s", "t"]),
+        document=st.sampled_from(["1", "2"]),
+        plan_id=st.just("p"),
+        level=st.integers(0, 1),
+        commit=st.booleans(),
+    ),
+    st.builds(CommitLevel, st.just("p"), st.integers(0, 1)),
+)
+
+
+class Judge(FairChoice):
+    """Takes what another store took, if it might."""
+
+    dictated: list[str]
+    passed_over: list[str]  # ready jobs with room that stood before a taken one of their group
+
+    def take(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
+        ready = [row for row in self._tables.jobs.values() if row.state is RowState.READY]
+        rows = [self._tables.by_key[key] for key in self.dictated]
+        assert len(rows) <= max(0, request.limit)
+        for row in rows:
+            assert row.state is RowState.READY, f"{row.new.key} was not ready"
+            assert row.new.task in request.tasks, f"{row.new.key} is of a foreign task"
+            assert self._has_room(row.lane, request), f"{row.new.key} is above a cap"
+            self._hand_out(row, worker, now, solo=False)
+        last = {
+            row.new.group: max(x.turn for x in rows if x.lane.group == row.new.group)
+            for row in rows
+        }
+        self.passed_over = [
+            row.new.key
+            for row in ready
+            if row.state is RowState.READY
+            and row.new.task in request.tasks
+            and row.new.group in last
+            and row.turn < last[row.new.group]
+            and self._has_room(row.lane, request)
+        ]
+        return rows
+
+
+class Lease:
+    """One lease as both stores name it."""
+
+    def __init__(self, worker: WorkerId, ours: LeasedJob, model: LeasedJob) -> None:
+        self.worker, self.ours, self.model = worker, ours, model
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.ours.key}/{self.ours.token} of {self.worker}>"
+
+
+def _has_leases(machine: StoreMachine) -> bool:
+    return bool(machine.leases)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Owns a store under test and its model, on one clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.model = MemoryStore(self.clock)
+        self.judge = Judge(self.model._tables)
+        self.model._choice = self.judge
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = self.open_store(Path(self.folder.name))
+        self.workers: list[WorkerInfo] = []
+        self.leases: list[Lease] = []
+
+    def open_store(self, folder: Path) -> Store:
+        return MemoryStore(self.clock)
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+        super().teardown()
+
+    def both(self, call: Callable[[Store], Reply[T]]) -> T | None:
+        """Call both stores; the same value, or a refusal of the same class (then None)."""
+        ours, model = _outcome(call(self.store)), _outcome(call(self.model))
+        assert ours == model
+        return ours if not isinstance(ours, type) else None
+
+    def _pick_worker(self, pick: int) -> WorkerInfo:
+        """A worker by number; one time in eight perhaps a dead one."""
+        alive = [worker for worker in self.workers if self.model._alive(worker.id) is not None]
+        return _pick(self.workers if pick % 8 == 7 or not alive else alive, pick // 8)
+
+    def _pick_lease(self, pick: int) -> Lease:
+        """A lease by number; one time in eight perhaps one that is over."""
+        rows = self.model._tables.jobs
+        held = [
+            lease
+            for lease in self.leases
+            if (row := rows.get(lease.model.id)) is not None
+            and row.state is RowState.IN_PROGRESS
+            and row.token == lease.model.token
+        ]
+        return _pick(self.leases if pick % 8 == 7 or not held else held, pick // 8)
+
+    def _link(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> list[NewJob]:
+        """Give new jobs edges to jobs that exist, to earlier ones, and now and then to nobody."""
+        known = list(self.model._tables.by_key)
+        linked: list[NewJob] = []
+        for job, wanted in batch:
+            after = {key: kind for n, kind in wanted if (key := _pick([*known, "no"], n))}
+            after.pop(job.key, None)
+            edges = tuple(Edge(key, after[key]) for key in [*known, "no"] if key in after)
+            linked.append(msgspec.structs.replace(job, after=edges))
+            if job.key not in known:
+                known.append(job.key)
+        return linked
+
+    # Jobs and workers come
+
+    @initialize(batch=batches)
+    def start(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> None:
+        self.register(TASKS, 1_000.0)
+        self.enqueue(batch)
+
+    @rule(batch=batches)
+    def enqueue(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> None:
+        jobs = self._link(batch)
+        self.both(lambda store: store.enqueue(jobs))
+
+    @rule(
+        tasks=st.sampled_from([TASKS, TASKS, ("x",)]),
+        ttl=st.sampled_from([10.0, 30.0, 100.0, 1_000.0]),
+    )
+    def register(self, tasks: tuple[str, ...], ttl: float) -> None:
+        number = len(self.workers) + 1
+        worker = WorkerInfo(id=WorkerId(f"w{number}"), run_id=f"r{number % 2}", tasks=tasks)
+        self.both(lambda store: store.register(worker, ttl))
+        self.workers.append(worker)
+
+    @rule(pick=picks, ttl=st.sampled_from([5.0, 30.0]))
+    def beat(self, pick: int, ttl: float) -> None:
+        worker = self._pick_worker(pick)
+        self.both(lambda store: store.beat([worker.id], ttl))
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 10.0, 31.0]))
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # Leases
+
+    def _lease(self, worker: WorkerInfo, limit: int, *, solo: bool) -> list[Lease]:
+        request = LeaseRequest(
+            worker=worker.id, tasks=worker.tasks, limit=limit, caps=CAPS, solo=solo
+        )
+        for _ in range(CALLS_MAX):
+            ours = _outcome(self.store.lease(request))
+            self.judge.dictated = _keys(ours)
+            self.judge.passed_over = []
+            model = _outcome(self.model.lease(request))
+            if isinstance(ours, type) or isinstance(model, type):
+                assert ours is model
+                return []
+            found = self._compare_batches(request, ours, model)
+            if found or not ours.more:
+                return found
+        raise AssertionError(f"{CALLS_MAX} lease calls promised more and found nothing")
+
+    def _compare_batches(
+        self, request: LeaseRequest, ours: LeaseBatch, model: LeaseBatch
+    ) -> list[Lease]:
+        by_key = {job.key: job for job in model.jobs}
+        assert {job.key for job in ours.jobs} == set(by_key)
+        for job in ours.jobs:
+            assert _plain(job) == _plain(by_key[job.key])
+        assert (ours.next_due_at, ours.paused) == (model.next_due_at, model.paused)
+        if not request.solo:
+            assert ours.suspects == model.suspects
+        assert ours.more or not model.more, "work is left, and nobody is told"
+        assert ours.more or not self.judge.passed_over, self.judge.passed_over
+        for blocked in ours.blocked:
+            assert self.model._tables.full_key((blocked.limit_key,), CAPS) == blocked
+        return [Lease(request.worker, job, by_key[job.key]) for job in ours.jobs]
+
+    @rule(pick=picks, limit=st.integers(1, 4))
+    def lease(self, pick: int, limit: int) -> None:
+        self.leases += self._lease(self._pick_worker(pick), limit, solo=False)
+
+    @rule(pick=picks)
+    def lease_more(self, pick: int) -> None:
+        self.leases += self._lease(self._pick_worker(pick), 10, solo=False)
+
+    @precondition(lambda self: len(self.model._tables.suspects))
+    @rule(pick=picks)
+    def lease_alone(self, pick: int) -> None:
+        self.leases += self._lease(self._pick_worker(pick), 1, solo=True)
+
+    # Ends
+
+    @precondition(_has_leases)
+    @rule(
+        pick=picks,
+        state=st.sampled_from([JobState.DONE, JobState.DONE, JobState.SKIPPED, JobState.ERROR]),
+        error=errors,
+        times=st.integers(1, 2),
+    )
+    def ack(self, pick: int, state: JobState, error: AttemptError, times: int) -> None:
+        lease = self._pick_lease(pick)
+        bad = None if state is JobState.DONE else error
+        self._ack([lease] * times, state, bad, ())
+
+    @precondition(_has_leases)
+    @rule(some=st.lists(picks, min_size=2, max_size=5))
+    def ack_many(self, some: list[int]) -> None:
+        chosen = [self._pick_lease(pick) for pick in some]
+        for worker in dict.fromkeys(lease.worker for lease in chosen):
+            mine = [lease for lease in chosen if lease.worker == worker]
+            self._ack(mine, JobState.DONE, None, ())
+
+    @precondition(_has_leases)
+    @rule(
+        pick=picks,
+        state=st.sampled_from([JobState.DONE, JobState.ERROR]),
+        effects=st.lists(simple_effects, max_size=3),
+        batch=batches,
+    )
+    def ack_with_effects(
+        self,
+        pick: int,
+        state: JobState,
+        effects: list[Effect],
+        batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]],
+    ) -> None:
+        new = EnqueueJobs(tuple(self._link(batch)))
+        self._ack([self._pick_lease(pick)], state, None, (new, *effects))
+
+    @precondition(_has_leases)
+    @rule(
+        pick=picks,
+        step=st.sampled_from([0, 1_000_000, 20_000_000]),
+        effects=st.lists(simple_effects, max_size=1),
+    )
+    def rearm(self, pick: int, step: int, effects: list[Effect]) -> None:
+        lease = self._pick_lease(pick)
+        arm = Rearm(lease.ours.due_at + step)
+        self._ack([lease], JobState.DONE, None, (*effects, arm))
+
+    def _ack(
+        self,
+        leases: list[Lease],
+        state: JobState,
+        error: AttemptError | None,
+        effects: tuple[Effect, ...],
+    ) -> None:
+        now = self.clock.now_micros
+
+        def ack(store: Store) -> Reply[list[Verdict]]:
+            ends = [
+                JobEnd(
+                    job=self._job(store, lease),
+                    state=state,
+                    started_at=now - 5,
+                    ended_at=now,
+                    result='"r"',
+                    error=error,
+                    effects=effects,
+                )
+                for lease in leases
+            ]
+            return store.ack(leases[0].worker, ends)
+
+        self.both(ack)
+
+    @precondition(_has_leases)
+    @rule(
+        pick=picks,
+        error=errors,
+        delay=st.sampled_from([0.0, 1.0, 15.0]),
+        charge=st.booleans(),
+        max_attempts=st.integers(1, 2),
+        give_up=st.sampled_from([False, False, False, True]),
+    )
+    def fail(
+        self,
+        pick: int,
+        error: AttemptError,
+        delay: float,
+        charge: bool,
+        max_attempts: int,
+        give_up: bool,
+    ) -> None:
+        now, lease = self.clock.now_micros, self._pick_lease(pick)
+
+        def fail(store: Store) -> Reply[list[Verdict]]:
+            failure = JobFailure(
+                job=self._job(store, lease),
+                error=error,
+                started_at=now - 5,
+                ended_at=now,
+                delay_seconds=delay,
+                charge=charge,
+                max_attempts=max_attempts,
+                give_up=give_up,
+            )
+            return store.fail_and_retry(lease.worker, [failure])
+
+        self.both(fail)
+
+    def _job(self, store: Store, lease: Lease) -> LeasedJob:
+        return lease.ours if store is self.store else lease.model
+
+    def _refs(self, store: Store, leases: list[Lease]) -> list[JobRef]:
+        jobs = [self._job(store, lease) for lease in leases]
+        return [JobRef(job.id, job.token) for job in jobs]
+
+    @precondition(_has_leases)
+    @rule(some=st.lists(picks, min_size=1, max_size=3))
+    def release(self, some: list[int]) -> None:
+        chosen = [self._pick_lease(pick) for pick in some]
+        worker = chosen[0].worker
+        self.both(lambda store: store.release(worker, self._refs(store, chosen)))
+
+    @precondition(_has_leases)
+    @rule(pick=picks)
+    def revoke(self, pick: int) -> None:
+        lease = self._pick_lease(pick)
+        self.both(lambda store: store.revoke(self._refs(store, [lease])[0], "why"))
+
+    @precondition(_has_leases)
+    @rule(some=st.lists(picks, min_size=1, max_size=3), max_crashes=st.integers(1, 3))
+    def bury(self, some: list[int], max_crashes: int) -> None:
+        chosen = [self._pick_lease(pick) for pick in some]
+        worker = chosen[0].worker
+        self.both(
+            lambda store: store.bury(worker, self._refs(store, chosen), "signal", max_crashes)
+        )
+
+    @rule(pick=picks)
+    def retire(self, pick: int) -> None:
+        worker = self._pick_worker(pick)
+        self.both(lambda store: store.retire(worker.id))
+
+    # Operators
+
+    @rule(names=st.lists(keys, min_size=1, max_size=3, unique=True))
+    def cancel(self, names: list[str]) -> None:
+        self.both(lambda store: store.cancel(names))
+
+    @rule(task=st.sampled_from([None, "x"]), max_attempts=st.sampled_from([None, None, 0, 1]))
+    def retry_failed(self, task: str | None, max_attempts: int | None) -> None:
+        ours, model = (
+            store.retry_failed(task, max_attempts, JobId(0)).result()[0]
+            for store in (self.store, self.model)
+        )
+        assert ours == model
+
+    @rule(age=st.sampled_from([0, 5_000_000, 30_000_000]))
+    def purge(self, age: int) -> None:
+        self.both(lambda store: store.purge(self.clock.now_micros - age))
+
+    @rule(limit_key=st.sampled_from(["l:a", "l:b", "m:c"]), cap=st.sampled_from([None, 0, 1, 3]))
+    def set_cap(self, limit_key: str, cap: int | None) -> None:
+        self.both(lambda store: store.set_cap(limit_key, cap))
+
+    @rule(paused=st.sampled_from([False, False, True]))
+    def set_paused(self, paused: bool) -> None:
+        self.both(lambda store: store.set_paused(paused))
+
+    # What must hold after every step
+
+    @invariant()
+    def no_invariant_is_broken(self) -> None:
+        assert self.store.check().result() == []
+        assert self.model.check().result() == []
+
+    @invariant()
+    def jobs_are_the_same(self) -> None:
+        ours, model = (
+            {job.key: _view(job) for job in store.jobs(JobFilter(), JobId(0), 1_000).result()}
+            for store in (self.store, self.model)
+        )
+        assert ours == model
+        for key in ours:
+            self.both(lambda store, key=key: store.attempts(key))  # type: ignore[misc]
+
+    @invariant()
+    def numbers_are_the_same(self) -> None:
+        ours, model = (_numbers(store) for store in (self.store, self.model))
+        assert ours == model
+
+
+def _outcome(reply: Reply[T]) -> T | type[PenstockError]:
+    try:
+        return reply.result()
+    except PenstockError as error:
+        return type(error)
+
+
+def _keys(outcome: LeaseBatch | type[PenstockError]) -> list[str]:
+    return [] if isinstance(outcome, type) else [job.key for job in outcome.jobs]
+
+
+def _pick(choices: Sequence[T], number: int) -> T:
+    return choices[number % len(choices)]
+
+
+def _plain(job: LeasedJob) -> dict[str, object]:
+    return {
+        name: getattr(job, name) for name in job.__struct_fields__ if name not in ("id", "lane_id")
+    }
+
+
+def _view(job: Job) -> dict[str, object]:
+    """A row without what stores may name or time as they like."""
+    hidden = {"id", "updated_at"}
+    if job.state in TERMINAL:
+        hidden.add("available_at")
+    return {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}
+
+
+def _numbers(store: Store) -> dict[str, object]:
+    stats = store.stats().result()
+    outlook = store.outlook(WorkerId("w1"), "r1").result()
+    manifests = [*store.manifests("d").result(), *store.staged("p").result()]
+    return {
+        "states": stats.states,
+        "tasks": stats.tasks,
+        "groups": stats.groups,
+        "groups_total": stats.groups_total,
+        "ready": stats.oldest_ready_seconds is None,
+        "next_due_at": stats.next_due_at,
+        "suspects": stats.suspects,
+        "workers": stats.workers,
+        "paused": stats.paused,
+        "outlook": outlook,
+        "caps": store.caps().result(),
+        "cursor": store.cursor("mark").result(),
+        "manifests": [(x.dataset, x.slice, x.document, x.plan_id, x.level) for x in manifests],
+        "workers_seen": store.workers().result(),
+    }
+
+
+class SqliteMachine(StoreMachine):
+    """The embedded store against its model."""
+
+    def open_store(self, folder: Path) -> Store:
+        path = folder / "store.db"
+        return SqliteStore.open(path, clock=self.clock, boot_clock=self.clock, durability="normal")
+
+
+@pytest.mark.timeout(7_200 if SOAK else 120)
+@pytest.mark.parametrize("machine", [StoreMachine, SqliteMachine])
+def test_a_store_answers_as_its_model_does(machine: type[StoreMachine]) -> None:
+    run_state_machine_as_test(machine, settings=PROFILE)
