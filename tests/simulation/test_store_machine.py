@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ from penstock.model.effects import (
 )
 from penstock.model.job import (
     TERMINAL,
+    Attempt,
     AttemptError,
     Edge,
     EdgeKind,
@@ -72,7 +74,7 @@ from penstock.testing.manual_clock import ManualClock
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=1_500 if SOAK else 40,
+    max_examples=1_500 if SOAK else 80,
     stateful_step_count=80 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,
@@ -82,6 +84,7 @@ PROFILE = settings(
 CALLS_MAX = 50  # lease calls that may say `more` and find nothing
 CAPS = ConfiguredCaps({"l:a": 1, "l:b": 2, "m:*": 1})
 TASKS = ("x", "y")
+LIMITS: list[tuple[str, ...]] = [(), (), ("l:a",), ("l:b",), ("l:a", "l:b"), ("l:b", "m:c")]
 
 T = TypeVar("T")
 
@@ -94,7 +97,7 @@ new_jobs = st.builds(
     task=st.sampled_from("xxy"),
     payload=st.just("{}"),
     group=st.sampled_from("ghi"),
-    limit_keys=st.sampled_from([(), (), ("l:a",), ("l:b",), ("l:a", "l:b"), ("l:b", "m:c")]),
+    limit_keys=st.sampled_from(LIMITS),
     priority=st.integers(0, 2),
     delay_seconds=st.sampled_from([0.0, 0.0, 0.0, 5.0, 40.0]),
 )
@@ -163,7 +166,7 @@ class Lease:
 
 
 def _has_leases(machine: StoreMachine) -> bool:
-    return bool(machine.leases)
+    return bool(machine.model._tables.by_state[JobState.IN_PROGRESS])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -179,6 +182,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.open_store(Path(self.folder.name))
         self.workers: list[WorkerInfo] = []
         self.leases: list[Lease] = []
+        self.fresh = count()
+        self.floors: dict[JobId, int] = {}  # by the model's id: the token that a job began with
 
     def open_store(self, folder: Path) -> Store:
         return MemoryStore(self.clock)
@@ -196,8 +201,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _pick_worker(self, pick: int) -> WorkerInfo:
         """A worker by number; one time in eight perhaps a dead one."""
-        alive = [worker for worker in self.workers if self.model._alive(worker.id) is not None]
-        return _pick(self.workers if pick % 8 == 7 or not alive else alive, pick // 8)
+        if not self._alive():
+            self.register(TASKS, 30.0)
+        return _pick(self.workers if pick % 8 == 7 else self._alive(), pick // 8)
+
+    def _alive(self) -> list[WorkerInfo]:
+        return [worker for worker in self.workers if self.model._alive(worker.id) is not None]
 
     def _pick_lease(self, pick: int) -> Lease:
         """A lease by number; one time in eight perhaps one that is over."""
@@ -216,9 +225,12 @@ class StoreMachine(RuleBasedStateMachine):
         known = list(self.model._tables.by_key)
         linked: list[NewJob] = []
         for job, wanted in batch:
-            after = {key: kind for n, kind in wanted if (key := _pick([*known, "no"], n))}
-            after.pop(job.key, None)
-            edges = tuple(Edge(key, after[key]) for key in [*known, "no"] if key in after)
+            after = {
+                "nobody" if number % 32 == 31 else _pick(known, number): kind
+                for number, kind in wanted
+                if known
+            }
+            edges = tuple(Edge(key, after[key]) for key in [*known, "nobody"] if key in after)
             linked.append(msgspec.structs.replace(job, after=edges))
             if job.key not in known:
                 known.append(job.key)
@@ -228,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(batch=batches)
     def start(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> None:
-        self.register(TASKS, 1_000.0)
+        self.register(TASKS, 60.0)
         self.enqueue(batch)
 
     @rule(batch=batches)
@@ -236,22 +248,40 @@ class StoreMachine(RuleBasedStateMachine):
         jobs = self._link(batch)
         self.both(lambda store: store.enqueue(jobs))
 
-    @rule(
-        tasks=st.sampled_from([TASKS, TASKS, ("x",)]),
-        ttl=st.sampled_from([10.0, 30.0, 100.0, 1_000.0]),
-    )
+    @rule(shapes=st.lists(picks, min_size=1, max_size=8))
+    def enqueue_fresh(self, shapes: list[int]) -> None:
+        """Plain jobs under keys that nobody has used, so that there is always something to do."""
+        jobs = [
+            NewJob(
+                key=f"f{next(self.fresh)}",
+                task=_pick("xxy", shape),
+                payload="{}",
+                group=_pick("ghi", shape // 3),
+                limit_keys=_pick(LIMITS, shape // 9),
+            )
+            for shape in shapes
+        ]
+        self.both(lambda store: store.enqueue(jobs))
+
     def register(self, tasks: tuple[str, ...], ttl: float) -> None:
         number = len(self.workers) + 1
         worker = WorkerInfo(id=WorkerId(f"w{number}"), run_id=f"r{number % 2}", tasks=tasks)
         self.both(lambda store: store.register(worker, ttl))
         self.workers.append(worker)
 
-    @rule(pick=picks, ttl=st.sampled_from([5.0, 30.0]))
-    def beat(self, pick: int, ttl: float) -> None:
-        worker = self._pick_worker(pick)
-        self.both(lambda store: store.beat([worker.id], ttl))
+    @rule(
+        pick=picks,
+        tasks=st.sampled_from([None, TASKS, ("x",)]),
+        ttl=st.sampled_from([10.0, 20.0, 30.0, 60.0]),
+    )
+    def beat_or_register(self, pick: int, tasks: tuple[str, ...] | None, ttl: float) -> None:
+        if tasks is not None:
+            self.register(tasks, ttl)
+        else:
+            worker = self._pick_worker(pick)
+            self.both(lambda store: store.beat([worker.id], ttl))
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 10.0, 31.0]))
+    @rule(seconds=st.sampled_from([0.5, 5.0, 10.0, 31.0]))
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -280,7 +310,9 @@ class StoreMachine(RuleBasedStateMachine):
         by_key = {job.key: job for job in model.jobs}
         assert {job.key for job in ours.jobs} == set(by_key)
         for job in ours.jobs:
-            assert _plain(job) == _plain(by_key[job.key])
+            twin = by_key[job.key]
+            assert _plain(job) == _plain(twin)
+            assert job.token == twin.token + self.floors[twin.id]
         assert (ours.next_due_at, ours.paused) == (model.next_due_at, model.paused)
         if not request.solo:
             assert ours.suspects == model.suspects
@@ -298,10 +330,36 @@ class StoreMachine(RuleBasedStateMachine):
     def lease_more(self, pick: int) -> None:
         self.leases += self._lease(self._pick_worker(pick), 10, solo=False)
 
-    @precondition(lambda self: len(self.model._tables.suspects))
+    @precondition(lambda self: bool(self.model._tables.suspects))
     @rule(pick=picks)
     def lease_alone(self, pick: int) -> None:
         self.leases += self._lease(self._pick_worker(pick), 1, solo=True)
+
+    @precondition(_has_leases)
+    @rule(solo=st.booleans())
+    def everybody_expires(self, solo: bool) -> None:
+        self.clock.advance(61.0)
+        self.register(TASKS, 30.0)
+        self.leases += self._lease(self.workers[-1], 3, solo=solo)
+
+    @precondition(_has_leases)
+    @rule(pick=picks, max_crashes=st.integers(1, 3))
+    def crash_alone(self, pick: int, max_crashes: int) -> None:
+        """A worker dies, what it ran is tried alone, and kills that worker as well."""
+        lease = self._pick_lease(pick)
+        for _ in range(2):
+            worker, refs = lease.worker, [lease]
+            self.both(
+                lambda store, worker=worker, refs=refs: store.bury(  # type: ignore[misc]
+                    worker, self._refs(store, refs), "signal", max_crashes
+                )
+            )
+            self.register(TASKS, 30.0)
+            alone = self._lease(self.workers[-1], 1, solo=True)
+            self.leases += alone
+            if not alone:
+                return
+            lease = alone[0]
 
     # Ends
 
@@ -443,17 +501,15 @@ class StoreMachine(RuleBasedStateMachine):
             lambda store: store.bury(worker, self._refs(store, chosen), "signal", max_crashes)
         )
 
-    @rule(pick=picks)
-    def retire(self, pick: int) -> None:
-        worker = self._pick_worker(pick)
-        self.both(lambda store: store.retire(worker.id))
-
     # Operators
 
-    @rule(names=st.lists(keys, min_size=1, max_size=3, unique=True))
-    def cancel(self, names: list[str]) -> None:
+    @rule(some=st.lists(picks, min_size=1, max_size=3))
+    def cancel(self, some: list[int]) -> None:
+        known = [*self.model._tables.by_key, "nobody"]
+        names = [_pick(known, pick) for pick in some]
         self.both(lambda store: store.cancel(names))
 
+    @precondition(lambda self: bool(self.model._tables.by_state[JobState.ERROR]))
     @rule(task=st.sampled_from([None, "x"]), max_attempts=st.sampled_from([None, None, 0, 1]))
     def retry_failed(self, task: str | None, max_attempts: int | None) -> None:
         ours, model = (
@@ -462,17 +518,28 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert ours == model
 
+    @precondition(lambda self: bool(self.model._tables.ended))
     @rule(age=st.sampled_from([0, 5_000_000, 30_000_000]))
     def purge(self, age: int) -> None:
         self.both(lambda store: store.purge(self.clock.now_micros - age))
 
-    @rule(limit_key=st.sampled_from(["l:a", "l:b", "m:c"]), cap=st.sampled_from([None, 0, 1, 3]))
+    @precondition(lambda self: bool(self.model._tables.held) or bool(self.model._tables.caps))
+    @rule(
+        limit_key=st.sampled_from(["l:a", "l:b", "m:c"]),
+        cap=st.sampled_from([None, None, 0, 1, 2, 3]),
+    )
     def set_cap(self, limit_key: str, cap: int | None) -> None:
         self.both(lambda store: store.set_cap(limit_key, cap))
 
-    @rule(paused=st.sampled_from([False, False, True]))
-    def set_paused(self, paused: bool) -> None:
-        self.both(lambda store: store.set_paused(paused))
+    @rule(pick=picks, pause=st.booleans())
+    def pause_or_retire(self, pick: int, pause: bool) -> None:
+        worker = self._pick_worker(pick)
+        if pause:
+            self.both(lambda store: store.set_paused(True))
+            assert self._lease(worker, 5, solo=False) == []
+            self.both(lambda store: store.set_paused(False))
+        else:
+            self.both(lambda store: store.retire(worker.id))
 
     # What must hold after every step
 
@@ -484,12 +551,20 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def jobs_are_the_same(self) -> None:
         ours, model = (
-            {job.key: _view(job) for job in store.jobs(JobFilter(), JobId(0), 1_000).result()}
+            {job.key: job for job in store.jobs(JobFilter(), JobId(0), 1_000).result()}
             for store in (self.store, self.model)
         )
-        assert ours == model
-        for key in ours:
-            self.both(lambda store, key=key: store.attempts(key))  # type: ignore[misc]
+        assert ours.keys() == model.keys()
+        for key, job in ours.items():
+            twin = model[key]
+            assert _view(job) == _view(twin)
+            floor = self.floors.setdefault(twin.id, job.token - twin.token)
+            assert job.token == twin.token + floor
+            assert self._history(self.store, key, floor) == self._history(self.model, key, 0)
+
+    def _history(self, store: Store, key: str, floor: int) -> list[Attempt]:
+        attempts = store.attempts(key).result()
+        return [msgspec.structs.replace(x, token=x.token - floor) for x in attempts]
 
     @invariant()
     def numbers_are_the_same(self) -> None:
@@ -520,7 +595,7 @@ def _plain(job: LeasedJob) -> dict[str, object]:
 
 def _view(job: Job) -> dict[str, object]:
     """A row without what stores may name or time as they like."""
-    hidden = {"id", "updated_at"}
+    hidden = {"id", "updated_at", "token"}
     if job.state in TERMINAL:
         hidden.add("available_at")
     return {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}

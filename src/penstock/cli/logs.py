@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 import logging
-import sys
 from datetime import UTC, datetime
-from typing import TextIO
+from enum import StrEnum
 
 import msgspec
 
-from penstock.cli.text import escaped
+from penstock.cli.text import escaped, warn
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+
+class LogLevel(StrEnum):
+    """The least level of lines that are shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 _OURS = "penstock."
 
@@ -29,18 +42,14 @@ def set_up_logging(level: str, log_format: str) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-class _CurrentStderr(logging.StreamHandler[TextIO]):
+class _CurrentStderr(logging.Handler):
     """Writes to what stderr is now: a live display puts itself in front of it."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """A line that cannot be written is lost; the work is not disturbed."""
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            warn(self.format(record))
+        except Exception:  # a message that does not fit its arguments
+            self.handleError(record)
 
 
 def layer_of(logger: str) -> str:

@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from penstock.cli import init, queue
 from penstock.cli.invocation import Invocation
-from penstock.cli.logs import FORMATS, LEVELS, set_up_logging
+from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
 from penstock.cli.text import make_streams_forgiving, one_sentence, say, warn
 from penstock.errors import PenstockError, UsageError
 
@@ -22,8 +21,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-LogLevel = StrEnum("LogLevel", {name: name for name in LEVELS})
-LogFormat = StrEnum("LogFormat", {name: name for name in FORMATS})
 
 #: Global options may stand anywhere; those with True take a value.
 _GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
@@ -55,10 +52,10 @@ def _globals(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The least level of log lines.")
-    ] = LogLevel("info"),
+    ] = LogLevel.INFO,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="How log lines look, on stderr.")
-    ] = LogFormat("text"),
+    ] = LogFormat.TEXT,
     _version_wanted: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,

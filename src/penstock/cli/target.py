@@ -65,7 +65,7 @@ class Target:
 
     @contextmanager
     def opened_store(self) -> Iterator[Store]:
-        """Open the store to look at it; the app is imported only if nothing else names the store."""
+        """Open the store to look at it; the app is imported only if nothing else names it."""
         loaded = self.configured()
         url = loaded.settings.store
         if url is None:

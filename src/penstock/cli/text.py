@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does text reach a terminal without giving it orders?
 
-Keys, messages and results come from anywhere; a control character in them could clear a screen or hide a
-line. What people read is escaped here; what machines read is one JSON document on stdout.
+Keys, messages and results come from anywhere; a control character in them could clear a screen
+or hide a line. What people read is escaped here; what machines read is one JSON document on stdout.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def span(seconds: float) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str | int]]) -> list[str]:
     """Lines of a plain table; numbers stand on the right."""
-    cells = [[f"{cell:,}" if isinstance(cell, int) else escaped(cell) for cell in row] for row in rows]
+    cells = [
+        [f"{cell:,}" if isinstance(cell, int) else escaped(cell) for cell in row] for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     return [
         "  ".join(

@@ -112,6 +112,12 @@ def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Ver
     else:
         verdict = _rearm(tx, no, end, rearm)
     if verdict is Verdict.ACCEPTED:
+        jobs = sum(len(e.jobs) for e in end.effects if isinstance(e, EnqueueJobs))
+        if jobs > BATCH_JOBS_MAX:
+            raise EnqueueRefused(
+                f"Job {end.job.key!r} wants to enqueue {jobs:,} jobs with its end; at most "
+                f"{BATCH_JOBS_MAX:,} are accepted."
+            )
         for effect in end.effects:
             _apply(tx, end, effect)
     return verdict
@@ -145,11 +151,6 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
 
 def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
     if isinstance(effect, EnqueueJobs):
-        if len(effect.jobs) > BATCH_JOBS_MAX:
-            raise EnqueueRefused(
-                f"Job {end.job.key!r} wants to enqueue {len(effect.jobs):,} jobs with its end; at most "
-                f"{BATCH_JOBS_MAX:,} are accepted."
-            )
         enqueue(tx, effect.jobs)
     elif isinstance(effect, SetCursor):
         tx.run("set_cursor", effect.name, effect.value)

@@ -13,6 +13,7 @@ from penstock.errors import EnqueueRefused
 from penstock.model.job import (
     BATCH_JOBS_MAX,
     AttemptError,
+    Edge,
     EdgeKind,
     ErrorCategory,
     JobState,
@@ -75,7 +76,6 @@ def _insert_alone(tx: Transaction, job: NewJob) -> bool:
         job.plan_id,
         job.level,
         tx.now,
-        tx.token_floor,
     )
     if row is None:
         return False
@@ -117,9 +117,9 @@ def _insert(
     lanes: dict[tuple[str, str, tuple[str, ...]], int],
 ) -> dict[str, int]:
     """Insert what is new; key → id of what was."""
-    now, floor = tx.now, tx.token_floor
+    now = tx.now
     last = tx.value("last_job_id")
-    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now, floor)
+    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now)
     if created == len(jobs):
         return dict(
             zip((job.key for job in jobs), range(last + 1, last + 1 + created), strict=True)
@@ -156,7 +156,7 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
     for job, lane_id in jobs:
         child_id = created[job.key]
         pending, spoiler = 0, None
-        for edge in {edge.key: edge for edge in job.after}.values():
+        for edge in _strictest(job.after):
             if edge.key not in parents:
                 raise EnqueueRefused(
                     f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. Enqueue that "
@@ -181,6 +181,15 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
             edges = [(p, c, kind, 0 if c == child_id else is_open) for p, c, kind, is_open in edges]
     tx.run("insert_edges", as_json(edges))
     tx.run("place_children", as_json(placed))
+
+
+def _strictest(after: Sequence[Edge]) -> list[Edge]:
+    """Each parent once; of two edges to one job, `success` counts."""
+    edges: dict[str, Edge] = {}
+    for edge in after:
+        if edge.key not in edges or edge.kind is EdgeKind.SUCCESS:
+            edges[edge.key] = edge
+    return list(edges.values())
 
 
 def _place(

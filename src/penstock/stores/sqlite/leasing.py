@@ -95,8 +95,9 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     else:
         tasks = as_json(request.tasks)
         more = _unpark(tx, request, tasks) or more
-        jobs, blocked, found_more = _lease_ready(tx, request, cursor, tasks, alive[0])
+        jobs, found_more = _lease_ready(tx, request, cursor, tasks, alive[0])
         more = more or found_more
+        blocked = _name_blocked(tx, request, tasks)
     failpoints.hit("lease.in_tx")
     tx.passed.append("lease.committed")
     return LeaseBatch(
@@ -133,10 +134,10 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
 
 def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
-) -> tuple[list[LeasedJob], tuple[BlockedKey, ...], bool]:
+) -> tuple[list[LeasedJob], bool]:
     groups = _next_groups(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
     if not groups:
-        return [], (), False
+        return [], False
     per_group = max(1, LANES_PER_LEASE // len(groups))
     lanes = _decode_lanes(tx.value("ready_lanes", as_json(groups), per_group, tasks))
     keys = sorted({key for lane in lanes for key in lane.keys})
@@ -159,13 +160,14 @@ def _lease_ready(
                 parked.append((lane.id, full))
         if parked:
             tx.flush_heads()
-            tx.run("park_lanes", as_json(parked), _next_parking(tx))
+            number = _next_parking(tx)
+            rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
+            tx.run("park_lanes", as_json(rows))
             tx.touch_all(lane_id for lane_id, _ in parked)
     cursor.group = groups[-1]
-    blocked = _name_blocked(tx, room, {key for _, key in parked}) if room else ()
     by_count = len(groups) == GROUPS_PER_LEASE or len(jobs) >= request.limit
     more = by_count or bool(parked) or len(lanes) >= per_group * len(groups) > len(groups)
-    return jobs, blocked, more
+    return jobs, more
 
 
 def _next_parking(tx: Transaction) -> int:
@@ -250,8 +252,15 @@ def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[Leas
     return []
 
 
-def _name_blocked(tx: Transaction, room: _Room, keys: set[str]) -> tuple[BlockedKey, ...]:
+def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[BlockedKey, ...]:
+    """The full keys that lanes of this worker's tasks wait for, with their holders."""
+    tx.flush_heads()
+    keys = tx.array("parked_keys", tasks)
+    if not keys:
+        return ()
+    caps = _Room(tx, request, keys).caps
     return tuple(
-        BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
-        for key in sorted(keys)
+        BlockedKey(key, caps[key], tuple(tx.array("name_holders", key)))
+        for key in keys
+        if key in caps
     )

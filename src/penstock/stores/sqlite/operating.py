@@ -18,7 +18,7 @@ from penstock.stores.store import CHORE_SLICE
 
 def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
     """Cancel jobs that have not ended."""
-    cancelled = set()
+    cancelled: dict[str, int] = {}
     for key in keys:
         row = tx.row("open_job", key)
         if row is None:
@@ -32,8 +32,9 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
             free_keys(tx, [job_id] if limited else [])
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
         tx.touch(lane_id)
-        note_ended(tx, as_json([(job_id,)]))
-        cancelled.add(key)
+        cancelled[key] = job_id
+    # Dependants learn of it last: one that is cancelled in the same call is cancelled, not skipped.
+    note_ended(tx, as_json([(job_id,) for job_id in cancelled.values()]))
     return frozenset(cancelled)
 
 

@@ -57,8 +57,8 @@ select value from meta where name = ?1
 insert into meta (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
 
 -- last_job_id --
--- The highest id given to a job; purging never takes that one, so that no id is given twice.
-select coalesce(max(id), 0) from jobs
+-- The highest id ever given to a job.
+select coalesce((select seq from sqlite_sequence where name = 'jobs'), 0)
 
 -- ensure_lanes --
 -- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys], …].
@@ -73,14 +73,14 @@ from jsonb_each(?1) as wanted cross join lanes on lanes.spec = wanted.value ->> 
 
 -- insert_jobs --
 -- Accepts jobs; the first of a key wins. ?1 = [[key, lane, partition, priority, payload, row_state, due_at, plan_id,
--- level], …], ?2 = now, ?3 = token floor.
+-- level], …], ?2 = now.
 insert into jobs (
     key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
 select
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
-    value ->> 7, value ->> 8, ?3, ?2, ?2
+    value ->> 7, value ->> 8, (select cast(meta.value as integer) from meta where name = 'token_floor'), ?2, ?2
 from jsonb_each(?1) where true
 on conflict (key) do nothing
 
@@ -90,7 +90,10 @@ insert into jobs (
     key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
-select ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?11, ?10, ?10 from lanes where lanes.spec = ?2
+select
+    ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9,
+    (select cast(meta.value as integer) from meta where name = 'token_floor'), ?10, ?10
+from lanes where lanes.spec = ?2
 on conflict (key) do nothing
 returning lane_id
 
@@ -147,10 +150,9 @@ select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id
 delete from workers where no in (select no from workers where ended_at < ?1 limit 100)
 
 -- leased_by --
--- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited, key].
-select json_group_array(json_array(id, token, solo, lane_id, losses, crashes, limited, key)) from (
-    select jobs.id, jobs.token, jobs.solo, jobs.lane_id, jobs.losses, jobs.crashes, lanes.limit_keys <> '[]' as limited,
-        jobs.key
+-- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited].
+select json_group_array(json_array(id, token, solo, lane_id, losses, crashes, limited)) from (
+    select jobs.id, jobs.token, jobs.solo, jobs.lane_id, jobs.losses, jobs.crashes, lanes.limit_keys <> '[]' as limited
     from jobs join lanes on lanes.id = jobs.lane_id where jobs.row_state = 4 and jobs.worker = ?1 limit ?2
 )
 
@@ -162,9 +164,11 @@ update jobs set
 from jsonb_each(?1) as back
 where jobs.id = back.value ->> 0
 
--- count_crash --
--- A job crashed while it ran alone.
-update jobs set crashes = crashes + 1 where id = ?1
+-- end_crashed --
+-- A job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
+update jobs set
+    row_state = 7, error = ?2, crashes = ?3, finished_at = ?4, updated_at = ?4, worker = null, solo = 0
+where id = ?1 and row_state = 4
 
 -- promote_due --
 -- Makes due jobs ready; answers their lanes.
@@ -315,8 +319,8 @@ select json_group_array(limit_key) from (select limit_key from open_keys limit 6
 delete from open_keys where limit_key = ?1
 
 -- park_lanes --
--- Lanes wait for a key; ?1 = [[lane, key], …], ?2 = a number that grows.
-update lanes set parked_on = parked.value ->> 1, parked_seq = ?2
+-- Lanes wait for a key; ?1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0.
+update lanes set parked_on = parked.value ->> 1, parked_seq = parked.value ->> 2
 from jsonb_each(?1) as parked where lanes.id = parked.value ->> 0
 
 -- unpark_lanes --
@@ -325,6 +329,22 @@ update lanes set parked_on = null where id in (
     select id from lanes where parked_on = ?1 and task in (select value from jsonb_each(?2))
     order by parked_seq limit ?3
 )
+
+-- parked_keys --
+-- The keys that lanes of tasks ?1 wait for, at most 64, by skip-scan.
+with recursive found (limit_key, n) as (
+    select (
+        select parked_on from lanes where parked_on is not null
+            and task in (select value from jsonb_each(?1)) order by parked_on limit 1
+    ), 1
+    union all
+    select (
+        select parked_on from lanes where parked_on > found.limit_key
+            and task in (select value from jsonb_each(?1)) order by parked_on limit 1
+    ), n + 1
+    from found where found.limit_key is not null and n < 64
+)
+select json_group_array(limit_key) from found where limit_key is not null
 
 -- is_parked_on --
 -- Does any lane wait for this key?
@@ -508,7 +528,8 @@ from jobs join lanes on lanes.id = jobs.lane_id where jobs.key = ?1 and jobs.row
 
 -- revoke_job --
 -- Ends a lease from outside.
-update jobs set row_state = 2, worker = null, solo = 0, updated_at = ?3 where id = ?1 and token = ?2 and row_state = 4
+update jobs set row_state = case when solo then 3 else 2 end, worker = null, solo = 0, updated_at = ?3
+where id = ?1 and token = ?2 and row_state = 4
 returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
 
 -- holder_of --
@@ -572,7 +593,7 @@ returning id, lane_id, row_state
 -- A slice of jobs that ended long ago and that nobody waits for: [id, lane, row_state].
 select json_group_array(json_array(id, lane_id, row_state)) from (
     select id, lane_id, row_state from jobs
-    where row_state >= 5 and finished_at < ?1 and id < (select max(id) from jobs)
+    where row_state >= 5 and finished_at < ?1
         and not exists (select 1 from settling where settling.job_id = jobs.id)
         and not exists (
             select 1 from edges join jobs as child on child.id = edges.child_id
@@ -750,7 +771,7 @@ select key from jobs where (row_state = 4) <> (worker is not null)
 select spec from lanes where parked_on is not null
     and not exists (select 1 from held where held.limit_key = lanes.parked_on)
     and not exists (select 1 from open_keys where open_keys.limit_key = lanes.parked_on)
-    and not exists (select 1 from limits where limits.limit_key = lanes.parked_on and limits.cap = 0)
+    and parked_seq <> 0
 
 -- check_file --
 -- Is the file sound?

@@ -5,6 +5,7 @@ create table meta (
     name text primary key,
     value text not null
 ) strict, without rowid;
+insert into meta (name, value) values ('token_floor', '0');
 
 create table lanes (
     id integer primary key autoincrement,
@@ -24,7 +25,7 @@ create index lanes_oldest on lanes (head_at) where head_id is not null;
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
 
 create table jobs (
-    id integer primary key,
+    id integer primary key autoincrement,
     key text not null unique,
     lane_id integer not null,
     partition text,

@@ -36,8 +36,6 @@ class SqliteSession:
         self._tx: Transaction | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
-        floor = self._connection.execute(queries["read_meta"], ("token_floor",)).fetchall()
-        self._token_floor = int(str(floor[0][0])) if floor else 0
 
     def begin(self, *, wait: bool) -> Transaction:
         if not self._turn.take(wait=wait):
@@ -54,7 +52,6 @@ class SqliteSession:
             self._queries,
             round(self._clock.now() * MICROSECONDS),
             self._boot_clock.boot_time(),
-            self._token_floor,
         )
         return self._tx
 

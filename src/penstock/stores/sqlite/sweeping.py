@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
-from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
+from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.views import Progress
 from penstock.stores.row_state import RowState
@@ -81,17 +81,20 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
     leased = tx.array("leased_by", no, most)
     back: list[tuple[int, int, int, int]] = []
     freed: list[int] = []
-    crashed: list[tuple[int, int, int, int, str]] = []
-    for job_id, token, solo, lane_id, losses, crashes, limited, key in leased:
+    crashed: list[tuple[int, int, int, int]] = []
+    for job_id, token, solo, lane_id, losses, crashes, limited in leased:
         ran_alone = bool(solo) and (fate.expired or JobRef(job_id, token) in fate.started)
         if ran_alone and fate.same_boot:
             crashes += 1
         if ran_alone and fate.same_boot and crashes >= fate.max_crashes:
-            crashed.append((job_id, token, lane_id, crashes, key))
+            crashed.append((job_id, token, lane_id, crashes))
         else:
-            state, losses = _judge(fate, JobRef(job_id, token), bool(solo), losses)
+            ref = JobRef(job_id, token)
+            state, losses = _judge(fate, ref, bool(solo), losses)
             if ran_alone and fate.same_boot:
-                _write(tx, job_id, token, no, "crashed", _crash(crashes, fate.cause))
+                _write(tx, ref, no, "crashed", _crash(crashes, fate.cause))
+            elif fate.expired or ref in fate.started:
+                _write(tx, ref, no, "lost", _loss(fate.cause))
             back.append((job_id, int(state), losses, crashes))
             tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
             tx.touch(lane_id)
@@ -100,8 +103,13 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
     if back:
         tx.run("take_back", as_json(back), tx.now)
         tx.made_work = True
-    for job_id, token, lane_id, crashes, _ in crashed:
-        _end_crashed(tx, no, run_id, job_id, token, lane_id, _crash(crashes, fate.cause))
+    for job_id, token, lane_id, crashes in crashed:
+        error = _crash(crashes, fate.cause)
+        tx.run("end_crashed", job_id, as_json(error), crashes, tx.now)
+        _write(tx, JobRef(JobId(job_id), token), no, str(JobState.ERROR), error)
+        tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
+        tx.ended_in_run(run_id, JobState.ERROR)
+        note_ended(tx, as_json([(job_id,)]))
     free_keys(tx, freed)
     return len(leased)
 
@@ -110,7 +118,9 @@ def _judge(fate: _Fate, ref: JobRef, solo: bool, losses: int) -> tuple[RowState,
     """Where does a job go whose worker is gone?"""
     if solo or ref in fate.started:
         return RowState.SUSPECT, losses
-    if not (fate.expired and fate.same_boot):
+    if not fate.expired:
+        return RowState.READY, 0
+    if not fate.same_boot:
         return RowState.READY, losses
     losses += 1
     return (RowState.SUSPECT if losses >= LOSSES_BEFORE_SOLO else RowState.READY), losses
@@ -125,25 +135,9 @@ def _crash(crashes: int, cause: str) -> AttemptError:
     )
 
 
-def _write(
-    tx: Transaction, job_id: int, token: int, no: int, outcome: str, error: AttemptError
-) -> None:
-    tx.run("write_attempt", job_id, token, no, outcome, None, tx.now, as_json(error))
+def _loss(cause: str) -> AttemptError:
+    return AttemptError(ErrorCategory.CRASHED, "lost", f"its worker is gone: {cause}")
 
 
-def _end_crashed(
-    tx: Transaction,
-    no: int,
-    run_id: str,
-    job_id: int,
-    token: int,
-    lane_id: int,
-    error: AttemptError,
-) -> None:
-    state = int(RowState.ERROR)
-    tx.run("end_job", job_id, token, state, None, as_json(error), None, tx.now, no)
-    tx.run("count_crash", job_id)
-    _write(tx, job_id, token, no, str(JobState.ERROR), error)
-    tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
-    tx.ended_in_run(run_id, JobState.ERROR)
-    note_ended(tx, as_json([(job_id,)]))
+def _write(tx: Transaction, ref: JobRef, no: int, outcome: str, error: AttemptError) -> None:
+    tx.run("write_attempt", ref.id, ref.token, no, outcome, None, tx.now, as_json(error))

@@ -37,13 +37,11 @@ class Transaction:
         queries: dict[str, str],
         now: int,
         boot: BootTime,
-        token_floor: int,
     ) -> None:
         self._connection = connection
         self._queries = queries
         self.now = now
         self.boot = boot
-        self.token_floor = token_floor
         self.made_work = False  # somebody may have something to lease now
         self.passed: list[str] = []  # failpoints to pass once this is durable
         self._touched: set[int] = set()

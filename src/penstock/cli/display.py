@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a person see a run: live on a terminal, or as log lines elsewhere?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.cli.pace import Pace, PaceView
+from penstock.cli.text import escaped, say, span, warn
+from penstock.clock import Clock, SystemClock
+from penstock.errors import StoreError
+from penstock.model.job import JobState
+from penstock.stores.store import Store
+
+if TYPE_CHECKING:  # heavy, and only a live display needs it
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+PLAIN_SECONDS = 10.0  # between two lines about the run
+BAR_WIDTH = 40  # characters
+
+log = logging.getLogger("penstock.run")
+
+
+class PlainDisplay:
+    """A log line every ten seconds and a closing line; workers write to stderr themselves."""
+
+    pipes_workers = False
+
+    def __init__(
+        self, before: Mapping[JobState, int] | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._pace = Pace(before, self._clock.monotonic())
+        self._store: Store | None = None
+        self._next_at = 0.0
+
+    def started(self, store: Store) -> None:
+        self._store = store
+        view = self._look(store)
+        log.info("Working on %s: %d jobs to do.", store.url, view.left)
+        self._next_at = self._clock.monotonic() + PLAIN_SECONDS
+
+    def tick(self, store: Store) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_at:
+            return
+        self._next_at = now + PLAIN_SECONDS
+        view = self._look(store)
+        left = f", about {span(view.seconds_left)}" if view.seconds_left is not None else ""
+        log.info("%s; %.1f/s; %d left%s.", view.ends, view.rate, view.left, left)
+
+    def line(self, text: str) -> None:
+        warn(escaped(text))
+
+    def close(self, summary: str | None) -> None:
+        _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
+
+    def _look(self, store: Store) -> PaceView:
+        return self._pace.look(store.stats().result().states, self._clock.monotonic())
+
+
+class LiveDisplay:
+    """States, rate, bar and time left, redrawn in place; lines of workers scroll above it."""
+
+    pipes_workers = True
+
+    def __init__(
+        self,
+        before: Mapping[JobState, int] | None = None,
+        *,
+        clock: Clock | None = None,
+        console: Console | None = None,
+    ) -> None:
+        from rich.console import Console
+
+        self._clock = clock or SystemClock()
+        self._console = console or Console(stderr=True, highlight=False)
+        self._pace = Pace(before, self._clock.monotonic())
+        self._store: Store | None = None
+        self._live: Live | None = None
+
+    def started(self, store: Store) -> None:
+        from rich.live import Live
+
+        self._store = store
+        self._live = Live(
+            self._drawn(store), console=self._console, auto_refresh=False, transient=True
+        )
+        self._live.start()
+
+    def tick(self, store: Store) -> None:
+        if self._live is not None:
+            self._live.update(self._drawn(store), refresh=True)
+
+    def line(self, text: str) -> None:
+        self._console.print(escaped(text), markup=False, soft_wrap=True)
+
+    def close(self, summary: str | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+        _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
+
+    def _drawn(self, store: Store) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        states = store.stats().result().states
+        view = self._pace.look(states, self._clock.monotonic())
+        counts = Table.grid(padding=(0, 2))
+        counts.add_row(*(f"[{_COLOURS[state]}]{state.value}[/]" for state in JobState))
+        counts.add_row(*(f"{states.get(state, 0):,}" for state in JobState))
+        bar = Table.grid(padding=(0, 2))
+        total = view.ended_count + view.left
+        bar.add_row(
+            ProgressBar(total=total or 1, completed=view.ended_count, width=BAR_WIDTH),
+            f"{view.rate:,.1f}/s",
+            _time_left(view),
+        )
+        return Group(counts, bar)
+
+
+_COLOURS = {
+    JobState.WAITING: "dim",
+    JobState.QUEUED: "cyan",
+    JobState.IN_PROGRESS: "bold yellow",
+    JobState.DONE: "green",
+    JobState.SKIPPED: "blue",
+    JobState.ERROR: "red",
+    JobState.CANCELLED: "magenta",
+}
+
+
+def _time_left(view: PaceView) -> str:
+    if not view.left:
+        return "nothing left"
+    return "" if view.seconds_left is None else f"{span(view.seconds_left)} left"
+
+
+def _say_summary(pace: Pace, store: Store | None, clock: Clock, *, wanted: bool) -> None:
+    """The closing line, if there was a run at all."""
+    if store is None or not wanted:
+        return
+    try:
+        states = store.stats().result().states
+    except StoreError as error:
+        log.warning("The store cannot be read for the closing line: %s", error)
+        return
+    say(pace.look(states, clock.monotonic()).summary)

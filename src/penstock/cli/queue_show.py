@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of one job?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.text import escaped, iso_time, print_document, say
+from penstock.errors import UsageError
+from penstock.model.job import Attempt, AttemptError, Job
+
+
+def show(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The job's key.")],
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything about one job, its history included."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        job = opened.job(key).result()
+        history = opened.attempts(key).result()
+        url = opened.url
+    if job is None:
+        raise UsageError(
+            f"No job has the key {key!r} in the store {url}. Correct the key, or name another "
+            "store with --store."
+        )
+    document = document_of(job, history)
+    if as_json:
+        print_document(document)
+    else:
+        for line in lines_of(document, history):
+            say(line)
+
+
+def document_of(job: Job, history: Sequence[Attempt]) -> dict[str, object]:
+    """All fields of a job: times as ISO in UTC, payload and result as JSON values."""
+    return {
+        "key": job.key,
+        "task": job.task,
+        "state": job.state.value,
+        "group": job.group,
+        "partition": job.partition,
+        "priority": job.priority,
+        "limit_keys": list(job.limit_keys),
+        "payload": msgspec.json.decode(job.payload),
+        "result": None if job.result is None else msgspec.json.decode(job.result),
+        "error": _error_of(job.last_error),
+        "attempts": job.attempts,
+        "crashes": job.crashes,
+        "suspect": job.suspect,
+        "worker": job.worker,
+        "token": job.token,
+        "waits_for": job.pending,
+        "plan_id": job.plan_id,
+        "level": job.level,
+        "id": job.id,
+        "created_at": iso_time(job.created_at),
+        "available_at": iso_time(job.available_at),
+        "deferred_since": iso_time(job.deferred_since),
+        "started_at": iso_time(job.started_at),
+        "finished_at": iso_time(job.finished_at),
+        "updated_at": iso_time(job.updated_at),
+        "history": [
+            {
+                "token": attempt.token,
+                "worker": attempt.worker,
+                "outcome": attempt.outcome,
+                "started_at": iso_time(attempt.started_at),
+                "ended_at": iso_time(attempt.ended_at),
+                "error": _error_of(attempt.error),
+            }
+            for attempt in history
+        ],
+    }
+
+
+def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[str]:
+    """The same for people; what is empty is left out."""
+    width = max(map(len, document))
+    lines = [
+        f"{name.ljust(width)}  {_shown(name, value)}"
+        for name, value in document.items()
+        if name != "history" and (value or value == 0) and value is not False
+    ]
+    if history:
+        lines += ["", "history"]
+    for attempt in history:
+        error = "" if attempt.error is None else f"  {_error_line(attempt.error)}"
+        lines.append(
+            f"  {iso_time(attempt.ended_at)}  {escaped(attempt.outcome)}  "
+            f"by {escaped(attempt.worker)}{error}"
+        )
+    return lines
+
+
+def _shown(name: str, value: object) -> str:
+    if name in ("payload", "result"):
+        return escaped(msgspec.json.encode(value).decode())
+    if isinstance(value, dict):  # an error
+        return escaped(f"{value['category']}: {value['kind']}: {value['message']}")
+    if isinstance(value, list):
+        return escaped(", ".join(map(str, value)))
+    return escaped(str(value))
+
+
+def _error_line(error: AttemptError) -> str:
+    return escaped(f"{error.category}: {error.kind}: {error.message}")
+
+
+def _error_of(error: AttemptError | None) -> dict[str, str] | None:
+    if error is None:
+        return None
+    return {"category": error.category.value, "kind": error.kind, "message": error.message}

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a test run an app in memory, without waiting, and the same way twice?
+
+The engine is the real one; its store is in memory and its time is virtual, so that a retry in five
+minutes happens at once. `def` tasks run on the loop itself, one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+
+from penstock import wiring
+from penstock.app import Penstock
+from penstock.clock import Clock, Duration, to_seconds
+from penstock.config.settings import Settings
+from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
+from penstock.errors import ConfigError, UsageError
+from penstock.events.kinds import SchedulerEvent
+from penstock.ids import SeededIds
+from penstock.model.job import (
+    TERMINAL,
+    Attempt,
+    AttemptError,
+    Edge,
+    Job,
+    JobId,
+    JobState,
+    WorkerId,
+)
+from penstock.runtime.keeping import margin
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.threads import InlineRunner
+from penstock.runtime.worker import Stopping, Worker
+from penstock.stores.memory import MemoryStore
+from penstock.stores.store import JobFilter, JobStore
+from penstock.testing.recording_sink import RecordingSink
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+
+DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an ill provider
+LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
+PAGE = 1_000  # jobs read at once
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+class _ByKey(dict[str, V]):
+    """Values by job key; a missing one says what the job is instead."""
+
+    def __init__(self, values: Mapping[str, V], jobs: Mapping[str, Job], what: str) -> None:
+        super().__init__(values)
+        self._jobs = jobs
+        self._what = what
+
+    def __missing__(self, key: str) -> NoReturn:
+        job = self._jobs.get(key)
+        if job is None:
+            raise KeyError(f"no job has the key {key!r}")
+        error = job.last_error
+        why = "" if error is None else f": {error.kind}: {error.message}"
+        raise KeyError(f"job {key!r} has no {self._what}, it is {job.state.value}{why}")
+
+
+class _VirtualBeat:
+    """Renews the worker's lease on the loop, where time is virtual and nothing can block."""
+
+    def __init__(self, store: JobStore, clock: Clock, settings: Settings) -> None:
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = settings.runtime.lease_ttl_seconds
+        self._beat_seconds = settings.runtime.beat_seconds
+        self._worker: WorkerId | None = None
+        self._until = float("inf")
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._worker = worker
+        self._until = until_monotonic - margin(self._ttl_seconds)
+
+    def believed_until(self) -> float:
+        return self._until
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._beat_seconds)
+            sent = self._clock.monotonic()
+            if self._worker in await self._store.beat(
+                [self._worker] if self._worker else [], self._ttl_seconds
+            ):
+                self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)
+
+
+class Harness:
+    """One app with a store and a time of its own; made by `harness(app)`."""
+
+    def __init__(self, app: Penstock, seed: int, settings: Settings) -> None:
+        self.app = app
+        self.seed = seed
+        self._settings = settings
+        self._loop = VirtualLoop(seed=seed)
+        self._ids = SeededIds(seed)
+        self.clock = VirtualClock(self._loop)
+        self.store = MemoryStore(self.clock, self._ids)
+        self.sink = RecordingSink()
+
+    def __repr__(self) -> str:
+        return f"<Harness of {self.app.name!r}, seed {self.seed}, {len(self._jobs())} jobs>"
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        request: JobRequest[R],
+        key: str | None = None,
+        after: Iterable[str | Edge] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> Enqueued:
+        """Accept one job, as `app.enqueue` does."""
+        return self.app.enqueue(request, key, after, priority, delay, group)
+
+    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
+        """Accept many jobs, as `app.enqueue_many` does."""
+        return self.app.enqueue_many(requests)
+
+    def drain(self, within: Duration = DRAIN_SECONDS) -> None:
+        """Work until every job has ended, delayed ones included.
+
+        Args:
+            within: how much virtual time it may take.
+
+        Raises:
+            UsageError: work is left that nobody can do, or that does not come to an end.
+        """
+        _refuse_running_loop()
+        self._loop.run_until_complete(self._drain(to_seconds(within)))
+
+    async def _drain(self, within_seconds: float) -> None:
+        beat = _VirtualBeat(self.store, self.clock, self._settings)
+        table = SlotTable.create(wiring.slot_count(self._settings))
+        try:
+            worker = wiring.build_worker(
+                wiring.RunOptions(run_id=self._ids.new_id("run"), drain=True),
+                self.app.tasks,
+                self._settings,
+                self.store,
+                beat,
+                table,
+                clock=self.clock,
+                ids=self._ids,
+                threads=InlineRunner,
+                sinks=(self.sink,),
+            )
+            loop = asyncio.get_running_loop()
+            beating = loop.create_task(beat.run())
+            watching = loop.create_task(self._watch(worker, within_seconds))
+            try:
+                await worker.run()
+            finally:
+                beating.cancel()
+                stopped = watching.done()
+                watching.cancel()
+        finally:
+            table.close()
+        if stopped:
+            raise UsageError(watching.result())
+        if worker.left_behind:
+            raise UsageError(self._left_behind())
+
+    async def _watch(self, worker: Worker, within_seconds: float) -> str:
+        """Stop a drain that cannot end; gives the reason."""
+        deadline = self.clock.monotonic() + within_seconds
+        while True:
+            await self.clock.sleep(min(LOOK_SECONDS, within_seconds))
+            if self.clock.monotonic() >= deadline:
+                worker.stop(Stopping.NOW)
+                return (
+                    f"The drain did not end within {within_seconds:g} virtual seconds: "
+                    f"{self._unfinished()}. Give the task a timeout, or drain(within=...) more."
+                )
+            if not worker.running and self._nobody_can_start():
+                worker.stop(Stopping.NOW)
+                return (
+                    f"The drain cannot end: {self._unfinished()}, and none may start. Look for a "
+                    "limit of 0 and for a paused queue."
+                )
+
+    def _nobody_can_start(self) -> bool:
+        """Ready jobs that nobody has taken for a while: a free worker takes them at once."""
+        stats = self.store.stats().result()
+        oldest = stats.oldest_ready_seconds
+        return (
+            oldest is not None
+            and oldest >= LOOK_SECONDS
+            and stats.next_due_at is None
+            and not stats.states[JobState.IN_PROGRESS]
+        )
+
+    def _unfinished(self) -> str:
+        left = [job for job in self._jobs().values() if job.state not in TERMINAL]
+        if not left:
+            return "the last job ended just now"
+        first = left[0]
+        return (
+            f"{len(left)} job(s) are left, the first is {first.key!r} of task {first.task!r}, "
+            f"{first.state.value}"
+        )
+
+    def _left_behind(self) -> str:
+        tasks = sorted(
+            {
+                job.task
+                for job in self._jobs().values()
+                if job.state not in TERMINAL and job.task not in self.app.tasks
+            }
+        )
+        return (
+            f"Work is left that nobody can do: {self._unfinished()}. The app {self.app.name!r} "
+            f"does not define: {', '.join(map(repr, tasks))}."
+        )
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """What done jobs returned, as JSON gives it back, by key."""
+        jobs = self._jobs()
+        done = {
+            key: None if job.result is None else msgspec.json.decode(job.result)
+            for key, job in jobs.items()
+            if job.state is JobState.DONE
+        }
+        return _ByKey(done, jobs, "result")
+
+    @property
+    def states(self) -> Mapping[str, JobState]:
+        """The state of every job, by key; a state equals its text (`"done"`)."""
+        jobs = self._jobs()
+        return _ByKey({key: job.state for key, job in jobs.items()}, jobs, "state")
+
+    @property
+    def errors(self) -> Mapping[str, AttemptError]:
+        """Why jobs ended in `error`, by key."""
+        jobs = self._jobs()
+        failed = {
+            key: job.last_error
+            for key, job in jobs.items()
+            if job.state is JobState.ERROR and job.last_error is not None
+        }
+        return _ByKey(failed, jobs, "error")
+
+    @property
+    def events(self) -> list[SchedulerEvent]:
+        """What the engine said so far."""
+        return self.sink.events
+
+    def job(self, key: str) -> Job:
+        """All that is known of one job."""
+        job = self.store.job(key).result()
+        if job is None:
+            raise KeyError(f"no job has the key {key!r}")
+        return job
+
+    def attempts(self, key: str) -> list[Attempt]:
+        """The history of one job."""
+        return self.store.attempts(key).result()
+
+    def _jobs(self) -> dict[str, Job]:
+        found: dict[str, Job] = {}
+        last = JobId(0)
+        while page := self.store.jobs(JobFilter(), last, PAGE).result():
+            found.update((job.key, job) for job in page)
+            last = page[-1].id
+        return found
+
+    def close(self) -> None:
+        """End what still runs and give everything back."""
+        try:
+            self._loop.end_leftovers()
+        finally:
+            self._loop.close()
+
+
+@contextmanager
+def harness(
+    app: Penstock, seed: int = 0, settings: Mapping[str, Any] | None = None
+) -> Iterator[Harness]:
+    """Run an app in memory and in virtual time.
+
+    Neither files nor the environment are read, so that a test means the same everywhere.
+
+    Args:
+        app: the app; while the harness is open, `app.enqueue` goes to its memory as well.
+        seed: decides the order of what is ready at once; the same seed, the same run.
+        settings: tables as in penstock.toml, such as `{"limits": {"host": {"*": 1}}}`.
+    """
+    _refuse_running_loop()
+    try:
+        checked = Settings.model_validate(dict(settings or {}))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"The harness setting {where}: {first['msg']}.") from None
+    test = Harness(app, seed, checked)
+    app.close()
+    app.use_store(test.store)
+    try:
+        yield test
+    finally:
+        app.close()
+        test.close()
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "The harness has an event loop of its own and cannot be used on a running one; use it in a "
+        "plain `def` test."
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a test arm failpoints in real processes?
+
+This launcher is the only thing that arms them. It stands in front of the real entry points: it reads what
+shall happen from its own variables, arms, and goes on as the process that was meant. It is not in the
+wheel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from penstock import failpoints
+
+VARIABLE = "PENSTOCK_TEST_FAILPOINTS"
+
+
+def arm(role: str) -> None:
+    """Arm what the variable says for this role: {role: {point: {"at": n, "once": file}}}."""
+    wanted = json.loads(os.environ.get(VARIABLE, "{}")).get(role)
+    if not wanted:
+        return
+    unknown = set(wanted) - failpoints.POINTS
+    if unknown:
+        raise SystemExit(f"There are no such failpoints: {sorted(unknown)}")
+    hits = dict.fromkeys(wanted, 0)
+
+    def action(point: str) -> None:
+        rule = wanted.get(point)
+        if rule is None:
+            return
+        hits[point] += 1
+        if hits[point] < rule["at"]:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            Path(rule["once"]).unlink()  # whoever removes the file is the one that dies
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.arm(action)
+
+
+def main() -> None:
+    role = sys.argv.pop(1)
+    arm(role)
+    if role == "worker":
+        from penstock.cli import worker_process
+
+        worker_process.main()
+    elif role == "supervisor":
+        from penstock.cli import main as cli
+        from penstock.runtime import child
+
+        child.worker_command[:] = [sys.executable, "-m", "tests.faults.launcher", "worker"]
+        cli.run()
+    elif role == "producer":
+        from tests.faults import producer
+
+        producer.main()
+    else:
+        raise SystemExit(f"There is no role {role!r}.")
+
+
+if __name__ == "__main__":
+    main()
