@@ -55,8 +55,6 @@ class Penstock:
     def __repr__(self) -> str:
         return f"<Penstock {self.name!r}, {len(self.tasks)} tasks>"
 
-    # -- definitions -----------------------------------------------------------------------------------
-
     def task(
         self,
         *,
@@ -97,8 +95,8 @@ class Penstock:
             task: Task[..., Any] = Task(name or function.__name__, function, options)
             if task.name in self.tasks:
                 raise UsageError(
-                    f"The app {self.name!r} has two tasks named {task.name!r}; rename one, or give it a "
-                    "name=."
+                    f"The app {self.name!r} has two tasks named {task.name!r}; rename one, or "
+                    f"give it a name=."
                 )
             self.tasks[task.name] = task
             return task
@@ -114,12 +112,10 @@ class Penstock:
             near = get_close_matches(name, self.tasks, 1)
             hint = f"; closest: {near[0]!r}" if near else ""
             raise UnknownTask(
-                f"No task named {name!r} is registered in app {self.name!r} ({len(self.tasks)} are{hint}). "
-                "Correct the name, or define the task."
+                f"No task named {name!r} is registered in app {self.name!r} ({len(self.tasks)} "
+                f"are{hint}). Correct the name, or define the task."
             )
         return task
-
-    # -- settings and store ----------------------------------------------------------------------------
 
     def load(
         self,
@@ -160,8 +156,6 @@ class Penstock:
             if self._store is not None and self._store_pid == os.getpid():
                 self._store.close()
             self._store = None
-
-    # -- enqueueing ------------------------------------------------------------------------------------
 
     def enqueue(
         self,
@@ -218,13 +212,12 @@ class Penstock:
     ) -> NewJob:
         if not isinstance(request, JobRequest):
             raise UsageError(
-                f"enqueue takes a job, got {type(request).__name__}; write app.enqueue(task.job(...))."
+                f"enqueue takes a job, got {type(request).__name__}; write "
+                f"app.enqueue(task.job(...))."
             )
         return to_new_job(
             request.with_options(key=key, after=after, priority=priority, delay=delay, group=group)
         )
-
-    # -- running ---------------------------------------------------------------------------------------
 
     def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted."""
@@ -252,6 +245,6 @@ def _wait(reply: Reply[EnqueueReport], store: Store) -> EnqueueReport:
         return reply.result(STORE_WAIT_SECONDS)
     except TimeoutError:
         raise StoreBusy(
-            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; nothing was "
-            "changed. Try again, or find who holds it."
+            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; "
+            f"nothing was changed. Try again, or find who holds it."
         ) from None

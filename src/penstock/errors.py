@@ -115,7 +115,7 @@ class InternalError(PenstockError):
     """An invariant of Penstock is broken; this is our bug."""
 
 
-class Skip(Exception):  # noqa: N818 (a signal, not an error)
+class Skip(Exception):
     """Raise it in a task to end the job as `skipped`, with a reason."""
 
     def __init__(self, reason: str = "") -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where may a test make the engine die?
 
-Named points on the paths that must be crash-safe. They do nothing unless a test launcher arms them by
-calling `arm`; nothing in a release does, and no environment variable can.
+Named points on the paths that must be crash-safe. They do nothing unless a test launcher arms
+them by calling `arm`; nothing in a release does, and no environment variable can.
 """
 
 from __future__ import annotations

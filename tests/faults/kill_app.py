@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The app of the kill campaign: every start and end of a body leaves a line that survives a kill."""
+"""The app of the kill campaign: each start and end of a body leaves a line that stays."""
 
 from __future__ import annotations
 

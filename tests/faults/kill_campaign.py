@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill worker, supervisor, producer or all of them, again and again; then ask the oracle.
 
-The oracle: every accepted job is done, each was finalised once, no job ended in error, all invariants of
-the store hold. Attempts and crashes have their default limits; only lease times are short.
+The oracle: every accepted job is done, each was finalised once, no job ended in error, all
+invariants of the store hold. Attempts and crashes have their default limits; only lease times
+are short.
 """
 
 from __future__ import annotations
@@ -106,8 +107,6 @@ class Campaign:
         (folder / "penstock.toml").write_text(CONFIG)
         path = [str(REPOSITORY), str(REPOSITORY / "src")]
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-
-    # -- processes -------------------------------------------------------------------------------------
 
     def _launch(
         self, role: str, *args: str, failpoints: dict[str, object]
@@ -230,8 +229,6 @@ class Campaign:
         for pid in [*children_of(process.pid), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    # -- the oracle ------------------------------------------------------------------------------------
 
     def finish(self) -> Outcome:
         """Let everything come to its end, then count."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a test arm failpoints in real processes?
 
-This launcher is the only thing that arms them. It stands in front of the real entry points: it reads what
-shall happen from its own variables, arms, and goes on as the process that was meant. It is not in the
-wheel.
+This launcher is the only thing that arms them. It stands in front of the real entry points: it
+reads what shall happen from its own variables, arms, and goes on as the process that was meant.
+It is not in the wheel.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer of the kill campaign: enqueues a cycle's jobs and notes each one that was accepted."""
+"""The producer of the kill campaign: enqueues a cycle's jobs and notes each accepted one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from penstock import finished
+from penstock.model.job import Edge
 from tests.faults.kill_app import app, fan_out, limited, plain, threaded
 
 ACCEPTED = Path("accepted.log")
@@ -21,7 +22,7 @@ def main() -> None:
     for n in range(count):
         key = f"c{cycle}-{n}"
         task = tasks[n % len(tasks)]
-        after = [f"c{cycle}-{n - 1}"] if n % 7 == 6 else []
+        after: list[str | Edge] = [f"c{cycle}-{n - 1}"] if n % 7 == 6 else []
         if n % 11 == 10:
             after.append(finished(f"c{cycle}-{n - 2}"))
         delay = 0.05 if n % 13 == 12 else 0.0

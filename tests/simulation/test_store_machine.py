@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -80,6 +80,7 @@ PROFILE = settings(
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining is slow
 )
 CALLS_MAX = 50  # lease calls that may say `more` and find nothing
 CAPS = ConfiguredCaps({"l:a": 1, "l:b": 2, "m:*": 1})
@@ -319,7 +320,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert ours.more or not model.more, "work is left, and nobody is told"
         assert ours.more or not self.judge.passed_over, self.judge.passed_over
         for blocked in ours.blocked:
-            assert self.model._tables.full_key((blocked.limit_key,), CAPS) == blocked
+            full = self.model._tables.full_key((blocked.limit_key,), CAPS)
+            assert full == blocked, f"{blocked} is named, {full} is true"
         return [Lease(request.worker, job, by_key[job.key]) for job in ours.jobs]
 
     @rule(pick=picks, limit=st.integers(1, 4))

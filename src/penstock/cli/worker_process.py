@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens in a worker process, from its order to its end?
 
-Started by the supervisor, never by a person. It imports the user's app, tells the supervisor where the
-store is, works, and obeys the supervisor's socket; the end of that socket means that the supervisor died.
+Started by the supervisor, never by a person. It imports the user's app, tells the supervisor
+where the store is, works, and obeys the supervisor's socket; the end of that socket means that
+the supervisor died.
 """
 
 from __future__ import annotations

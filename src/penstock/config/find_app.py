@@ -24,8 +24,9 @@ def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     if name is None:
         if not (folder / DEFAULT_FILE).exists():
             raise AppNotFound(
-                f"No app is named and there is no {DEFAULT_FILE} in {str(folder)!r}. Name one: a file, or "
-                "module:attribute, with --app, PENSTOCK_APP or `app = ...` in penstock.toml."
+                f"No app is named and there is no {DEFAULT_FILE} in {str(folder)!r}. Name one: "
+                f"a file, or module:attribute, with --app, PENSTOCK_APP or `app = ...` in "
+                f"penstock.toml."
             )
         name = DEFAULT_FILE
     if name.endswith(".py"):
@@ -85,8 +86,8 @@ def _broken(name: str, error: BaseException) -> BaseException:
         )
     text = str(error) or "no message"
     return AppNotFound(
-        f"The app {name!r} cannot be imported: {type(error).__name__}: {text}. Run with --debug to see "
-        "where."
+        f"The app {name!r} cannot be imported: {type(error).__name__}: {text}. Run with --debug "
+        f"to see where."
     )
 
 
@@ -98,8 +99,8 @@ def _only(module: ModuleType, name: str, kind: type[T]) -> T:
     }
     if not found:
         raise AppNotFound(
-            f'The app {name!r} defines no {kind.__name__} object. Write `app = {kind.__name__}("name")` in '
-            "it."
+            f"The app {name!r} defines no {kind.__name__} object. "
+            f"Write `app = {kind.__name__}('name')` in it."
         )
     if len(found) > 1:
         names = ", ".join(sorted(attribute for attribute, _ in found.values()))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do a task's arguments become JSON, and JSON its arguments?
 
-The function's signature is turned into a struct once; msgspec checks and rebuilds. So a bad payload is
-refused when a job is accepted, with the argument and what was expected, and not when it runs.
+The function's signature is turned into a struct once; msgspec checks and rebuilds. So a bad
+payload is refused when a job is accepted, with the argument and what was expected, and not when
+it runs.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class ArgumentCodec:
         for parameter in self._parameters:
             if parameter.kind not in (_POSITIONAL, _KEYWORD):
                 raise UsageError(
-                    f"Task {task!r} has the parameter {str(parameter)!r}; a job's arguments have names, "
-                    "so write them out one by one."
+                    f"Task {task!r} has the parameter {str(parameter)!r}; a job's arguments "
+                    f"have names, so write them out one by one."
                 )
         self.names = tuple(parameter.name for parameter in self._parameters)
         self._name_set = frozenset(self.names)
@@ -63,8 +64,8 @@ class ArgumentCodec:
             hints = typing.get_type_hints(function, include_extras=True)
         except Exception as error:
             raise UsageError(
-                f"The annotations of task {self.task!r} cannot be resolved: {error}. Names that are only "
-                "imported for type checking must be imported for real."
+                f"The annotations of task {self.task!r} cannot be resolved: {error}. Names that "
+                f"are only imported for type checking must be imported for real."
             ) from None
         fields: list[Any] = []
         for parameter in self._parameters:

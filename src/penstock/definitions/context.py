@@ -31,8 +31,8 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
 
     def process(
         self,
-        msg: Any,
-        kwargs: MutableMapping[str, Any],  # noqa: ANN401 (logging's signature)
+        msg: Any,  # noqa: ANN401 (logging's signature)
+        kwargs: MutableMapping[str, Any],
     ) -> tuple[Any, MutableMapping[str, Any]]:
         extra = self.extra or {}
         return f"[{extra.get('job')}] {msg}", kwargs
@@ -83,8 +83,8 @@ class Context:
             self._enqueued = []
         if len(self._enqueued) >= BATCH_JOBS_MAX:
             raise UsageError(
-                f"A job may enqueue at most {BATCH_JOBS_MAX:,} others with its end; let some of those "
-                "enqueue the rest."
+                f"A job may enqueue at most {BATCH_JOBS_MAX:,} others with its end; let some of "
+                f"those enqueue the rest."
             )
         self._enqueued.append(job)
         return job.key

@@ -56,8 +56,8 @@ class _Limit:
         for name in self.names:
             if name not in known:
                 raise UsageError(
-                    f"The limit {dimension!r} of task {task!r} asks for the argument {name!r}, which the "
-                    f"task does not have."
+                    f"The limit {dimension!r} of task {task!r} asks for the argument {name!r}, "
+                    f"which the task does not have."
                 )
 
     def key(self, values: list[Any]) -> str:
@@ -67,7 +67,8 @@ class _Limit:
             value = self._function(*values)
         except Exception as error:
             raise PayloadError(
-                f"The limit {self.dimension!r} of task {self._task!r} cannot be evaluated: {error!r}."
+                f"The limit {self.dimension!r} of task {self._task!r} cannot be evaluated: "
+                f"{error!r}."
             ) from error
         if not isinstance(value, str):
             raise PayloadError(

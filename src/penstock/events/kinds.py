@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which events exist, and what do they carry?
 
-Scheduler events and (later) request events are separate streams. An event is a plain immutable value
-built from what is at hand; the durable record of a job is its history in the store.
+Scheduler events and (later) request events are separate streams. An event is a plain immutable
+value built from what is at hand; the durable record of a job is its history in the store.
 """
 
 from __future__ import annotations

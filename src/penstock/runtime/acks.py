@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do ends reach the store, and what if it cannot take them now?
 
-Ends are collected while one flush is on its way and leave together in the next: the group commit of the
-loop's side. A store that is busy or full is asked again while the lease lives. Nothing is dropped in
-silence.
+Ends are collected while one flush is on its way and leave together in the next: the group commit
+of the loop's side. A store that is busy or full is asked again while the lease lives. Nothing is
+dropped in silence.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from penstock.clock import Clock
@@ -107,7 +108,7 @@ class AckBuffer:
         # An end whose effects are refused must not take its neighbours with it.
         for end in ends:
             if end.effects:
-                calls.append(([end], lambda end=end: store.ack(worker, [end])))  # type: ignore[misc]
+                calls.append(([end], partial(store.ack, worker, [end])))
         if failures:
             calls.append((failures, lambda: store.fail_and_retry(worker, failures)))
         first = [(group, call, call()) for group, call in calls]  # together in one transaction

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How is one job run, and how does its end become a value?
 
-Running and judging are apart: `Attempt` is what runs; `judge` turns what the body did into a `JobEnd`, a
-`JobFailure`, or a release. Nothing here talks to a store.
+Running and judging are apart: `Attempt` is what runs; `judge` turns what the body did into a
+`JobEnd`, a `JobFailure`, or a release. Nothing here talks to a store.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ RATE_HALF_LIFE_SECONDS = 0.5
 
 
 class WindowSize:
-    """Keeps the recent rate of ends and says how many jobs to lease next. Pure; `now` is handed in."""
+    """Keeps the recent rate of ends and says how many jobs to lease next. Pure."""
 
     def __init__(self, now_monotonic: float) -> None:
         self._rate = 0.0  # ends per second

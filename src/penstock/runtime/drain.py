@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When is nothing left to do?
 
-A draining worker ends when no job is left: delayed ones and those that others hold are waited for. Jobs
-of tasks that nobody alive knows cannot be waited for; they are named instead.
+A draining worker ends when no job is left: delayed ones and those that others hold are waited
+for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Drain:
     def _tell_left(self, unknown: dict[str, int], stuck: int) -> None:
         for task, count in sorted(unknown.items()):
             log.warning(
-                "%d job(s) of task %r are left: this app does not define it, and no other worker does.",
+                "%d job(s) of task %r are left: this app does not define it, and no other "
+                "worker does.",
                 count,
                 task,
             )

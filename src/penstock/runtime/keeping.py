@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a worker's lease stay alive, and how long may the worker believe in it?
 
-Renewal happens outside of the event loop: by the supervisor where there is one, else by a thread. The
-belief is conservative: the moment the renewal was *sent*, plus the time to live, less a margin.
+Renewal happens outside of the event loop: by the supervisor where there is one, else by a
+thread. The belief is conservative: the moment the renewal was *sent*, plus the time to live,
+less a margin.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class LoopWatch:
             self._warned_for = turn
             culprit = self._name_of(asyncio.current_task(self._loop))
             log.warning(
-                "The event loop has been blocked for %.1f s by %s. Use `await`, or make it a `def` task, "
-                "which runs in a thread.",
+                "The event loop has been blocked for %.1f s by %s. Use `await`, or make it a "
+                "`def` task, which runs in a thread.",
                 stalled,
                 culprit,
             )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which leased job starts next?
 
-The provisional order: groups take turns, inside a group by priority and then first come. The fair queue
-and task admission will stand in this place; nothing else knows how the order is made.
+The provisional order: groups take turns, inside a group by priority and then first come. The
+fair queue and task admission will stand in this place; nothing else knows how the order is made.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """What does a worker run right now, as another process can read it, even after its death?
 
 A piece of shared memory: a header and one record per slot. The worker writes the records, the
-supervisor the lease deadline. A record's job id is written last and cleared first, so that a record with
-a job id is whole. Monotonic time is the same for all processes of a machine.
+supervisor the lease deadline. A record's job id is written last and cleared first, so that a
+record with a job id is whole. Monotonic time is the same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -69,8 +69,6 @@ class SlotTable:
         slots = os.fstat(fd).st_size - _HEADER.size
         return cls(os.dup(fd), slots // _RECORD.size, fresh=False)
 
-    # -- the worker writes -----------------------------------------------------------------------------
-
     def set_worker(self, worker: WorkerId) -> None:
         self._map[16 : 16 + WORKER_ID_BYTES] = worker.encode().ljust(WORKER_ID_BYTES, b"\0")
 
@@ -86,12 +84,8 @@ class SlotTable:
         """The event loop is alive."""
         _LEASE.pack_into(self._map, _TURN_OFFSET, now_monotonic)
 
-    # -- the supervisor (or the beat thread) writes ----------------------------------------------------
-
     def set_lease_until(self, until_monotonic: float) -> None:
         _LEASE.pack_into(self._map, _LEASE_OFFSET, until_monotonic)
-
-    # -- anybody reads ---------------------------------------------------------------------------------
 
     def lease_until(self) -> float:
         (until,) = _LEASE.unpack_from(self._map, _LEASE_OFFSET)

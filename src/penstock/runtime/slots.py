@@ -134,7 +134,12 @@ class Slots:
 
         self._threads.submit(body, lambda value, error: self._finish(attempt, value, error))
 
-    def _finish(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
+    def _finish(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (whatever the body returned)
+        error: BaseException | None,
+    ) -> None:
         """The body has ended, in whatever way."""
         self._vacate(attempt)
         if attempt.ended:
@@ -180,8 +185,8 @@ class Slots:
 
     def _abandon(self, attempt: Attempt) -> None:
         log.error(
-            "Job %r of task %r runs past its time limit and does not stop; it is given up and keeps its "
-            "slot until it ends.",
+            "Job %r of task %r runs past its time limit and does not stop; it is given up and "
+            "keeps its slot until it ends.",
             attempt.job.key,
             attempt.job.task,
         )

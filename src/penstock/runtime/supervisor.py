@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who watches the workers?
 
-A small process that imports no user code. It starts workers, renews their leases, buries the dead, runs
-suspects alone in a fresh worker, and turns signals into an orderly end.
+A small process that imports no user code. It starts workers, renews their leases, buries the
+dead, runs suspects alone in a fresh worker, and turns signals into an orderly end.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ class Supervisor:
         self._left_behind = 0
         self._tick_at = 0.0
         self._suspects = 0
-
-    # -- life ------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -151,8 +149,6 @@ class Supervisor:
         """Why the run could not go on."""
         return self._failed
 
-    # -- one turn --------------------------------------------------------------------------------------
-
     def _turn(self) -> None:
         now = self._clock.monotonic()
         timeout = max(min([self._tick_at, *self._restart_at]) - now, 0.0)
@@ -196,7 +192,7 @@ class Supervisor:
             self._failed = child.failed
             self._tell_all(messages.Abort())
 
-    def _pass_on(self, child: Child, source: Any) -> None:  # noqa: ANN401 (a selector's file object)
+    def _pass_on(self, child: Child, source: Any) -> None:  # noqa: ANN401 (a file object)
         data = source.read1(65536)
         if not data:
             self._selector.unregister(source)
@@ -245,8 +241,6 @@ class Supervisor:
             record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
             for record in snapshot.running
         )
-
-    # -- children --------------------------------------------------------------------------------------
 
     def _start(self, *, solo: bool) -> None:
         child = Child(
@@ -341,8 +335,6 @@ class Supervisor:
         if self._may_start():
             for _ in due:
                 self._start(solo=False)
-
-    # -- stopping --------------------------------------------------------------------------------------
 
     def _stop(self, number: int) -> None:
         """First signal: orderly; second: at once."""

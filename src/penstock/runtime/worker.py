@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is one worker made of?
 
-It leases, fills slots, acknowledges, and repeats; everything it does is caused by an event: an answer of
-the store, an end, a new job, a deadline, a command. There is no fixed sleep.
+It leases, fills slots, acknowledges, and repeats; everything it does is caused by an event: an
+answer of the store, an end, a new job, a deadline, a command. There is no fixed sleep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
-from penstock.model.job import JobState, LeasedJob, WorkerId
+from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import (
     Caps,
     JobEnd,
@@ -159,8 +159,8 @@ class Worker:
 
     def __repr__(self) -> str:
         return (
-            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._ready)} waiting, "
-            f"{self._acks.pending} to acknowledge>"
+            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._ready)} "
+            f"waiting, {self._acks.pending} to acknowledge>"
         )
 
     @property
@@ -183,8 +183,6 @@ class Worker:
             if aio_task is not None and attempt.aio_task is aio_task:
                 return f"job {attempt.job.key!r} of task {attempt.job.task!r}"
         return "a task that was started by other code"
-
-    # -- life ------------------------------------------------------------------------------------------
 
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
@@ -278,7 +276,8 @@ class Worker:
     async def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
         log.error(
-            "The lease of worker %s could not be renewed in time; its jobs are given up and it starts anew.",
+            "The lease of worker %s could not be renewed in time; its jobs are given up and it "
+            "starts anew.",
             self.worker_id,
         )
         self._ready.clear()
@@ -290,8 +289,6 @@ class Worker:
             log.warning("The store cannot be reached: %s", error)
         except PenstockError as error:
             self._failure = error
-
-    # -- one turn --------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
@@ -428,8 +425,6 @@ class Worker:
     def _give_back(self) -> None:
         for job in self._ready.clear():
             self._acks.add(JobRef(job.id, job.token))
-
-    # -- ends ------------------------------------------------------------------------------------------
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None

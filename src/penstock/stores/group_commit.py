@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do many callers share one transaction?
 
-One writer owns the write connection. Callers put operations into its inbox; it takes its turn at the
-database, begins, claims what waits (urgent ones first), runs it, commits, and only then answers. An
-operation that was not claimed can be withdrawn, so that a caller's time-out before the claim is
-certain: nothing happened.
+One writer owns the write connection. Callers put operations into its inbox; it takes its turn at
+the database, begins, claims what waits (urgent ones first), runs it, commits, and only then
+answers. An operation that was not claimed can be withdrawn, so that a caller's time-out before
+the claim is certain: nothing happened.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class GroupCommit(Generic[Tx]):
         return value, None
 
     def _after_failure(self, batch: list[_Operation[Tx]], error: BaseException) -> None:
-        """The whole transaction is undone. Find out whose fault it was; the others shall not suffer."""
+        """The whole transaction is undone: find the culprit; the others shall not suffer."""
         if isinstance(error, StoreFailed):
             self._failed = error
         if isinstance(error, StoreError) or len(batch) == 1:

@@ -81,8 +81,8 @@ class Reply(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """Block this thread until the answer is there.
 
-        A time-out raises TimeoutError only if the work could be withdrawn, so that it is certain that
-        nothing happened; work that has begun is waited for.
+        A time-out raises TimeoutError only if the work could be withdrawn, so that it is certain
+        that nothing happened; work that has begun is waited for.
         """
         if not self._done and self._help is not None:
             self._help()

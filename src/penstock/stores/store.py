@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must any store do?
 
-Small protocols over one writer. Every call takes a batch, is one transaction (or a bounded slice of a
-long operation), and answers with a `Reply` when it is durable. docs/design/seam.md tells the whole.
+Small protocols over one writer. Every call takes a batch, is one transaction (or a bounded slice
+of a long operation), and answers with a `Reply` when it is durable. docs/design/seam.md tells
+the whole.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class JobStore(Protocol):
         """Accept jobs, all or nothing, idempotent by key.
 
         The first job of a key wins, in the store and inside the batch. Refused as a whole with
-        EnqueueRefused: an edge to a key that neither exists nor stands earlier in the batch, an edge
-        to itself, more than BATCH_JOBS_MAX jobs. Edges of a job that exists already are ignored.
-        A dependency that has ended already counts as such: a `success` edge to a job that ended
-        otherwise makes the new job `skipped`.
+        EnqueueRefused: an edge to a key that neither exists nor stands earlier in the batch, an
+        edge to itself, more than BATCH_JOBS_MAX jobs. Edges of a job that exists already are
+        ignored. A dependency that has ended already counts as such: a `success` edge to a job
+        that ended otherwise makes the new job `skipped`.
         """
         ...
 
@@ -72,8 +73,8 @@ class JobStore(Protocol):
     def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
         """End jobs, each under its token, with their effects; one verdict for each.
 
-        An end whose effects cannot be applied (an edge to an unknown key) is not applied at all: the
-        call is refused with EnqueueRefused and nothing of the *call* is written.
+        An end whose effects cannot be applied (an edge to an unknown key) is not applied at all:
+        the call is refused with EnqueueRefused and nothing of the *call* is written.
         """
         ...
 
@@ -96,8 +97,8 @@ class JobStore(Protocol):
     ) -> Reply[Progress]:
         """End a worker whose death was seen: unstarted jobs are ready again, started ones suspect.
 
-        A started job that ran alone is charged a crash; with `max_crashes` of them it ends in `error`,
-        category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
+        A started job that ran alone is charged a crash; with `max_crashes` of them it ends in
+        `error`, category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
         """
         ...
 
@@ -143,7 +144,7 @@ class JobStore(Protocol):
     def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]: ...
 
     def check(self) -> Reply[list[str]]:
-        """Every broken invariant of seam.md, as sentences. Scans everything: for tests and doctor."""
+        """Every broken invariant of seam.md, as sentences. Scans everything: for tests."""
         ...
 
 

@@ -111,8 +111,6 @@ class Harness:
     def __repr__(self) -> str:
         return f"<Harness of {self.app.name!r}, seed {self.seed}, {len(self._jobs())} jobs>"
 
-    # -- doing -----------------------------------------------------------------------------------
-
     def enqueue(
         self,
         request: JobRequest[R],
@@ -224,8 +222,6 @@ class Harness:
             f"Work is left that nobody can do: {self._unfinished()}. The app {self.app.name!r} "
             f"does not define: {', '.join(map(repr, tasks))}."
         )
-
-    # -- looking ---------------------------------------------------------------------------------
 
     @property
     def results(self) -> Mapping[str, Any]:

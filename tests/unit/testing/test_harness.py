@@ -181,8 +181,8 @@ def test_drain_names_work_that_nobody_can_do() -> None:
 def test_drain_says_that_nothing_may_start() -> None:
     app = make_app()
     with harness(app) as t:
-        t.store.set_paused(True)
-        t.enqueue(app.tasks["double"].job(number=1), key="held")
+        t.store.set_cap("host:example.org", 0)
+        t.enqueue(app.tasks["visiting"].job(host="example.org"), key="held")
 
         with pytest.raises(UsageError, match="cannot end: 1 job.*paused"):
             t.drain()

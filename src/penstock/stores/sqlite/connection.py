@@ -53,11 +53,12 @@ def open_connection(path: Path, *, durability: str, read_only: bool = False) -> 
 
 
 def prepare_file(path: Path) -> None:
-    """Make the file, private to its owner, if it is missing; refuse places a store cannot live in."""
+    """Make the file, private to its owner, if it is missing; refuse unfit places."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     if version < SQLITE_MIN:
         raise StoreUnsupported(
-            f"SQLite {apsw.sqlite_lib_version()} can corrupt a shared database; install apsw >= 3.53."
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a shared database; install apsw >= "
+            f"3.53."
         )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,8 +66,8 @@ def prepare_file(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except PermissionError as error:
         raise StoreReadOnly(
-            f"Cannot write the store {str(path)!r}: {error.strerror}. Give this user write access to "
-            "the file and its folder, or name another place with --store."
+            f"Cannot write the store {str(path)!r}: {error.strerror}. Give this user write "
+            f"access to the file and its folder, or name another place with --store."
         ) from None
     except OSError as error:
         if error.errno == 30:  # a read-only file system
@@ -75,7 +76,8 @@ def prepare_file(path: Path) -> None:
                 "place with --store."
             ) from None
         raise StoreError(
-            f"Cannot open the store {str(path)!r}: {error.strerror}. Name another place with --store."
+            f"Cannot open the store {str(path)!r}: {error.strerror}. Name another place with "
+            f"--store."
         ) from None
     os.close(descriptor)
 
@@ -84,8 +86,8 @@ def _refuse_network(path: Path) -> None:
     kind = file_system_of(path.parent.resolve())
     if kind.startswith(NETWORK_FILE_SYSTEMS):
         raise StoreUnsupported(
-            f"The store {str(path)!r} is on a network file system ({kind}), where SQLite can lose data. "
-            "Name a local place with --store, or use PostgreSQL."
+            f"The store {str(path)!r} is on a network file system ({kind}), where SQLite can "
+            f"lose data. Name a local place with --store, or use PostgreSQL."
         )
 
 
@@ -127,17 +129,17 @@ def _mapped(error: apsw.Error, path: Path, doing: str) -> StoreError:
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError):
         return StoreReadOnly(
-            f"Cannot write the store {name}: {error}. Give this user write access to the file and its "
-            "folder, or name another place with --store."
+            f"Cannot write the store {name}: {error}. Give this user write access to the file "
+            f"and its folder, or name another place with --store."
         )
     if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.FormatError):
         return StoreCorrupt(
-            f"The store {name} is not a sound database ({error}). Restore a backup, or name another "
-            "place with --store; nothing was changed."
+            f"The store {name} is not a sound database ({error}). Restore a backup, or name "
+            f"another place with --store; nothing was changed."
         )
     if isinstance(error, apsw.IOError):
         return StoreFailed(
-            f"I/O error while {doing} ({name}): {error}. The last change may or may not be there; check "
-            "the disk and start again."
+            f"I/O error while {doing} ({name}): {error}. The last change may or may not be "
+            f"there; check the disk and start again."
         )
     return StoreError(f"SQLite refused while {doing} ({name}): {error}.")

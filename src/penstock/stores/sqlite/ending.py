@@ -60,7 +60,7 @@ def _columns(end: JobEnd) -> tuple[object, ...]:
 
 
 def _end_many(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) -> list[Verdict]:
-    """End many jobs in a few statements; one by one only where some of them is not ours any more."""
+    """End many jobs in a few statements; one by one only where one is not ours any more."""
     rows = as_json([_columns(end) for end in ends])
     tx.run("savepoint_ends")
     changed = tx.run("end_jobs", rows, no)

@@ -145,7 +145,7 @@ def _row(
 
 
 def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str, int]) -> None:
-    """Resolve the edges of new jobs; in the order of the batch, so that a skip goes down a chain."""
+    """Resolve the edges of new jobs, in their order, so that a skip goes down a chain."""
     wanted = {edge.key for job, _ in jobs for edge in job.after}
     parents = {
         key: (id_, state) for key, id_, state in tx.array("jobs_by_key", as_json(list(wanted)))
@@ -159,14 +159,14 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
         for edge in _strictest(job.after):
             if edge.key not in parents:
                 raise EnqueueRefused(
-                    f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. Enqueue that "
-                    "one first, or correct the key."
+                    f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. "
+                    f"Enqueue that one first, or correct the key."
                 )
             parent_id, row_state = parents[edge.key]
             if parent_id >= child_id:
                 raise EnqueueRefused(
-                    f"Job {job.key!r} shall run after {edge.key!r}, which is itself or comes later in the "
-                    "batch. Put what comes first in front."
+                    f"Job {job.key!r} shall run after {edge.key!r}, which is itself or comes "
+                    f"later in the batch. Put what comes first in front."
                 )
             state = states.get(parent_id, RowState(row_state))
             if state < RowState.DONE:

@@ -80,7 +80,8 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     alive = tx.alive(request.worker)
     if alive is None:
         raise LeaseLost(
-            f"Worker {request.worker!r} is not alive any more: its lease ended. It must register anew."
+            f"Worker {request.worker!r} is not alive any more: its lease ended. It must "
+            f"register anew."
         )
     more = settle(tx) or more
     more = _promote(tx) or more

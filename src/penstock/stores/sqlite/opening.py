@@ -29,8 +29,8 @@ def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) ->
                 version = schema_version(path, connection, queries)
                 if version > len(steps):
                     raise SchemaTooNew(
-                        f"The store {str(path)!r} has schema {version}, made by a newer Penstock; this "
-                        f"one knows {len(steps)}. Upgrade Penstock to use it."
+                        f"The store {str(path)!r} has schema {version}, made by a newer "
+                        f"Penstock; this one knows {len(steps)}. Upgrade Penstock to use it."
                     )
                 for step in steps[version:]:
                     connection.execute(step.script).fetchall()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who learns that a job has ended, and what follows for them?
 
-An ended job with dependants stands in `settling` until all of them are told. Each transaction tells a
-bounded number; what is left is durable, and the next transaction of anybody goes on.
+An ended job with dependants stands in `settling` until all of them are told. Each transaction
+tells a bounded number; what is left is durable, and the next transaction of anybody goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.stores.store import SETTLE_SLICE
 
 
 def note_ended(tx: Transaction, ids_json: str) -> None:
-    """Jobs have ended; `ids_json` = [[id, …], …]. Tell those who wait for them, as far as it goes."""
+    """Jobs have ended; `ids_json` = [[id, …], …]. Tell those who wait for them."""
     waiting = tx.array("with_dependants", ids_json)
     if waiting:
         tx.run("settle_later", as_json(waiting))

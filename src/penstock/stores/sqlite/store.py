@@ -91,11 +91,10 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"<SqliteStore {self._path}>"
 
-    # -- jobs ------------------------------------------------------------------------------------------
-
     def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
         failpoints.hit("enqueue.begin")
-        # Only edges and the size of a batch can be refused, and the size before anything is written.
+        # Only edges and the size of a batch can be refused, and the size before anything is
+        # written.
         atomic = any(job.after for job in jobs)
         return self._writer.submit(lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic)
 
@@ -169,8 +168,6 @@ class SqliteStore:
     def check(self) -> Reply[list[str]]:
         return self._read(self._reader.check)
 
-    # -- manifests, limits, status ---------------------------------------------------------------------
-
     def manifests(self, dataset: str) -> Reply[list[Manifest]]:
         return self._read(lambda: self._reader.manifests("committed_manifests", dataset))
 
@@ -194,8 +191,6 @@ class SqliteStore:
 
     def set_paused(self, paused: bool) -> Reply[None]:
         return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
-
-    # -- life ------------------------------------------------------------------------------------------
 
     async def wait_for_work(self, timeout: float | None) -> None:
         """Return when there may be something new to lease: our own doing, or another process's."""

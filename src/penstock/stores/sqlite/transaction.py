@@ -50,8 +50,6 @@ class Transaction:
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
 
-    # -- statements ------------------------------------------------------------------------------------
-
     def run(self, query: str, *parameters: object) -> int:
         """Execute a named statement; how many rows it changed."""
         before = self._connection.total_changes()
@@ -71,8 +69,6 @@ class Transaction:
     def array(self, query: str, *parameters: object) -> list[Any]:
         """The one JSON column of a query that answers with one."""
         return _decode(self.value(query, *parameters))  # type: ignore[no-any-return]
-
-    # -- consequences ----------------------------------------------------------------------------------
 
     def touch(self, lane_id: int) -> None:
         """A job of this lane became ready, or stopped being it."""
@@ -138,8 +134,6 @@ class Transaction:
         self.flush_heads()
         self.flush_counts()
 
-    # -- savepoints ------------------------------------------------------------------------------------
-
     def mark(self) -> tuple[Any, ...]:
         """A copy of the consequences so far, for an operation that may be refused."""
         return (
@@ -156,8 +150,6 @@ class Transaction:
             mark
         )
         self._alive.clear()
-
-    # -- workers ---------------------------------------------------------------------------------------
 
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:
         """Number and run of a worker whose lease has not expired; None otherwise."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn is it to write?
 
-SQLite lets waiting writers poll, so that some starve. A lock of the kernel beside the database hands the
-turn on in the order of arrival. It is a courtesy, not the safety: that is SQLite's own lock.
+SQLite lets waiting writers poll, so that some starve. A lock of the kernel beside the database
+hands the turn on in the order of arrival. It is a courtesy, not the safety: that is SQLite's own
+lock.
 """
 
 from __future__ import annotations
