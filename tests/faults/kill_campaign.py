@@ -132,9 +132,11 @@ class Campaign:
         """Enqueue a cycle's jobs; if the producer dies, another one repeats the same calls."""
         failpoints = self._armed("producer", point, self.random.randint(1, 20)) if point else {}
         args = (str(self.outcome.cycles), str(self.jobs_per_cycle))
-        if self._launch("producer", *args, failpoints=failpoints).wait(60) == -signal.SIGKILL:
+        code = self._launch("producer", *args, failpoints=failpoints).wait(60)
+        if code == -signal.SIGKILL:
             self._count_kill("producer")
-        if self._launch("producer", *args, failpoints={}).wait(60):
+            code = self._launch("producer", *args, failpoints={}).wait(60)
+        if code:
             self.outcome.broken.append("a producer failed without being killed")
 
     def _count_kill(self, target: str) -> None:

@@ -83,6 +83,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except (KeyboardInterrupt, typer.Abort):
         warn("Interrupted.")
         return EXIT_INTERRUPTED
+    except SystemExit:
+        return 0  # how typer ends when the reader of its help has left
     except Exception as error:
         if debug and not isinstance(error, _TYPER_USAGE_ERROR):
             import traceback

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How are many jobs accepted from a file, with the bad lines told and the good ones kept?
 
-Streaming: a batch is one transaction. A batch that the store refuses is tried again line by line,
-so that only the line to blame is lost. Keys make a second import of the same file go on where the
+Streaming: a batch is one transaction. A batch that the store refuses is halved and tried again,
+until only the line to blame is lost. Keys make a second import of the same file go on where the
 first one stopped.
 """
 
@@ -134,22 +134,25 @@ class Importer:
             self._settle()  # nothing behind a bad line may be accepted
 
     def _settle(self) -> None:
-        """Wait for the batch that was sent; a refused one goes line by line."""
+        """Wait for the batch that was sent."""
         batch, self._sent = self._sent, None
-        if batch is None or batch.reply is None:
-            return
-        try:
-            self._count(_wait(batch.reply, self._store), len(batch.jobs))
-        except EnqueueRefused:
-            for job, number in zip(batch.jobs, batch.lines, strict=True):
-                try:
-                    self._count(_wait(self._store.enqueue([job]), self._store), 1)
-                except EnqueueRefused as error:
-                    self._bad(number, error)
+        if batch is not None and batch.reply is not None:
+            self._accept(batch.jobs, batch.lines, batch.reply)
 
-    def _count(self, report: EnqueueReport, lines: int) -> None:
+    def _accept(self, jobs: list[NewJob], lines: list[int], reply: Reply[EnqueueReport]) -> None:
+        """Count what was accepted; what was refused is halved until one line is to blame."""
+        try:
+            report = _wait(reply, self._store)
+        except EnqueueRefused as error:
+            if len(jobs) == 1:
+                self._bad(lines[0], error)
+                return
+            middle = len(jobs) // 2
+            for half in (slice(middle), slice(middle, None)):
+                self._accept(jobs[half], lines[half], self._store.enqueue(jobs[half]))
+            return
         self.tally.new += len(report.created)
-        self.tally.known += lines - len(report.created)
+        self.tally.known += len(jobs) - len(report.created)
 
     def _bad(self, number: int, error: UsageError) -> None:
         self.tally.note_bad(number, str(error))

@@ -184,7 +184,7 @@ def test_drain_says_that_nothing_may_start() -> None:
         t.store.set_cap("host:example.org", 0)
         t.enqueue(app.tasks["visiting"].job(host="example.org"), key="held")
 
-        with pytest.raises(UsageError, match="cannot end: 1 job.*paused"):
+        with pytest.raises(UsageError, match=r"cannot end: 1 job.*paused"):
             t.drain()
 
 

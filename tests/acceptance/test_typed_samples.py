@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does what a user writes pass a strict type checker, and does what is wrong not?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.samples import testing_a_pipeline
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = sorted((ROOT / "tests/samples").glob("[a-z]*.py"))
+
+#: Each line must be refused, with this in the message.
+MISTAKES = {
+    "fetch.job(doi=5)": 'Argument "doi"',
+    "fetch.job()": 'Missing positional argument "doi"',
+    'fetch.job(isbn="x")': 'Unexpected keyword argument "isbn"',
+    'app.enqueue("x")': 'Argument 1 to "enqueue"',
+    'app.enqueue(fetch.job(doi="x"), delay="soon")': 'Argument "delay"',
+}
+
+
+def mypy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    options = ["--strict", "--no-error-summary", "--hide-error-context"]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> None:
+    mistakes = tmp_path / "mistakes.py"
+    lines = ["from tests.samples.first_pipeline import app, fetch", *MISTAKES]
+    mistakes.write_text("\n".join(lines) + "\n")
+
+    checked = mypy(*map(str, SAMPLES), str(mistakes))
+
+    found = dict(enumerate(lines, start=1))
+    told = checked.stdout.splitlines()
+    assert len(SAMPLES) >= 3
+    assert [line for line in told if "mistakes.py" not in line] == [], checked.stdout
+    for number, line in found.items():
+        if number > 1:
+            about = [text for text in told if f"mistakes.py:{number}: error" in text]
+            assert about, f"{line!r} was not refused"
+            assert MISTAKES[line] in about[0]
+
+
+def test_the_sample_tests_pass() -> None:
+    testing_a_pipeline.test_a_known_doi_has_a_title()
+    testing_a_pipeline.test_a_bad_argument_is_refused_when_it_is_enqueued()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command and snippet of README and docs is run as a reader would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted(
+    path for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")] if path.exists()
+)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return FENCE.findall(page.read_text())
+
+
+def run(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        shell=isinstance(command, str),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_the_snippets_of_a_page_work_in_their_order(page: Path, tmp_path: Path) -> None:
+    for language, text in blocks(page):
+        if language == "python":
+            name = re.match(r"# (\w+\.py)\n", text)
+            assert name, f"a Python snippet of {page.name} names no file in its first line"
+            (tmp_path / name[1]).write_text(text)
+            if name[1].startswith("test_"):
+                done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name[1]], tmp_path)
+            else:
+                done = run([sys.executable, "-c", f"import {name[1][:-3]}"], tmp_path)
+            assert done.returncode == 0, done.stdout + done.stderr
+        elif language == "sh":
+            for command in text.strip().splitlines():
+                if command.startswith("make "):
+                    check_target(command)
+                    continue
+                done = run(command, tmp_path)
+                assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        elif language == "toml":
+            tomllib.loads(text)
+            (tmp_path / "penstock.toml").write_text(text)
+            done = run("penstock queue stats --json", tmp_path)
+            assert done.returncode == 0, done.stderr
+        else:
+            assert language in {"text", ""}, f"an unknown kind of snippet in {page.name}: {language}"
+
+
+def check_target(command: str) -> None:
+    """The two commands of the frame are run by CI itself; here their targets must exist."""
+    target = command.split()[1]
+    assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_first_pipeline_of_the_readme_has_at_most_fifteen_lines() -> None:
+    first = next(text for language, text in blocks(REPOSITORY / "README.md") if language == "python")
+
+    assert len([line for line in first.splitlines() if line.strip()]) <= 15

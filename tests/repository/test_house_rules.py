@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reviewer's two minutes, as tests: rules that a grep can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "src/penstock"
+FILES = sorted(SOURCE.rglob("*.py"))
+FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "yaml", "jsonpickle", "dill", "cloudpickle"}
+SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE [a-z]+ SET|DELETE FROM)\b", re.IGNORECASE)
+
+
+def test_no_sql_stands_in_python_files() -> None:
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if SQL.search(node.value) and "\n" not in node.value and node.value.islower():
+                    found.append(f"{path.name}: {node.value}")
+
+    assert found == []
+
+
+def test_deciding_and_noun_packages_neither_wait_nor_log() -> None:
+    pattern = re.compile(r"^\s*(async def|await )|^import logging", re.MULTILINE)
+
+    found = [
+        path.name
+        for package in ("model", "retry")
+        for path in (SOURCE / package).rglob("*.py")
+        if pattern.search(path.read_text())
+    ]
+
+    assert found == []
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    names = {path.stem for path in FILES}
+
+    assert not names & {"utils", "helpers", "common", "misc", "base"}
+
+
+def test_nothing_from_a_store_can_become_code() -> None:
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = [node.func.id] if node.func.id in {"eval", "exec"} else []
+            found += [
+                f"{path.name}: {name}"
+                for name in names
+                if name.partition(".")[0] in FORBIDDEN_IMPORTS | {"eval", "exec"}
+            ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_file_begins_with_the_question_it_answers(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+
+    docstring = ast.get_docstring(tree)
+    assert docstring
+    assert docstring.splitlines()[0].endswith((".", "?", ":"))
+    if "testing" not in path.parts:
+        assert len(path.read_text().splitlines()) <= 450
+
+
+def test_the_wheel_holds_the_queries_and_no_failpoint_launcher(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--disable-pip-version-check",
+            "-w",
+            str(tmp_path),
+            str(REPOSITORY),
+        ],
+        check=True,
+        capture_output=True,
+    )
+
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert "penstock/stores/sqlite/queries.sql" in names
+    assert "penstock/stores/sqlite/migrations/0001_initial.sql" in names
+    assert "penstock/py.typed" in names
+    assert not [name for name in names if "launcher" in name or name.startswith("tests")]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does every log line name its layer, on one line?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.cli.logs import layer_of, set_up_logging
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_text_lines_name_time_level_and_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info", "text")
+
+    logging.getLogger("penstock.worker").warning("job %r\n\x1b[2J", "k")
+    logging.getLogger("penstock.worker").debug("not shown")
+    logging.getLogger("httpx").info("another's")
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("Z WARNING worker: job 'k'\\n\\x1b[2J")
+    assert lines[1].endswith("INFO httpx: another's")
+
+
+def test_json_lines_are_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("debug", "json")
+
+    try:
+        raise ValueError("why\ud800")
+    except ValueError:
+        logging.getLogger("penstock.task").exception("it failed")
+
+    document = json.loads(capsys.readouterr().err)
+    assert document["layer"] == "task"
+    assert document["level"] == "error"
+    assert document["message"] == "it failed"
+    assert "ValueError: why" in document["error"]
+
+
+def test_a_traceback_keeps_its_lines_and_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info", "text")
+
+    try:
+        raise ValueError("\x1b[31m")
+    except ValueError:
+        logging.getLogger("penstock.task").exception("it failed")
+
+    err = capsys.readouterr().err
+    assert "\nValueError: \\x1b[31m\n" in err
+    assert "\x1b" not in err
+
+
+def test_setting_up_twice_says_everything_once(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info", "text")
+    set_up_logging("info", "text")
+
+    logging.getLogger("penstock.run").info("once")
+
+    assert capsys.readouterr().err.count("once") == 1
+
+
+def test_layers_are_named_without_the_package() -> None:
+    assert layer_of("penstock.runtime.x") == "runtime.x"
+    assert layer_of("root") == "root"

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is an error one sentence, and is its code the right one?"""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from penstock.cli import main
+from penstock.errors import InternalError, StoreFull, UsageError
+from tests.unit.cli.conftest import Command
+
+
+def ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("It is wrong.\nDo better."), 2, "It is wrong. Do better."),
+        (StoreFull("No space."), 1, "No space."),
+        (InternalError("Broken."), 1, "Broken."),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (typer.Abort(), 130, "Interrupted."),
+        (
+            ZeroDivisionError("by \x1b zero."),
+            1,
+            "ZeroDivisionError: by \\x1b zero. This is our bug: run with --debug, and report "
+            "what it prints.",
+        ),
+    ],
+)
+def test_errors_are_one_sentence_with_a_code(
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    ends_with(error, monkeypatch)
+
+    ended = command("queue", "stats")
+
+    assert ended.code == code
+    assert ended.sentence == said
+    assert ended.out == ""
+
+
+def test_debug_shows_the_traceback_before_the_sentence(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_with(StoreFull("No space."), monkeypatch)
+
+    ended = command("queue", "stats", "--debug")
+
+    assert ended.err.startswith("Traceback")
+    assert ended.err.endswith("\nNo space.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["queue", "stat"], "No such command 'stat'"),
+        (["queue", "stats", "--jsn"], "No such option"),
+        (["queue", "show"], "Missing argument 'KEY'"),
+        (["queue", "run", "--processes", "0"], "'--processes'"),
+        (["queue", "import", "x", "--on-error", "explode"], "'--on-error'"),
+        (["--log-level", "loud", "queue", "stats"], "'--log-level'"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_with_where_to_look(
+    command: Command, arguments: list[str], said: str
+) -> None:
+    ended = command(*arguments)
+
+    assert ended.code == 2
+    assert said in ended.sentence
+    assert "--help'." in ended.sentence
+
+
+def test_no_command_shows_the_help(command: Command) -> None:
+    for arguments in ([], ["queue"]):
+        ended = command(*arguments)
+
+        assert ended.code == 2
+        assert "Commands:" in ended.err
+
+
+def test_the_version_is_told(command: Command) -> None:
+    ended = command("--version")
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("penstock 0.")
+
+
+def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
+    first = main._globals_first
+
+    assert first(["queue", "run", "--debug"]) == ["--debug", "queue", "run"]
+    assert first(["a", "--log-level", "debug", "b"]) == ["--log-level", "debug", "a", "b"]
+    assert first(["a", "--log-format=json"]) == ["--log-format=json", "a"]
+    assert first(["a", "--", "--debug"]) == ["a", "--", "--debug"]
+    assert first(["a", "--log-level"]) == ["--log-level", "a"]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are tasks, their limits and their options taken as they are meant, or refused by name?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import Context, Penstock
+from penstock.definitions.task import Task, TaskOptions
+from penstock.errors import PayloadError, UnknownTask, UsageError
+
+
+async def visit(ctx: Context, url: str, depth: int = 1) -> str:
+    return url
+
+
+def make(function: Any = visit, **options: Any) -> Task[..., Any]:
+    return Task("visit", function, TaskOptions(**options))
+
+
+def test_constant_limits_are_keys_of_every_job() -> None:
+    task = make(limits={"resolver": "crossref", "kind": "page"})
+
+    assert task.job(url="u").limit_keys == ("kind:page", "resolver:crossref")
+
+
+def test_limits_may_be_functions_of_some_arguments_by_name() -> None:
+    task = make(limits={"host": lambda url: url.split("/")[0], "depth": lambda depth: str(depth)})
+
+    assert task.job(url="h/x").limit_keys == ("depth:1", "host:h")
+    assert task.job("g/x", 3).limit_keys == ("depth:3", "host:g")
+
+
+def test_limits_see_arguments_as_the_task_will_see_them() -> None:
+    def task(ctx: Context, when: timedelta) -> None: ...
+
+    made = make(task, limits={"span": lambda when: f"{when.total_seconds():.0f}"})
+
+    assert made.job(when=timedelta(minutes=1)).limit_keys == ("span:60",)
+    assert made.job_from_json('{"when": "PT60S"}').limit_keys == ("span:60",)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (lambda url: 1 / 0, "'host' of task 'visit' cannot be evaluated: ZeroDivisionError"),
+        (lambda url: 5, "'host' of task 'visit' must be text, got 5"),
+        (lambda url: None, "must be text, got None"),
+    ],
+)
+def test_a_limit_that_fails_refuses_the_job(limit: Any, said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        make(limits={"host": limit}).job(url="u")
+
+
+def test_an_empty_limit_value_refuses_the_job() -> None:
+    with pytest.raises(UsageError, match="limit 'host' has 1 to 256 characters; got 0"):
+        make(limits={"host": lambda url: ""}).job(url="u")
+
+
+def test_a_limit_of_an_argument_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="asks for the argument 'uri', which the task does not"):
+        make(limits={"host": lambda uri: uri})
+    with pytest.raises(UsageError, match="cannot hold a ':'"):
+        make(limits={"ho:st": "x"})
+
+
+def test_generators_are_no_tasks() -> None:
+    def plain(ctx: Context) -> Iterator[int]:
+        yield 1
+
+    async def asynchronous(ctx: Context) -> AsyncIterator[int]:
+        yield 1
+
+    for function in (plain, asynchronous):
+        with pytest.raises(UsageError, match="is a generator"):
+            make(function)
+
+
+def test_group_and_priority_of_a_task_are_those_of_its_jobs() -> None:
+    request = make(group="g", priority=7).job(url="u")
+
+    assert (request.group, request.priority) == ("g", 7)
+    assert repr(make()) == "<Task visit>"
+
+
+def test_an_app_refuses_tasks_that_cannot_be_meant() -> None:
+    app = Penstock("a")
+    app.task()(visit)
+
+    with pytest.raises(UsageError, match="has two tasks named 'visit'"):
+        app.task()(visit)
+    with pytest.raises(UsageError, match="max_attempts must be at least 1, got 0"):
+        app.task(max_attempts=0)
+    with pytest.raises(UsageError, match="timeout must be above 0 seconds, got 0"):
+        app.task(timeout=0)
+    with pytest.raises(UsageError, match="A task name has 1 to 256 characters"):
+        app.task(name="x" * 257)(visit)
+    with pytest.raises(UsageError, match="must be usable as a file name"):
+        Penstock("a/b")
+
+
+def test_an_unknown_task_is_told_with_the_nearest() -> None:
+    app = Penstock("a")
+    app.task()(visit)
+
+    with pytest.raises(UnknownTask, match=r"No task named 'vist'.*1 are; closest: 'visit'"):
+        app.find_task("vist")
+
+
+def test_a_timeout_of_none_is_told_apart_from_none_given() -> None:
+    app = Penstock("a")
+    given = app.task(name="1", timeout=timedelta(minutes=1))(visit)
+    configured = app.task(name="2")(visit)
+    without = app.task(name="3", timeout=None)(visit)
+
+    assert (given.options.timeout_seconds, given.options.has_timeout) == (60, True)
+    assert (configured.options.timeout_seconds, configured.options.has_timeout) == (None, True)
+    assert without.options.has_timeout is False
