@@ -47,13 +47,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure sections of the engine; exit 1 if a bound is missed.",
     )
     parser.add_argument("sections", nargs="+", metavar="SECTION", choices=SECTIONS)
-    parser.add_argument("--smoke", action="store_true", help="small sizes and relaxed bounds, for CI")
+    parser.add_argument(
+        "--smoke", action="store_true", help="small sizes and relaxed bounds, for CI"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument(
         "--save", action="store_true", help=f"keep the results in {report.RESULTS.name}/"
     )
     parser.add_argument(
-        "--only", action="append", metavar="SCENARIO", help="run this scenario alone; may be repeated"
+        "--only",
+        action="append",
+        metavar="SCENARIO",
+        help="run this scenario alone; may be repeated",
     )
     return parser
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How is something measured so that nothing leaks into the next measurement?
 
-A *probe* is a function of a module: it takes JSON arguments and answers with JSON. Each call of it happens
-in a process of its own, in a scratch folder, without the settings of whoever runs the benchmark. What is
-compared takes turns, and ratios are taken between neighbours, so that a drifting load falls on both.
+A *probe* is a function of a module: it takes JSON arguments and answers with JSON. Each call of it
+happens in a process of its own, in a scratch folder, without the settings of whoever runs the
+benchmark. What is compared takes turns, and ratios are taken between neighbours, so that a drifting
+load falls on both.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def stopwatch() -> Iterator[Spent]:
 
 
 class Running:
-    """A probe at work in a process of its own. Owns the process; killed if nobody lets it finish."""
+    """A probe at work. Owns its process, which is killed if nobody lets it finish."""
 
     def __init__(self, probe: Probe, folder: Path, arguments: Mapping[str, Any]) -> None:
         self.name = f"{probe.__module__}:{probe.__name__}"
@@ -84,6 +85,12 @@ class Running:
         if self._process.stdin is not None:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
+
+    def check_alive(self) -> None:
+        """Raise ProbeFailed with its last words if it has ended."""
+        if self._process.poll() is not None:
+            self.finish()
+            raise ProbeFailed(f"{self.name} ended before it was asked to.")
 
     def stop(self) -> Answer:
         """Ask the process to end, and take its answer."""
@@ -162,7 +169,9 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 def cpu_of(pid: int) -> float:
     """CPU seconds that another process has used so far, all its threads together."""
-    return time.clock_gettime(~pid << 3 | 2)  # Linux: the clock id that clock_getcpuclockid(3) makes
+    return time.clock_gettime(
+        ~pid << 3 | 2
+    )  # Linux: the clock id that clock_getcpuclockid(3) makes
 
 
 def memory_of(pid: int) -> dict[str, float]:
@@ -176,7 +185,7 @@ def memory_of(pid: int) -> dict[str, float]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a probe: whoever has settings in theirs measures the defaults all the same."""
+    """The environment of a probe: ours without settings, so that the defaults are measured."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return kept | {"PYTHONPATH": str(ROOT)}
 

@@ -113,7 +113,9 @@ def to_text(result: SectionResult) -> str:
     """One section for a terminal."""
     blocks = [_text_table(table) for table in result.outcome.tables]
     if result.smoke:
-        blocks.append(f"Smoke mode: small sizes, timing bounds relaxed by a factor of {SMOKE_FACTOR:g}.")
+        blocks.append(
+            f"Smoke mode: small sizes, timing bounds relaxed by a factor of {SMOKE_FACTOR:g}."
+        )
     blocks.append(_text_table(check_table(result)))
     blocks += [f"This scenario broke: {error}" for error in result.errors]
     blocks.append(verdict(result))
@@ -147,12 +149,16 @@ def check_table(result: SectionResult) -> Table:
         )
         for check in result.outcome.checks
     )
-    return Table(f"Checks of {result.section}", ("check", "value", "bound", "kind", "verdict"), rows)
+    return Table(
+        f"Checks of {result.section}", ("check", "value", "bound", "kind", "verdict"), rows
+    )
 
 
 def to_markdown(result: SectionResult, around: Circumstances) -> str:
     """One section as a page."""
-    machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in around.machine.items())
+    machine = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in around.machine.items()
+    )
     lines = [
         f"# Benchmarks: {result.section}",
         "",
@@ -165,7 +171,13 @@ def to_markdown(result: SectionResult, around: Circumstances) -> str:
     if result.smoke:
         lines.append(f"- smoke mode: small sizes, timing bounds relaxed ×{SMOKE_FACTOR:g}")
     for table in (check_table(result), *result.outcome.tables):
-        lines += ["", f"## {table.title}", "", _row(table.columns), _row("---" for _ in table.columns)]
+        lines += [
+            "",
+            f"## {table.title}",
+            "",
+            _row(table.columns),
+            _row("---" for _ in table.columns),
+        ]
         lines += [_row(map(_cell, row)) for row in table.rows]
     return "\n".join(lines) + "\n"
 

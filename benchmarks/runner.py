@@ -139,7 +139,7 @@ class SectionResult:
 def run_section(
     section: Section, *, smoke: bool, tell: Callable[[str], None] = lambda _: None
 ) -> SectionResult:
-    """Run every scenario of a section; one that breaks counts as a failed bound and stops no other."""
+    """Run every scenario; one that breaks counts as a failed bound and stops no other."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     errors: list[str] = []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far does pure Python go? A bare drain of no-op jobs on SQLite with synchronous=FULL.
 
-Group commit in one writer thread, batched lease and acknowledgement, a fair heap over groups, an asyncio
-task per job, typed decoding, six in-memory events per job. No admission, no heartbeats, no error
-handling: a yardstick for the engine's own overhead, not a design to copy.
+Group commit in one writer thread, batched lease and acknowledgement, a fair heap over groups, an
+asyncio task per job, typed decoding, six in-memory events per job. No admission, no heartbeats, no
+error handling: a yardstick for the engine's own overhead, not a design to copy.
 
     python -m benchmarks.yardstick 50000
 """

@@ -197,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
     def both(self, call: Callable[[Store], Reply[T]]) -> T | None:
         """Call both stores; the same value, or a refusal of the same class (then None)."""
         ours, model = _outcome(call(self.store)), _outcome(call(self.model))
-        assert ours == model
+        assert ours == model, f"{ours} is not {model}"
         return ours if not isinstance(ours, type) else None
 
     def _pick_worker(self, pick: int) -> WorkerInfo:
@@ -312,7 +312,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert {job.key for job in ours.jobs} == set(by_key)
         for job in ours.jobs:
             twin = by_key[job.key]
-            assert _plain(job) == _plain(twin)
+            assert _plain(job) == _plain(twin), _difference(_plain(job), _plain(twin))
             assert job.token == twin.token + self.floors[twin.id]
         assert (ours.next_due_at, ours.paused) == (model.next_due_at, model.paused)
         if not request.solo:
@@ -547,8 +547,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_invariant_is_broken(self) -> None:
-        assert self.store.check().result() == []
-        assert self.model.check().result() == []
+        for store in (self.store, self.model):
+            broken = store.check().result()
+            assert not broken, broken
 
     @invariant()
     def jobs_are_the_same(self) -> None:
@@ -559,7 +560,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert ours.keys() == model.keys()
         for key, job in ours.items():
             twin = model[key]
-            assert _view(job) == _view(twin)
+            assert _view(job) == _view(twin), _difference(_view(job), _view(twin))
             floor = self.floors.setdefault(twin.id, job.token - twin.token)
             assert job.token == twin.token + floor
             assert self._history(self.store, key, floor) == self._history(self.model, key, 0)
@@ -571,7 +572,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def numbers_are_the_same(self) -> None:
         ours, model = (_numbers(store) for store in (self.store, self.model))
-        assert ours == model
+        assert ours == model, _difference(ours, model)
 
 
 def _outcome(reply: Reply[T]) -> T | type[PenstockError]:
@@ -601,6 +602,14 @@ def _view(job: Job) -> dict[str, object]:
     if job.state in TERMINAL:
         hidden.add("available_at")
     return {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}
+
+
+def _difference(ours: dict[str, object], model: dict[str, object]) -> str:
+    return "; ".join(
+        f"{name}: {ours[name]!r} is not {model[name]!r}"
+        for name in ours
+        if ours[name] != model[name]
+    )
 
 
 def _numbers(store: Store) -> dict[str, object]:

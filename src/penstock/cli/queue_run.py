@@ -81,8 +81,10 @@ def _open_store(url: str, durability: str) -> Store:
 
 def _counts_before(target: Target) -> dict[JobState, int] | None:
     """How the queue stands before anybody works; None if only the app knows where it is."""
-    loaded = target.configured()
-    if loaded.settings.store is None:
+    url = target.configured().settings.store
+    if url is None:
         return None
+    if target.lacks_file(url):
+        return {}
     with target.opened_store() as store:
         return store.stats().result().states

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -49,8 +50,9 @@ class Target:
         return load_settings(self.flags, os.environ, self.folder, {})
 
     def app(self) -> Penstock:
-        """Import the app."""
-        return find_app(self.configured().settings.app, self.folder, Penstock)
+        """Import the app; what it prints meanwhile must not get into a document on stdout."""
+        with redirect_stdout(sys.stderr):
+            return find_app(self.configured().settings.app, self.folder, Penstock)
 
     @contextmanager
     def opened_app(self) -> Iterator[Penstock]:
@@ -72,10 +74,10 @@ class Target:
             app = self.app()
             loaded = app.load(self.flags, folder=self.folder)
             url = app.store_url(loaded)
-        path = self._file_of(url)
-        if path is not None and not path.exists():
-            warn(f"The store {escaped(str(path))!r} did not exist; it is new and empty.")
+        is_new = self.lacks_file(url)
         store = self._open(url, loaded)
+        if is_new:
+            warn(f"The store {escaped(store.url)} did not exist; it is new and empty.")
         try:
             yield store
         finally:
@@ -84,7 +86,8 @@ class Target:
     def _open(self, url: str, loaded: Loaded) -> Store:
         return wiring.open_store(url, durability=loaded.settings.durability, folder=self.folder)
 
-    def _file_of(self, url: str) -> Path | None:
+    def lacks_file(self, url: str) -> bool:
+        """Does the URL name a file that is still to be made?"""
         if not url.startswith(wiring.SQLITE_PREFIX):
-            return None
-        return self.folder / url.removeprefix(wiring.SQLITE_PREFIX)
+            return False
+        return not (self.folder / url.removeprefix(wiring.SQLITE_PREFIX)).exists()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -107,16 +108,13 @@ def check_name(what: str, name: str) -> None:
 
 
 def _check_text(what: str, text: str) -> None:
-    if text.isascii():
-        if text.isprintable():
-            return
-    elif "\x00" not in text:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"A {what} cannot hold a lone surrogate.") from None
+    if text.isascii() and text.isprintable():
         return
-    if any(ord(character) < 32 for character in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"A {what} cannot hold a lone surrogate.") from None
+    if any(unicodedata.category(character) == "Cc" for character in text):
         raise UsageError(f"A {what} cannot hold control characters: {text!r}.")
 
 

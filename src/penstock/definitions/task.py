@@ -60,6 +60,10 @@ class _Limit:
                     f"which the task does not have."
                 )
 
+    @property
+    def is_constant(self) -> bool:
+        return self._function is None
+
     def key(self, values: list[Any]) -> str:
         if self._function is None:
             return self._constant or ""
@@ -95,9 +99,9 @@ class Task(Generic[P, R]):
             for dimension, value in sorted(options.limits.items())
         ]
         self._constant_keys = tuple(
-            sorted(limit.key([]) for limit in self._limits if not limit.names)
+            sorted(limit.key([]) for limit in self._limits if limit.is_constant)
         )
-        self._varying = [limit for limit in self._limits if limit.names]
+        self._varying = [limit for limit in self._limits if not limit.is_constant]
         if options.group is not None:
             check_name("group", options.group)
 

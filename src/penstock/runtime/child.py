@@ -21,7 +21,7 @@ class Child:
     """Owns one worker process: its pipe, its slot table, its end."""
 
     def __init__(
-        self, spec: messages.RunSpec, run_id: str, *, solo: bool, pipe_stderr: bool, now: float
+        self, spec: messages.RunSpec, run_id: str, *, solo: bool, pipe_output: bool, now: float
     ) -> None:
         self.solo = solo
         self.started_monotonic = now
@@ -30,7 +30,7 @@ class Child:
         self.finished: messages.Finished | None = None
         self.kill_at_monotonic = float("inf")
         self.lines = messages.Lines()
-        self.stderr_lines = messages.Lines()
+        self.output_lines = messages.Lines()
         self._table: SlotTable | None = None
         self._table_fd = os.memfd_create("penstock-slots", 0)
         self.channel, theirs = socket.socketpair()
@@ -45,7 +45,8 @@ class Child:
             [*worker_command, messages.encode_order(order).decode()],
             pass_fds=(self._table_fd, theirs.fileno()),
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE if pipe_stderr else None,
+            stdout=subprocess.PIPE if pipe_output else None,
+            stderr=subprocess.STDOUT if pipe_output else None,
             cwd=spec.folder,
             process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
         )
@@ -112,8 +113,8 @@ class Child:
         """Let go of everything; the process has ended."""
         self.kill()  # children that the tasks left behind
         self.channel.close()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
         if self._table is not None:

@@ -13,7 +13,7 @@ class Display(Protocol):
 
     @property
     def pipes_workers(self) -> bool:
-        """Shall what workers write to stderr come through `line`?"""
+        """Shall what workers write come through `line`?"""
         ...
 
     def started(self, store: Store) -> None: ...

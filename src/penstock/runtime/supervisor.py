@@ -181,7 +181,7 @@ class Supervisor:
     def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
         if kind == "pid":
             return  # the death itself is seen below
-        if kind == "stderr":
+        if kind == "output":
             self._pass_on(child, source)
             return
         if not child.read():
@@ -196,7 +196,7 @@ class Supervisor:
         data = source.read1(65536)
         if not data:
             self._selector.unregister(source)
-        for line in child.stderr_lines.feed(data) if data else child.stderr_lines.flush():
+        for line in child.output_lines.feed(data) if data else child.output_lines.flush():
             self._display.line(line.decode("utf-8", "replace"))
 
     def _meet(self, hello: messages.Hello) -> None:
@@ -247,15 +247,15 @@ class Supervisor:
             self._spec,
             self.run_id,
             solo=solo,
-            pipe_stderr=self._display.pipes_workers,
+            pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
         self._children.append(child)
         self._selector.register(child.channel, selectors.EVENT_READ, ("channel", child))
         if child.pidfd >= 0:
             self._selector.register(child.pidfd, selectors.EVENT_READ, ("pid", child))
-        if child.process.stderr is not None:
-            self._selector.register(child.process.stderr, selectors.EVENT_READ, ("stderr", child))
+        if child.process.stdout is not None:
+            self._selector.register(child.process.stdout, selectors.EVENT_READ, ("output", child))
 
     def _may_start(self) -> bool:
         return self._stop_signal is None and self._failed is None
@@ -270,9 +270,9 @@ class Supervisor:
         if child.failed is not None and self._failed is None:
             self._failed = child.failed
             self._tell_all(messages.Abort())
-        if child.process.stderr is not None:
-            for line in child.stderr_lines.feed(child.process.stderr.read() or b"") + (
-                child.stderr_lines.flush()
+        if child.process.stdout is not None:
+            for line in child.output_lines.feed(child.process.stdout.read() or b"") + (
+                child.output_lines.flush()
             ):
                 self._display.line(line.decode("utf-8", "replace"))
         self._bury(child)
@@ -290,7 +290,7 @@ class Supervisor:
         """Give back what it held; what ran is suspect."""
         snapshot = child.snapshot()
         self._children.remove(child)
-        for source in (child.channel, child.process.stderr, child.pidfd):
+        for source in (child.channel, child.process.stdout, child.pidfd):
             if source is not None and source != -1:
                 try:
                     self._selector.unregister(source)

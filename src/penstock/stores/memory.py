@@ -203,13 +203,16 @@ class MemoryStore:
         accepted: dict[JobId, JobEnd] = {}
         earlier: set[str] = set()
         for end in ends:  # all of them are judged before anything is written
+            first = accepted.get(end.job.id)
+            if first is not None:
+                same = first.job.token == end.job.token
+                verdicts.append(Verdict.DUPLICATE if same else Verdict.STALE)
+                continue
             verdict = self._ends.verdict(holder, worker, JobRef(end.job.id, end.job.token))
-            if verdict is Verdict.ACCEPTED and end.job.id in accepted:
-                verdict = Verdict.DUPLICATE
-            elif verdict is Verdict.ACCEPTED:
+            verdicts.append(verdict)
+            if verdict is Verdict.ACCEPTED:
                 self._ends.refuse(end, earlier)
                 accepted[end.job.id] = end
-            verdicts.append(verdict)
         for job_id, end in accepted.items():
             self._ends.finish(self._tables.jobs[job_id], end, now)
         self._edges.tell((x for x in accepted if self._tables.jobs[x].terminal), now)

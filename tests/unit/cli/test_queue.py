@@ -296,6 +296,17 @@ def test_a_file_that_is_no_database_is_told(command: Command, project: Path) -> 
     assert "bad.db' is not a sound database" in ended.sentence
 
 
+def test_a_talkative_app_does_not_spoil_the_document(command: Command, project: Path) -> None:
+    (project / "loud.py").write_text(
+        "from penstock import Penstock\nprint('hi')\napp=Penstock('l')"
+    )
+
+    ended = command("queue", "stats", "--app", "loud.py", "--json")
+
+    assert ended.document["states"]["done"] == 0
+    assert ended.err.startswith("hi\n")
+
+
 # run: what is refused before any process starts
 
 

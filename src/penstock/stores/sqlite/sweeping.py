@@ -136,7 +136,7 @@ def _crash(crashes: int, cause: str) -> AttemptError:
 
 
 def _loss(cause: str) -> AttemptError:
-    return AttemptError(ErrorCategory.CRASHED, "lost", f"its worker is gone: {cause}")
+    return AttemptError(ErrorCategory.CRASHED, "lost", cause)
 
 
 def _write(tx: Transaction, ref: JobRef, no: int, outcome: str, error: AttemptError) -> None:

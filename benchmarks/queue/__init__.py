@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the queue itself cost? The figures of issue 2, one scenario per file."""
+
+from benchmarks.queue import (
+    backlog,
+    contention,
+    drain,
+    enqueueing,
+    fairness,
+    finished,
+    latency,
+)
+from benchmarks.runner import Scenario, Section
+
+SECTION = Section(
+    "queue",
+    (
+        Scenario("drain", drain.measure),
+        Scenario("enqueueing", enqueueing.measure),
+        Scenario("latency", latency.measure),
+        Scenario("finished", finished.measure),
+        Scenario("fairness", fairness.measure),
+        Scenario("backlog", backlog.measure),
+        Scenario("contention", contention.measure),
+    ),
+)
+
+__all__ = ["SECTION"]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the engine cost per job, beside a drain that does the bare minimum?"""
+
+from __future__ import annotations
+
+from benchmarks import yardstick
+from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick, stopwatch
+from benchmarks.queue.workload import noop_app, noop_jobs
+from benchmarks.report import SPREAD_COLUMNS, spread
+from benchmarks.runner import Check, Outcome, Sense, Setup, Table
+
+
+def drain(path: str, total: int, first: int = 0) -> Answer:
+    """Probe: enqueue no-op jobs, then drain them with one worker and default settings."""
+    app, noop = noop_app(path)
+    with stopwatch() as enqueueing:
+        app.enqueue_many(noop_jobs(noop, total, first=first))
+    with stopwatch() as spent:
+        report = app.run(drain=True)
+    app.close()
+    if report.ended != total or report.errors:
+        raise RuntimeError(f"The drain did not do what it should: {report}")
+    return {
+        "rate": total / spent.wall,
+        "cpu_us": spent.cpu / total * 1e6,
+        "enqueue_rate": total / enqueueing.wall,
+    }
+
+
+def measure(setup: Setup) -> Outcome:
+    """Drain the same number of jobs with both, in turn."""
+    total = setup.size(50_000, smoke=10_000)
+    files = iter(range(setup.rounds))
+    answers = interleaved(
+        setup.rounds,
+        {
+            "ours": lambda: fresh(drain, setup.folder, path=f"{next(files)}.db", total=total),
+            "yardstick": lambda: fresh(yardstick.measure, setup.folder, total=total),
+        },
+    )
+    cpu = {name: pick(rounds, "cpu_us") for name, rounds in answers.items()}
+    rate = {name: pick(rounds, "rate") for name, rounds in answers.items()}
+    table = Table(
+        f"Drain of {total:,} no-op jobs in 8 groups by one worker, durability full",
+        SPREAD_COLUMNS,
+        (
+            *(spread(f"{name}: rate", "jobs/s", values) for name, values in rate.items()),
+            *(spread(f"{name}: CPU per job", "µs", values) for name, values in cpu.items()),
+        ),
+    )
+    return Outcome(
+        (
+            Check(
+                "drain: CPU per job, × yardstick",
+                paired_ratio(cpu["ours"], cpu["yardstick"]),
+                Sense.AT_MOST,
+                3.5,
+            ),
+            Check(
+                "drain: rate, × yardstick",
+                paired_ratio(rate["ours"], rate["yardstick"]),
+                Sense.AT_LEAST,
+                0.3,
+            ),
+        ),
+        (table,),
+    )
