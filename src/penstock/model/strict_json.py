@@ -98,7 +98,7 @@ def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> st
         value = plain(value)
     except StrictJsonError:
         raise
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except Exception as error:  # what a user's own model raises while it is dumped
         raise StrictJsonError("$", _sentence(error)) from None
     check(value)
     text = (_sorting_encoder if deterministic else _encoder).encode(value)

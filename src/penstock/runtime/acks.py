@@ -146,6 +146,7 @@ class AckBuffer:
         for end in group:
             kind = "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
             why = AttemptError(ErrorCategory.OWN, kind, bounded(str(error)))
+            log.error("Job %r of task %r ended in error: %s", end.job.key, end.job.task, error)
             self._ends.append(
                 JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
             )

@@ -117,10 +117,10 @@ def judge(
     if error is None:
         return _returned(attempt, value, now_at)
     if isinstance(error, Skip):
-        reason = AttemptError(ErrorCategory.OWN, "Skip", bounded(error.reason))
+        reason = AttemptError(ErrorCategory.OWN, "Skip", message_of(error))
         return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
-    if attempt.stop is Stop.SHUTDOWN and isinstance(error, asyncio.CancelledError):
-        return JobRef(job.id, job.token)
+    if attempt.stop is Stop.SHUTDOWN:
+        return JobRef(job.id, job.token)  # whatever it raised, it was we who stopped it
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     return failed(attempt, error, now_at, policy, rand)

@@ -146,10 +146,14 @@ class Slots:
             return  # abandoned before; somebody else has it by now
         now_at = round(self._clock.now() * MICROSECONDS)
         verdict: JobEnd | JobFailure | JobRef | None
-        if isinstance(error, PayloadError) and attempt.stop is None:
-            verdict = bad_payload(attempt, error, now_at)
-        else:
-            verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
+        try:
+            if isinstance(error, PayloadError) and attempt.stop is None:
+                verdict = bad_payload(attempt, error, now_at)
+            else:
+                verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
+        except BaseException as problem:  # a value or an error whose own code raises
+            said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
+            verdict = failed(attempt, said, now_at, self._policy, self._rand)
         self._end(attempt, verdict)
 
     def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:

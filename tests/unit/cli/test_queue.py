@@ -206,7 +206,7 @@ def test_an_interrupted_import_says_how_far_it_came(
 
 
 def test_stats_are_the_documented_document(command: Command, project: Path) -> None:
-    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\x7f")
+    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\u202e")
 
     ended = command("queue", "stats", "--json")
 
@@ -226,18 +226,18 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
     assert set(document["states"]) == set(JobState)
     assert document["states"]["queued"] == 1
     assert document["tasks"] == {"visit": document["states"]}
-    assert list(document["groups"]) == ["g\x7f"]
+    assert list(document["groups"]) == ["g\u202e"]
     assert document["oldest_ready_seconds"] >= 0
 
 
 def test_stats_for_people_name_the_store_and_escape_names(command: Command, project: Path) -> None:
-    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\x7f", "--delay", "60")
+    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\u202e", "--delay", "60")
 
     out = command("queue", "stats").out
 
     assert f"Store sqlite:///{project}/.penstock/shop.db" in out
     assert re.search(r"^task visit +0 +1 +0 ", out, re.MULTILINE)
-    assert "group g\\x7f" in out
+    assert "group g\\u202e" in out
     assert "The next delayed job is due at 2" in out
 
 
