@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.cli.pace import Pace, PaceView
@@ -29,11 +28,9 @@ class PlainDisplay:
 
     pipes_workers = False
 
-    def __init__(
-        self, before: Mapping[JobState, int] | None = None, *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._pace = Pace(before, self._clock.monotonic())
+        self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
         self._next_at = 0.0
 
@@ -69,7 +66,6 @@ class LiveDisplay:
 
     def __init__(
         self,
-        before: Mapping[JobState, int] | None = None,
         *,
         clock: Clock | None = None,
         console: Console | None = None,
@@ -78,7 +74,7 @@ class LiveDisplay:
 
         self._clock = clock or SystemClock()
         self._console = console or Console(stderr=True, highlight=False)
-        self._pace = Pace(before, self._clock.monotonic())
+        self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
         self._live: Live | None = None
 

@@ -45,8 +45,8 @@ class PaceView:
 class Pace:
     """Owns the samples of one run. Counts of ended jobs may fall (retry-failed, purge)."""
 
-    def __init__(self, before: Mapping[JobState, int] | None, now: float) -> None:
-        self._before = dict(before) if before is not None else None
+    def __init__(self, now: float) -> None:
+        self._before: dict[JobState, int] | None = None  # as the first look found it
         self._samples: deque[tuple[float, int]] = deque([(now, 0)], maxlen=SAMPLES_MAX)
         self._began = now
 

@@ -14,7 +14,6 @@ from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.cli.text import one_sentence, warn
 from penstock.errors import UsageError
-from penstock.model.job import JobState
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.supervisor import Supervisor
 from penstock.stores.store import Store
@@ -54,6 +53,7 @@ def run_queue(
         target.flags["--limit"] = limit
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
+    target.configured()  # wrong settings are refused before a process is started
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     spec = RunSpec(
         app=app_argument or app,
@@ -66,7 +66,7 @@ def run_queue(
         log_format=invocation.log_format,
     )
     display = LiveDisplay if sys.stderr.isatty() and spec.log_format == "text" else PlainDisplay
-    supervisor = Supervisor(spec, _open_store, display(_counts_before(target)))
+    supervisor = Supervisor(spec, _open_store, display())
     code = supervisor.run()
     if supervisor.failure is not None:
         if supervisor.failure.details:
@@ -77,14 +77,3 @@ def run_queue(
 
 def _open_store(url: str, durability: str) -> Store:
     return wiring.open_store(url, durability=durability)
-
-
-def _counts_before(target: Target) -> dict[JobState, int] | None:
-    """How the queue stands before anybody works; None if only the app knows where it is."""
-    url = target.configured().settings.store
-    if url is None:
-        return None
-    if target.lacks_file(url):
-        return {}
-    with target.opened_store() as store:
-        return store.stats().result().states

@@ -89,11 +89,23 @@ def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
         max_crashes=settings.tasks.max_crashes,
     )
     messages.send(channel, hello)
+    lines = messages.Lines()
+    if not _may_go(channel, lines):
+        store.close()
+        return 0
     try:
         with asyncio.Runner(loop_factory=wiring.new_event_loop) as runner:
-            return runner.run(_run(order, app, settings, table, channel))
+            return runner.run(_run(order, app, settings, table, channel, lines))
     finally:
         store.close()
+
+
+def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:
+    """Wait for the word to begin; False if it is another one, or if nobody is there any more."""
+    while data := channel.recv(4096):
+        for line in lines.feed(data):
+            return isinstance(messages.decode_to_worker(line), messages.Go)
+    return False
 
 
 async def _run(
@@ -102,6 +114,7 @@ async def _run(
     settings: Settings,
     table: SlotTable,
     channel: socket.socket,
+    lines: messages.Lines,
 ) -> int:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -113,7 +126,7 @@ async def _run(
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
     listener = threading.Thread(
-        target=_listen, args=(channel, loop, worker), name="penstock-orders", daemon=True
+        target=_listen, args=(channel, lines, loop, worker), name="penstock-orders", daemon=True
     )
     listener.start()
     await worker.run()
@@ -121,9 +134,13 @@ async def _run(
     return worker.left_behind
 
 
-def _listen(channel: socket.socket, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
+def _listen(
+    channel: socket.socket,
+    lines: messages.Lines,
+    loop: asyncio.AbstractEventLoop,
+    worker: Worker,
+) -> None:
     """Obey the supervisor; when it is gone, be gone too."""
-    lines = messages.Lines()
     while True:
         try:
             data = channel.recv(4096)

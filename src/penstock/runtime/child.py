@@ -28,6 +28,7 @@ class Child:
         self.hello: messages.Hello | None = None
         self.failed: messages.Failed | None = None
         self.finished: messages.Finished | None = None
+        self.told_to_go = False
         self.kill_at_monotonic = float("inf")
         self.lines = messages.Lines()
         self.output_lines = messages.Lines()

@@ -61,6 +61,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     left_behind: int = 0  # open jobs that nobody can do
 
 
+class Go(msgspec.Struct, frozen=True, tag="go"):
+    """The supervisor has the store open and renews your lease: begin."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop leasing, finish what runs, for as long as the grace lasts."""
 
@@ -70,7 +74,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 FromWorker = Hello | Failed | Finished
-ToWorker = Stop | Abort
+ToWorker = Go | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

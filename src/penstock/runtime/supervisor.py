@@ -186,8 +186,12 @@ class Supervisor:
             return
         if not child.read():
             self._selector.unregister(child.channel)
-        if child.hello is not None and self._hello is None:
-            self._meet(child.hello)
+        if child.hello is not None and not child.told_to_go:
+            if self._hello is None:
+                self._meet(child.hello)
+            child.told_to_go = True
+            if self._may_start():
+                child.tell(messages.Go())
         if child.failed is not None and self._failed is None:
             self._failed = child.failed
             self._tell_all(messages.Abort())

@@ -56,7 +56,7 @@ def test_the_live_display_shows_states_rate_and_what_workers_say(
     store = make_store(clock)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, highlight=False)
-    display: Display = LiveDisplay({}, clock=clock, console=console)
+    display: Display = LiveDisplay(clock=clock, console=console)
 
     display.line("before the start")
     display.started(store)

@@ -10,7 +10,8 @@ DONE, ERROR, QUEUED = JobState.DONE, JobState.ERROR, JobState.QUEUED
 
 
 def test_only_this_run_is_counted() -> None:
-    pace = Pace({DONE: 100, ERROR: 2}, now=0.0)
+    pace = Pace(now=0.0)
+    pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
 
     view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)
 
@@ -21,15 +22,9 @@ def test_only_this_run_is_counted() -> None:
     assert view.summary == "10 done, 0 skipped, 1 error, 0 cancelled in 5.0 s (2.2/s); 30 left"
 
 
-def test_without_counts_from_before_the_first_look_is_the_beginning() -> None:
-    pace = Pace(None, now=0.0)
-
-    assert pace.look({DONE: 7}, now=1.0).ended_count == 0
-    assert pace.look({DONE: 9}, now=2.0).ended_count == 2
-
-
 def test_the_rate_is_that_of_the_last_while() -> None:
-    pace = Pace({}, now=0.0)
+    pace = Pace(now=0.0)
+    pace.look({}, now=0.0)
     for second in range(1, 101):
         view = pace.look({DONE: 10 * second, QUEUED: 50}, now=float(second))
     assert view.rate == 10.0
@@ -42,7 +37,8 @@ def test_the_rate_is_that_of_the_last_while() -> None:
 
 
 def test_counts_that_fall_are_no_negative_work() -> None:
-    pace = Pace({DONE: 10, ERROR: 5}, now=0.0)
+    pace = Pace(now=0.0)
+    pace.look({DONE: 10, ERROR: 5}, now=0.0)
 
     view = pace.look({DONE: 10, ERROR: 0, QUEUED: 5}, now=1.0)
 
