@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PROBE_SECONDS = 300.0  # a probe that takes longer has failed
 STOP_SECONDS = 40.0  # a process that was asked to end gets this long
+COMPILED_FOLDER = "compiled"  # beside the folders of the scenarios
 ERROR_CHARACTERS = 2_000  # of a failed probe's stderr
 
 Answer = dict[str, Any]
@@ -63,7 +64,7 @@ class Running:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.measuring", self.name, json.dumps(arguments)],
             cwd=folder,
-            env=_environment(),
+            env=_environment(folder),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -184,10 +185,17 @@ def memory_of(pid: int) -> dict[str, float]:
     return {"now": found["VmRSS"], "peak": found["VmHWM"]}
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a probe: ours without settings, so that the defaults are measured."""
+def _environment(folder: Path) -> dict[str, str]:
+    """The environment of a probe: ours without settings, so that the defaults are measured.
+
+    Probes share compiled modules in a place of their own, since most of a small one is its imports.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return kept | {"PYTHONPATH": str(ROOT)}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONPYCACHEPREFIX": str(folder.parent / COMPILED_FOLDER),
+    }
 
 
 def _main() -> None:

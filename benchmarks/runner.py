@@ -143,22 +143,23 @@ def run_section(
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     errors: list[str] = []
-    for scenario in section.scenarios:
-        tell(f"{section.name}: {scenario.name} …")
-        started = time.perf_counter()
-        try:
-            outcome = _run_scenario(scenario, smoke)
-        except Exception:
-            errors.append(f"{scenario.name}\n{traceback.format_exc()}")
-            outcome = Outcome((_broken(scenario.name),))
-        outcomes.append(outcome)
-        tell(f"{section.name}: {scenario.name} took {time.perf_counter() - started:.1f} s")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
+        for scenario in section.scenarios:
+            tell(f"{section.name}: {scenario.name} …")
+            started = time.perf_counter()
+            try:
+                outcome = _run_scenario(scenario, smoke, Path(scratch))
+            except Exception:
+                errors.append(f"{scenario.name}\n{traceback.format_exc()}")
+                outcome = Outcome((_broken(scenario.name),))
+            outcomes.append(outcome)
+            tell(f"{section.name}: {scenario.name} took {time.perf_counter() - started:.1f} s")
     took = time.perf_counter() - began
     return SectionResult(section.name, smoke, Outcome.joined(outcomes), took, tuple(errors))
 
 
-def _run_scenario(scenario: Scenario, smoke: bool) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+def _run_scenario(scenario: Scenario, smoke: bool, scratch: Path) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix=f"{scenario.name}-", dir=scratch) as folder:
         outcome = scenario.measure(Setup(smoke, Path(folder)))
     if smoke:
         checks = tuple(check.relaxed(SMOKE_FACTOR) for check in outcome.checks)

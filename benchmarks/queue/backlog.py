@@ -42,7 +42,7 @@ def work(path: str) -> Answer:
 
 def measure(setup: Setup) -> Outcome:
     """Ask for stats over the backlog, then watch workers that begin to drain it."""
-    count, seconds = setup.size(1_000_000, smoke=60_000), setup.size(4, smoke=1)
+    count, seconds = setup.size(1_000_000, smoke=30_000), setup.size(4, smoke=1)
     fresh(enqueue, setup.folder, path=FILE, count=count)
     stats = [fresh(ask_stats, setup.folder, path=FILE, count=count) for _ in range(setup.rounds)]
     memory = _watch_worker(setup, seconds)

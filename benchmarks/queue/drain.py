@@ -29,7 +29,7 @@ def drain(path: str, total: int, first: int = 0) -> Answer:
 
 def measure(setup: Setup) -> Outcome:
     """Drain the same number of jobs with both, in turn."""
-    total = setup.size(50_000, smoke=10_000)
+    total = setup.size(50_000, smoke=8_000)
     files = iter(range(setup.rounds))
     answers = interleaved(
         setup.rounds,

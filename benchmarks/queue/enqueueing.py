@@ -72,7 +72,7 @@ def _rows(total: int) -> list[tuple[str, str, str, str]]:
 
 def measure(setup: Setup) -> Outcome:
     """Accept many jobs at once and one by one, each beside the bare way."""
-    many, few = setup.size(50_000, smoke=5_000), setup.size(1_000, smoke=100)
+    many, few = setup.size(50_000, smoke=4_000), setup.size(1_000, smoke=100)
     answers = interleaved(
         setup.rounds,
         {

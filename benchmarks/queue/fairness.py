@@ -67,7 +67,7 @@ def _flush(path: Path) -> None:
 
 def measure(setup: Setup) -> Outcome:
     """Lease from a file with many groups, and for comparison from one with few."""
-    groups, count = setup.size(100_000, smoke=10_000), setup.size(400, smoke=100)
+    groups, count = setup.size(100_000, smoke=4_000), setup.size(400, smoke=50)
     few = 8
     total = groups * JOBS_PER_GROUP
     fresh(enqueue, setup.folder, path="many.db", count=total, groups=groups)

@@ -14,7 +14,7 @@ FULL = "full.db"
 
 def measure(setup: Setup) -> Outcome:
     """Drain new jobs on an empty file and on the filled one, in turn."""
-    count, total = setup.size(1_000_000, smoke=50_000), setup.size(20_000, smoke=5_000)
+    count, total = setup.size(1_000_000, smoke=50_000), setup.size(20_000, smoke=4_000)
     filled = fresh(fill_finished, setup.folder, path=FULL, count=count)["finished"]
     rounds = iter(range(setup.rounds))
 

@@ -27,7 +27,7 @@ STARTED = -1  # the number of the job by which a worker shows that it works
 WARM_UP = 3  # jobs before the clock counts
 SEED = 20_240_601
 GAP_SECONDS = (0.02, 0.12)  # between two jobs: no multiple of any polling interval
-QUIET_SECONDS = 0.5  # between start-up or work and the measurement of idleness
+QUIET_SECONDS = 0.3  # between the start and the measurement of idleness
 ANSWER_SECONDS = 30.0
 
 

@@ -22,7 +22,8 @@ from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadPool, ThreadRunner
-from penstock.runtime.worker import LeaseKeeper, Worker, WorkerConfig
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 

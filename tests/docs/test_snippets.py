@@ -15,7 +15,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
-    path for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")] if path.exists()
+    path
+    for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    if path.exists()
 )
 
 
@@ -44,7 +46,10 @@ def test_the_snippets_of_a_page_work_in_their_order(page: Path, tmp_path: Path) 
             assert name, f"a Python snippet of {page.name} names no file in its first line"
             (tmp_path / name[1]).write_text(text)
             if name[1].startswith("test_"):
-                done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name[1]], tmp_path)
+                done = run(
+                    [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name[1]],
+                    tmp_path,
+                )
             else:
                 done = run([sys.executable, "-c", f"import {name[1][:-3]}"], tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -61,7 +66,9 @@ def test_the_snippets_of_a_page_work_in_their_order(page: Path, tmp_path: Path) 
             done = run("penstock queue stats --json", tmp_path)
             assert done.returncode == 0, done.stderr
         else:
-            assert language in {"text", ""}, f"an unknown kind of snippet in {page.name}: {language}"
+            assert language in {"text", ""}, (
+                f"an unknown kind of snippet in {page.name}: {language}"
+            )
 
 
 def check_target(command: str) -> None:
@@ -77,6 +84,8 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_the_first_pipeline_of_the_readme_has_at_most_fifteen_lines() -> None:
-    first = next(text for language, text in blocks(REPOSITORY / "README.md") if language == "python")
+    first = next(
+        text for language, text in blocks(REPOSITORY / "README.md") if language == "python"
+    )
 
     assert len([line for line in first.splitlines() if line.strip()]) <= 15

@@ -15,7 +15,8 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, JobState, NewJob
 from penstock.runtime.slots import ABANDON_SECONDS
 from penstock.runtime.threads import Done
-from penstock.runtime.worker import TICK_SECONDS, Stopping
+from penstock.runtime.worker import TICK_SECONDS
+from penstock.runtime.worker_config import Stopping
 from tests.unit.runtime.worker_world import World, simulate
 
 EPSILON = 1e-6

@@ -10,7 +10,8 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import StoreBusy
 from penstock.model.job import JobState
-from penstock.runtime.worker import STOPPED_SECONDS, TICK_SECONDS, Stopping
+from penstock.runtime.worker import STOPPED_SECONDS, TICK_SECONDS
+from penstock.runtime.worker_config import Stopping
 from tests.unit.runtime.worker_world import World, simulate
 
 RUNTIME = {"async_slots": 2, "grace_seconds": 30.0}

@@ -29,7 +29,8 @@ from penstock.runtime import messages
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.worker import Stopping, Worker
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Stopping
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
 SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement

@@ -91,9 +91,10 @@ class Attempt:
         return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"
 
     def ask_to_stop(self, why: Stop) -> None:
-        """Cancel a coroutine, tell a thread."""
-        if self.stop is None:
-            self.stop = why
+        """Cancel a coroutine, tell a thread; once, or a clean-up could never come to its end."""
+        if self.stop is not None:
+            return
+        self.stop = why
         self.context._cancelled = True
         if self.aio_task is not None:
             self.aio_task.cancel()

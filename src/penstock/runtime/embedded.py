@@ -16,7 +16,8 @@ from penstock.model.job import WorkerId
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.worker import LeaseKeeper, Stopping, Worker
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import LeaseKeeper, Stopping
 from penstock.stores.store import Store
 
 

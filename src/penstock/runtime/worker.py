@@ -12,9 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, Clock
@@ -24,7 +22,7 @@ from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import WorkerId
 from penstock.model.lease import (
     Caps,
     JobEnd,
@@ -43,7 +41,9 @@ from penstock.runtime.drain import Drain
 from penstock.runtime.ready import ReadySource, RoundRobinWindow
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
+from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
+from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
@@ -53,49 +53,6 @@ RETRY_SECONDS = 0.5  # between two lease calls when the store is busy
 STOPPED_SECONDS = 5.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
-
-_COMPLETED = SchedulerEventKind.TASK_COMPLETED
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """What a worker is told at its start."""
-
-    run_id: str
-    async_slots: int
-    thread_slots: int
-    lease_ttl_seconds: float
-    grace_seconds: float
-    drain: bool = False
-    solo: bool = False  # runs suspects only, one at a time, and ends when there are none
-    runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
-
-
-class LeaseKeeper(Protocol):
-    """Whoever renews this worker's lease, outside of the loop."""
-
-    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
-        """Renew this one from now on."""
-        ...
-
-    def believed_until(self) -> float:
-        """The monotonic time until which the lease is certain."""
-        ...
-
-
-class Stopping(Enum):
-    """How is a worker told to stop?"""
-
-    GRACEFUL = 1
-    NOW = 2
-
-
-@dataclass(slots=True)
-class Totals:
-    """What a worker has done so far."""
-
-    ended: int = 0  # attempts whose end is durable
-    refused: int = 0  # ends that the store did not take
 
 
 class Worker:
@@ -126,6 +83,7 @@ class Worker:
         self._ids = ids
         self._events = events
         self._correlation = Correlation(config.run_id)
+        self._telling = Telling(events, config.run_id)
         self._ready: ReadySource = ready if ready is not None else RoundRobinWindow()
         self._wake = asyncio.Event()
         self._acks = AckBuffer(store, clock, self._wake.set, self._refused, self._accepted)
@@ -429,41 +387,10 @@ class Worker:
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
     ) -> None:
-        if verdict is None:
-            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
-        else:
+        if verdict is not None:
             self._acks.add(verdict)
-            if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
-                self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
-            else:
-                self._tell(attempt, verdict)
+        self._telling.ended(attempt, verdict)
         self._wake.set()
-
-    def _tell(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef) -> None:
-        emit, correlation = self._events.emit, attempt.correlation
-        if isinstance(verdict, JobEnd):
-            emit(_COMPLETED, correlation, verdict.state)
-            self._tell_dropped(attempt, verdict)
-        elif isinstance(verdict, JobFailure):
-            emit(_COMPLETED, correlation, verdict.error.category)
-            emit(SchedulerEventKind.RETRY_DEFERRED, correlation, verdict.error.category)
-            log.warning(
-                "Job %r of task %r, attempt %d: %s: %s",
-                attempt.job.key,
-                attempt.job.task,
-                attempt.job.attempts + 1,
-                verdict.error.kind,
-                verdict.error.message[:500],
-            )
-        else:
-            emit(SchedulerEventKind.CANCELLED, correlation, "released")
-
-    def _tell_dropped(self, attempt: Attempt, verdict: JobEnd) -> None:
-        self._events.emit(SchedulerEventKind.NON_RETRYABLE_DROPPED, attempt.correlation)
-        message = verdict.error.message[:500] if verdict.error else ""
-        log.error(
-            "Job %r of task %r ended in error: %s", attempt.job.key, attempt.job.task, message
-        )
 
     def _accepted(self, count: int) -> None:
         self._window.ended(count, self._clock.monotonic())
@@ -471,17 +398,7 @@ class Worker:
 
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         self.totals.refused += 1
-        if verdict is Verdict.STALE:
-            log.warning(
-                "Job %r is no longer held by this worker; what its attempt %d did was discarded.",
-                end.job.key,
-                end.job.token,
-            )
-        self._events.emit(
-            SchedulerEventKind.RELEASE_DIAGNOSTIC,
-            Correlation(self._config.run_id, end.job.task, job_id=end.job.id),
-            verdict,
-        )
+        self._telling.refused(end, verdict)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

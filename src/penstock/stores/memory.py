@@ -8,9 +8,8 @@ not be cut, so `more` is rare; it parks no lanes, because it counts holders when
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -32,6 +31,7 @@ from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
+from penstock.stores.memory_idlers import Idlers
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
@@ -56,7 +56,7 @@ def _operation(
             value = method(self, *args, **kwargs)
         except PenstockError as error:
             return Reply.failed(error)
-        self._wake()
+        self._idlers.wake(self._tables.version)
         return Reply.of(value)
 
     return call
@@ -77,8 +77,7 @@ class MemoryStore:
         self._choice = FairChoice(self._tables)
         self._paused = False
         self._closed = False
-        self._seen = 0  # the version that the last lease call left nothing of
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._idlers = Idlers()
 
     def __repr__(self) -> str:
         tables = self._tables
@@ -92,33 +91,23 @@ class MemoryStore:
 
     def close(self) -> None:
         self._closed = True
-        self._wake()
+        self._idlers.wake_all()
 
     async def wait_for_work(self, timeout: float | None) -> None:
         """Return when something became leasable since the last lease call, or is due, or late."""
-        if self._closed or self._tables.version != self._seen:
-            return
-        due_at = self._tables.next_due_at()
-        if due_at is not None:
-            left = max(0.0, (due_at - self._now()) / MICROSECONDS)
-            timeout = left if timeout is None else min(timeout, left)
-        if timeout is not None and timeout <= 0:
-            return
-        loop = asyncio.get_running_loop()
-        waiter = (self._tables.version, loop.create_future())
-        timer = None if timeout is None else loop.call_later(timeout, _resolve, waiter[1])
-        self._waiters.append(waiter)
-        try:
-            await waiter[1]
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiters.remove(waiter)
+        if not self._closed:
+            moments = [timeout, *self._moments()]
+            soonest = min((x for x in moments if x is not None), default=None)
+            await self._idlers.wait(self._tables.version, soonest)
 
-    def _wake(self) -> None:
-        for version, future in self._waiters:
-            if self._closed or version != self._tables.version:
-                _resolve(future)
+    def _moments(self) -> Iterator[float]:
+        """In how many seconds does the next job fall due, or a worker that holds some expire?"""
+        due_at, now = self._tables.next_due_at(), self._lease_clock()
+        if due_at is not None:
+            yield (due_at - self._now()) / MICROSECONDS
+        for row in self._tables.workers.values():
+            if row.jobs:
+                yield (row.expires_at - now) / MICROSECONDS
 
     def _now(self) -> int:
         return to_micros(self._clock.now())
@@ -164,14 +153,19 @@ class MemoryStore:
         now = self._now()
         self._sweep(now)
         self._promote(now)
+        taken, more = self._take(worker, request, now)
+        if not more:
+            self._idlers.saw(self._tables.version)
+        return self._batch(request, taken, more=more)
+
+    def _take(
+        self, worker: WorkerRow, request: LeaseRequest, now: int
+    ) -> tuple[list[JobRow], bool]:
         if self._paused:
-            return self._batch(request, [], more=False)
+            return [], False
         take = self._choice.take_suspect if request.solo else self._choice.take
         taken = take(worker, request, now)
-        more = self._choice.more(request)
-        if not more:
-            self._seen = self._tables.version
-        return self._batch(request, taken, more=more)
+        return taken, self._choice.more(request)
 
     def _batch(self, request: LeaseRequest, taken: Sequence[JobRow], *, more: bool) -> LeaseBatch:
         ordinary = not self._paused and not request.solo
@@ -236,9 +230,7 @@ class MemoryStore:
         count = 0
         for ref in refs:
             if self._ends.verdict(holder, worker, ref) is Verdict.ACCEPTED:
-                row = self._tables.jobs[ref.id]
-                row.losses = 0
-                self._ends.give_back(row, now)
+                self._ends.release(self._tables.jobs[ref.id], now)
                 count += 1
         return count
 
@@ -257,8 +249,7 @@ class MemoryStore:
         row = self._tables.workers.pop(worker, None)
         held = row.held() if row is not None else []
         for job in held:
-            job.losses = 0
-            self._ends.give_back(job, self._now())
+            self._ends.release(job, self._now())
         return Progress(len(held), more=False)
 
     @_operation
@@ -415,26 +406,10 @@ class MemoryStore:
 
     @_operation
     def workers(self) -> list[WorkerView]:
-        return [
-            WorkerView(
-                id=row.info.id,
-                run_id=row.info.run_id,
-                host=row.info.host,
-                pid=row.info.pid,
-                started_at=row.started_at,
-                alive=self._alive(row.info.id) is not None,
-                status=row.status,
-                status_at=row.status_at,
-            )
-            for row in self._tables.workers.values()
-        ]
+        rows = self._tables.workers.values()
+        return [row.as_view(alive=self._alive(row.info.id) is not None) for row in rows]
 
     @_operation
     def set_paused(self, paused: bool) -> None:
         self._paused = paused
         self._tables.version += 1
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

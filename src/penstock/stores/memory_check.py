@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from penstock.model.job import JobState
-from penstock.stores.memory_rows import Counts, JobRow, Tables
+from penstock.stores.memory_index import Counts
+from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.row_state import RowState
 
 T = TypeVar("T")

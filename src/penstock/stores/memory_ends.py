@@ -142,7 +142,12 @@ class Ends:
         row.ended = (row.worker.info.id, row.token)
         row.losses, row.solo = 0, False
 
-    def give_back(self, row: JobRow, now: int) -> None:
+    def release(self, row: JobRow, now: int) -> None:
+        """Make a held job ready again that was not started: its lease was not lost."""
+        row.losses = 0
+        self._put_back(row, now)
+
+    def _put_back(self, row: JobRow, now: int) -> None:
         """Make a held job ready again; a suspect stays one."""
         suspect, row.solo = row.solo, False
         self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
@@ -153,7 +158,7 @@ class Ends:
         """End an attempt from outside; the job may be tried again at once."""
         error = AttemptError(ErrorCategory.OWN, "revoked", reason)
         self._record(row, "revoked", now, error)
-        self.give_back(row, now)
+        self._put_back(row, now)
 
     def cancel(self, rows: Sequence[JobRow], now: int) -> None:
         for row in rows:
@@ -180,7 +185,7 @@ class Ends:
         held = worker.held()
         for row in held:
             if JobRef(row.id, row.token) not in started:
-                self.give_back(row, now)
+                self.release(row, now)
             elif row.solo:
                 self._crash(row, cause, max_crashes, now)
             else:
@@ -198,7 +203,7 @@ class Ends:
             self._tables.move(row, RowState.SUSPECT, now)
             return
         self._record(row, "error", now, error)
-        row.result, row.error, row.started_at, row.deferred_since = None, error, None, None
+        row.error, row.deferred_since = error, None
         self._close(row, JobState.ERROR, now)
         self._edges.tell([row.id], now)
 

@@ -36,7 +36,8 @@ from penstock.model.job import (
 from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import InlineRunner
-from penstock.runtime.worker import Stopping, Worker
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Stopping
 from penstock.stores.memory import MemoryStore
 from penstock.stores.store import JobFilter, JobStore
 from penstock.testing.recording_sink import RecordingSink

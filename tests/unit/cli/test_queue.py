@@ -231,7 +231,9 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
 
 
 def test_stats_for_people_name_the_store_and_escape_names(command: Command, project: Path) -> None:
-    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\u202e", "--delay", "60")
+    command(
+        "queue", "enqueue", "visit", "k", '{"host": "h"}', "--group", "g\u202e", "--delay", "60"
+    )
 
     out = command("queue", "stats").out
 

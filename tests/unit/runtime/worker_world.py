@@ -19,7 +19,8 @@ from penstock.model.lease import WorkerInfo as Info
 from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import InlineRunner, ThreadRunner
-from penstock.runtime.worker import Totals, Worker
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Totals
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.stores.store import JobFilter

@@ -7,6 +7,7 @@ defines the fixture; after every test the fixture asserts `store.check().result(
 """
 
 from penstock.testing.store_contract.acknowledging import *  # noqa: F403
+from penstock.testing.store_contract.caps import *  # noqa: F403
 from penstock.testing.store_contract.counting import *  # noqa: F403
 from penstock.testing.store_contract.edges import *  # noqa: F403
 from penstock.testing.store_contract.effects import *  # noqa: F403
@@ -14,6 +15,8 @@ from penstock.testing.store_contract.enqueue import *  # noqa: F403
 from penstock.testing.store_contract.leasing import *  # noqa: F403
 from penstock.testing.store_contract.limits import *  # noqa: F403
 from penstock.testing.store_contract.operators import *  # noqa: F403
+from penstock.testing.store_contract.purging import *  # noqa: F403
+from penstock.testing.store_contract.suspects import *  # noqa: F403
 from penstock.testing.store_contract.transitions import *  # noqa: F403
 from penstock.testing.store_contract.workers import *  # noqa: F403
 from penstock.testing.store_contract.world import StoreWorld as StoreWorld

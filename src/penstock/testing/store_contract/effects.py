@@ -318,6 +318,13 @@ def test_a_job_cannot_be_rearmed_for_a_time_that_is_not_later(store_world: Store
     assert store_world.state("a") is JobState.IN_PROGRESS
 
 
+def test_a_stale_rearming_is_stale_and_not_refused(store_world: StoreWorld) -> None:
+    worker, job = _leased(store_world)
+    store_world.give_back(worker, [job])
+
+    assert store_world.ack(worker, job, effects=[Rearm(job.due_at)]) is Verdict.STALE
+
+
 def test_dependants_of_a_rearmed_job_are_not_told(store_world: StoreWorld) -> None:
     store_world.add("a", store_world.job("b", after=[finished("a")]))
     worker = store_world.new_worker()

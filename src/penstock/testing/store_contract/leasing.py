@@ -179,6 +179,20 @@ def test_the_limit_is_divided_evenly_between_groups(store_world: StoreWorld) -> 
     assert Counter(job.group for job in batch.jobs) == {"a": 10, "b": 10, "c": 10}
 
 
+def test_a_call_that_leaves_work_promises_more(store_world: StoreWorld) -> None:
+    """A group gives less than its share; whatever the others could have given is not forgotten."""
+    store_world.add(*(store_world.job(f"a{n}", group="a") for n in range(9)))
+    store_world.add(store_world.job("b", group="b"))
+    worker = store_world.new_worker()
+
+    left = 10
+    while left:
+        batch = store_world.lease(worker, 10)
+        left -= len(batch.jobs)
+        assert batch.jobs
+        assert batch.more or not left
+
+
 def test_a_group_alone_may_use_the_whole_limit(store_world: StoreWorld) -> None:
     store_world.add(*(f"job-{n}" for n in range(100)))
 

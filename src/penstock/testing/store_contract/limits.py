@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from penstock.model.effects import Rearm
 from penstock.model.job import LeasedJob, WorkerId
-from penstock.model.lease import BlockedKey
 from penstock.testing.store_contract.world import TTL_SECONDS, StoreWorld, ref
 
 Free = Callable[[StoreWorld, WorkerId, LeasedJob], object]
@@ -296,97 +295,6 @@ def test_groups_behind_one_full_key_take_turns(store_world: StoreWorld) -> None:
 
     assert set(served) == {"a", "b"}
     assert min(served.values()) >= 4  # 10 ÷ 2, and one more or less at the start
-
-
-def test_a_full_key_is_named_with_its_cap_and_holders(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 2, 5)
-    store_world.take(worker)
-
-    batch = store_world.lease(worker)
-
-    assert batch.jobs == []
-    assert batch.blocked == (BlockedKey("host:a", 2, ("a0", "a1")),)
-
-
-def test_a_full_key_is_named_for_as_long_as_it_blocks(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 1, 2)
-    store_world.take_all(worker)
-
-    named = [store_world.lease(worker).blocked for _ in range(3)]
-    store_world.cancel("a1")
-    nothing_waits = store_world.lease(worker).blocked
-
-    assert named == [(BlockedKey("host:a", 1, ("a0",)),)] * 3
-    assert nothing_waits == ()
-
-
-def test_at_most_ten_holders_are_named(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 12, 13)
-    store_world.take_all(worker)
-
-    (blocked,) = store_world.lease(worker).blocked
-
-    assert (blocked.limit_key, blocked.cap) == ("host:a", 12)
-    assert blocked.holders == tuple(f"a{n}" for n in range(10))
-
-
-def test_an_override_wins_over_the_configuration(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 5, 10)
-
-    store_world.store.set_cap("host:a", 2).result()
-
-    assert len(store_world.take_all(worker)) == 2
-    assert store_world.store.caps().result() == {"host:a": 2}
-
-
-def test_a_raised_cap_wakes_who_waits_for_it(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 1, 10)
-    first = store_world.take_all(worker)
-
-    store_world.store.set_cap("host:a", 4).result()
-    second = store_world.take_all(worker)
-
-    assert (len(first), len(second)) == (1, 3)
-
-
-def test_a_cap_of_zero_stops_a_key_and_forgetting_it_starts_it_again(
-    store_world: StoreWorld,
-) -> None:
-    worker = _limited(store_world, 3, 10)
-    store_world.store.set_cap("host:a", 0).result()
-
-    stopped = store_world.lease(worker)
-    store_world.take_all(worker)
-    store_world.store.set_cap("host:a", None).result()
-    started = store_world.take_all(worker)
-
-    assert stopped.jobs == []
-    assert stopped.blocked == (BlockedKey("host:a", 0, ()),)
-    assert len(started) == 3
-    assert store_world.store.caps().result() == {}
-
-
-def test_a_lowered_cap_takes_nothing_away_but_hands_out_no_more(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 3, 10)
-    taken = list(store_world.take_all(worker).values())
-    store_world.store.set_cap("host:a", 1).result()
-
-    for job in taken[:2]:
-        assert store_world.ack(worker, job) == "accepted"
-        assert store_world.take_all(worker) == {}
-    store_world.ack(worker, taken[2])
-
-    assert len(store_world.take_all(worker)) == 1
-
-
-def test_a_new_worker_with_other_caps_lets_every_lane_try_again(store_world: StoreWorld) -> None:
-    worker = _limited(store_world, 1, 4)
-    store_world.take_all(worker)
-
-    store_world.caps["host:a"] = 3
-    newcomer = store_world.new_worker()
-
-    assert len(store_world.take_all(newcomer)) == 2
 
 
 def test_a_full_key_of_one_group_does_not_hold_up_others(store_world: StoreWorld) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may an operator do to jobs: cancel, retry what failed, purge what is old?"""
+"""What may an operator do to jobs: cancel them, or retry what failed?"""
 
 from __future__ import annotations
 
 from penstock.model.job import Edge, JobId, JobState, finished
 from penstock.model.lease import Verdict
 from penstock.stores.store import CHORE_SLICE
-from penstock.testing.store_contract.world import StoreWorld, ref
+from penstock.testing.store_contract.world import StoreWorld
 
 
 def test_jobs_that_have_not_ended_can_be_cancelled(store_world: StoreWorld) -> None:
@@ -302,154 +302,3 @@ def test_a_retry_does_not_stop_a_dependant_that_was_released(store_world: StoreW
     assert store_world.states("a", "b") == [JobState.QUEUED, JobState.QUEUED]
     store_world.run(worker, "a")
     assert store_world.state("b") is JobState.QUEUED
-
-
-def test_old_jobs_are_purged_with_their_history(store_world: StoreWorld) -> None:
-    store_world.add("old", "new")
-    worker = store_world.new_worker()
-    store_world.run(worker, "old")
-    store_world.clock.advance(10.0)
-    border = store_world.clock.now_micros
-    store_world.run(worker, "new")
-
-    count = store_world.purge(border)
-
-    assert count == 1
-    assert store_world.store.job("old").result() is None
-    assert store_world.history("old") == []
-    assert store_world.state("new") is JobState.DONE
-    assert store_world.store.stats().result().states[JobState.DONE] == 1
-
-
-def test_jobs_of_every_end_are_purged_and_others_are_not(store_world: StoreWorld) -> None:
-    worker = store_world.new_worker()
-    store_world.add(*"abcd")
-    store_world.run(worker, "a")
-    store_world.run(worker, "b", JobState.SKIPPED)
-    store_world.run(worker, "c", JobState.ERROR)
-    store_world.cancel("d")
-    store_world.add("leased")
-    leased = store_world.take_one(worker)
-    store_world.add("e", store_world.job("f", after=[Edge("e")]), store_world.job("g", delay=9.0))
-    store_world.clock.advance(1.0)
-
-    count = store_world.purge(store_world.clock.now_micros)
-
-    assert count == 4
-    assert [store_world.store.job(key).result() for key in "abcd"] == [None] * 4
-    assert store_world.states("leased", *"efg") == [
-        JobState.IN_PROGRESS,
-        JobState.QUEUED,
-        JobState.WAITING,
-        JobState.QUEUED,
-    ]
-    assert store_world.ack(worker, leased) is Verdict.ACCEPTED
-
-
-def test_a_job_that_an_unfinished_job_hangs_on_is_kept(store_world: StoreWorld) -> None:
-    store_world.add(*"ab", store_world.job("c", after=[Edge("a"), Edge("b")]))
-    worker = store_world.new_worker()
-    store_world.run(worker, "a")
-    store_world.clock.advance(1.0)
-
-    kept = store_world.purge(store_world.clock.now_micros)
-    store_world.run(worker, "b")
-    store_world.run(worker, "c")
-    store_world.clock.advance(1.0)
-    purged = store_world.purge(store_world.clock.now_micros)
-
-    assert (kept, purged) == (0, 3)
-
-
-def test_kept_jobs_do_not_hide_others_from_the_purge(store_world: StoreWorld) -> None:
-    count = CHORE_SLICE + 10
-    kept = [f"kept-{n}" for n in range(count)]
-    store_world.add("never", *kept)
-    store_world.add(store_world.job("waits", after=[Edge("never"), *(Edge(key) for key in kept)]))
-    worker = store_world.new_worker()
-    jobs = store_world.take_all(worker, 500)
-    store_world.give_back(worker, [jobs.pop("never")])
-    store_world.store.ack(worker, [store_world.end(job) for job in jobs.values()]).result()
-    store_world.clock.advance(1.0)
-    store_world.add("old")
-    store_world.run(worker, "old")
-    store_world.clock.advance(1.0)
-
-    assert store_world.purge(store_world.clock.now_micros) == 1
-    assert store_world.store.job("old").result() is None
-    assert store_world.state("kept-0") is JobState.DONE
-
-
-def test_more_old_jobs_than_one_slice_are_all_purged(store_world: StoreWorld) -> None:
-    count = CHORE_SLICE + 50
-    store_world.add(*(f"job-{n}" for n in range(count)))
-    worker = store_world.new_worker()
-    jobs = store_world.take_all(worker, 500).values()
-    store_world.store.ack(worker, [store_world.end(job) for job in jobs]).result()
-    store_world.clock.advance(1.0)
-
-    first = store_world.store.purge(store_world.clock.now_micros).result()
-    rest = store_world.purge(store_world.clock.now_micros)
-
-    assert (first.count, first.more) == (CHORE_SLICE, True)
-    assert rest == 50
-    stats = store_world.store.stats().result()
-    assert (stats.tasks, stats.groups, stats.groups_total) == ({}, {}, 0)
-
-
-def test_a_purged_key_may_be_used_again(store_world: StoreWorld) -> None:
-    store_world.add("a")
-    worker = store_world.new_worker()
-    old = store_world.take_one(worker)
-    store_world.ack(worker, old)
-    store_world.clock.advance(1.0)
-    store_world.purge(store_world.clock.now_micros)
-
-    report = store_world.add("a")
-
-    assert report.created == {"a"}
-    new = store_world.take_one(worker)
-    assert new.key == "a"
-    assert store_world.ack(worker, old) is Verdict.STALE
-    assert store_world.ack(worker, new) is Verdict.ACCEPTED
-
-
-def test_no_two_leases_have_the_same_name(store_world: StoreWorld) -> None:
-    """Goal: id and token fence a lease for ever, also when a store gives an id again. Method: purge
-    a job of many leases first, then the one with the highest id, and then look at new ones.
-    """
-    worker = store_world.new_worker()
-    seen = []
-    store_world.add("low", "top")
-    for _ in range(5):
-        job = store_world.take_one(worker)
-        seen.append(ref(job))
-        store_world.give_back(worker, [job])
-    for key in ("low", "top"):
-        store_world.run(worker, key)
-        store_world.clock.advance(1.0)
-        store_world.purge(store_world.clock.now_micros)
-
-    store_world.add("new", "newer")
-    for _ in range(5):
-        jobs = store_world.take(worker).values()
-        seen += [ref(job) for job in jobs]
-        store_world.give_back(worker, jobs)
-
-    assert len(seen) == len(set(seen)) == 15
-
-
-def test_a_dependant_outlives_the_purge_of_what_it_was_skipped_by(
-    store_world: StoreWorld,
-) -> None:
-    store_world.add("a", store_world.job("b", after=[Edge("a")]))
-    worker = store_world.new_worker()
-    job = store_world.take_one(worker)
-    store_world.fail(worker, job, max_attempts=1)
-    store_world.clock.advance(1.0)
-
-    store_world.purge(store_world.clock.now_micros)
-
-    assert store_world.store.job("a").result() is None
-    assert store_world.store.job("b").result() is None
-    assert store_world.retry_failed() == 0

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told about the ends of attempts, to listeners and in the log?"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.model.job import AttemptError, JobState
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.runtime.attempt import Attempt
+
+MESSAGE_MAX = 500  # characters of an error in a log line
+
+log = logging.getLogger("penstock.worker")
+
+_COMPLETED = SchedulerEventKind.TASK_COMPLETED
+
+
+class Telling:
+    """Turns ends into events and log lines. Decides nothing."""
+
+    def __init__(self, events: SchedulerEvents, run_id: str) -> None:
+        self._events = events
+        self._run_id = run_id
+
+    def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        """An attempt's body has ended."""
+        if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
+            self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
+        elif verdict is None:
+            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
+        elif isinstance(verdict, JobRef):
+            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "released")
+        else:
+            self._went_wrong(attempt, verdict)
+
+    def _went_wrong(self, attempt: Attempt, verdict: JobEnd | JobFailure) -> None:
+        emit, correlation = self._events.emit, attempt.correlation
+        category = verdict.error.category if verdict.error else None
+        emit(_COMPLETED, correlation, category)
+        job, shown = attempt.job, _shown(verdict.error)
+        if isinstance(verdict, JobFailure) and not _is_last(verdict):
+            emit(SchedulerEventKind.RETRY_DEFERRED, correlation, category)
+            log.warning(
+                "Job %r of task %r failed and is tried again in %.1f s (%s): %s",
+                job.key,
+                job.task,
+                verdict.delay_seconds,
+                f"attempt {job.attempts + 1} of {verdict.max_attempts}"
+                if verdict.charge
+                else "not charged",
+                shown,
+            )
+            return
+        emit(SchedulerEventKind.NON_RETRYABLE_DROPPED, correlation, category)
+        log.error("Job %r of task %r ended in error: %s", job.key, job.task, shown)
+
+    def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
+        """The store did not take an end."""
+        if verdict is Verdict.STALE:
+            log.warning(
+                "Job %r is no longer held by this worker; what its attempt %d did was discarded.",
+                end.job.key,
+                end.job.token,
+            )
+        self._events.emit(
+            SchedulerEventKind.RELEASE_DIAGNOSTIC,
+            Correlation(self._run_id, end.job.task, job_id=end.job.id),
+            verdict,
+        )
+
+
+def _is_last(failure: JobFailure) -> bool:
+    used_up = failure.charge and failure.job.attempts + 1 >= failure.max_attempts
+    return failure.give_up or used_up
+
+
+def _shown(error: AttemptError | None) -> str:
+    return "" if error is None else f"{error.kind}: {error.message[:MESSAGE_MAX]}"

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a worker told, by whom is it kept alive, and how is it stopped?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from penstock.model.job import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a worker is told at its start."""
+
+    run_id: str
+    async_slots: int
+    thread_slots: int
+    lease_ttl_seconds: float
+    grace_seconds: float
+    drain: bool = False
+    solo: bool = False  # runs suspects only, one at a time, and ends when there are none
+    runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
+
+
+class LeaseKeeper(Protocol):
+    """Whoever renews this worker's lease, outside of the loop."""
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        """Renew this one from now on."""
+        ...
+
+    def believed_until(self) -> float:
+        """The monotonic time until which the lease is certain."""
+        ...
+
+
+class Stopping(Enum):
+    """How is a worker told to stop?"""
+
+    GRACEFUL = 1
+    NOW = 2
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a worker has done so far."""
+
+    ended: int = 0  # attempts whose end is durable
+    refused: int = 0  # ends that the store did not take
