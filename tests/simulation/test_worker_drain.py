@@ -157,7 +157,7 @@ def test_tasks_that_another_live_worker_knows_are_waited_for() -> None:
         await running
 
         assert world.states() == {"x": "queued"}
-        assert 30 <= world.clock.monotonic() < 31
+        assert world.clock.monotonic() == pytest.approx(30.5, abs=0.51)
         assert other not in [view.id for view in world.store.workers().result() if view.alive]
 
     simulate(make_app(), main)
@@ -304,6 +304,6 @@ def test_a_suspect_that_cannot_run_here_does_not_keep_ready_jobs_waiting() -> No
         worker = await world.drain()
 
         assert worker.left_behind == 1
-        assert world.clock.monotonic() < 2  # 100 × 0.01 s in 2 slots are 0.5 s
+        assert world.clock.monotonic() < 1  # 100 × 0.01 s in 2 slots are 0.5 s
 
     simulate(make_app(), main, runtime={"async_slots": 2})

@@ -274,15 +274,8 @@ class MemoryStore:
         self, task: str | None, max_attempts: int | None, after_id: JobId
     ) -> tuple[Progress, JobId]:
         now = self._now()
-        failed = self._tables.by_state[JobState.ERROR].above(after_id)
-        rows = (self._tables.jobs[job_id] for job_id in failed)
-        fitting = (
-            row
-            for row in rows
-            if (task is None or row.new.task == task)
-            and (max_attempts is None or row.attempts <= max_attempts)
-        )
-        found = list(islice(fitting, CHORE_SLICE + 1))
+        failed = self._tables.failed(task, max_attempts, after_id)
+        found = list(islice(failed, CHORE_SLICE + 1))
         revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
         count = len(revived) + self._edges.put_back(revived, now)
         last = revived[-1] if revived else after_id
@@ -324,9 +317,8 @@ class MemoryStore:
         return not any(state in counter for state in _OPEN_STATES)
 
     def _oldest_ready_seconds(self) -> float | None:
-        lanes = [lane for lanes in self._tables.ready_lanes.values() for lane in lanes.values()]
-        due = [turn.available_at for lane in lanes for turn in lane.ready]
-        return max(0, self._now() - min(due)) / MICROSECONDS if due else None
+        oldest = self._tables.oldest_ready_at()
+        return None if oldest is None else max(0, self._now() - oldest) / MICROSECONDS
 
     @_operation
     def job(self, key: str) -> Job | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -364,3 +365,16 @@ class Tables:
     def next_due_at(self) -> int | None:
         first = self.delayed.first()
         return first[0] if first is not None else None
+
+    def oldest_ready_at(self) -> int | None:
+        lanes = [lane for lanes in self.ready_lanes.values() for lane in lanes.values()]
+        return min((turn.available_at for lane in lanes for turn in lane.ready), default=None)
+
+    def failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Iterator[JobRow]:
+        """Jobs in `error` above an id: of one task, with few charged attempts; None: of any."""
+        for row in map(self.jobs.__getitem__, self.by_state[JobState.ERROR].above(after_id)):
+            fits = max_attempts is None or row.attempts <= max_attempts
+            if fits and (task is None or row.new.task == task):
+                yield row

@@ -126,6 +126,8 @@ def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Ver
 def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
     job = end.job
     if rearm.at <= job.due_at:
+        if tx.row("holder_of", job.id, job.token) != (no,):
+            return _refused(tx, job.id, job.token)
         raise EnqueueRefused(
             f"Job {job.key!r} cannot be armed again for a time that is not later than its last."
         )

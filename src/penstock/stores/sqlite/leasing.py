@@ -84,8 +84,11 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
             f"register anew."
         )
     more = settle(tx) or more
-    more = _promote(tx) or more
     next_due_at = tx.value("next_due")
+    if next_due_at is not None and next_due_at <= tx.now:
+        more = _promote(tx) or more
+        next_due_at = tx.value("next_due")
+    tx.flush_heads()
     suspects = tx.value("count_suspects")
     if tx.row("read_meta", "paused") == ("1",):
         return LeaseBatch(jobs=[], next_due_at=next_due_at, suspects=suspects, paused=True)
@@ -96,8 +99,9 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     else:
         tasks = as_json(request.tasks)
         more = _unpark(tx, request, tasks) or more
-        jobs, found_more = _lease_ready(tx, request, cursor, tasks, alive[0])
-        more = more or found_more
+        jobs = _lease_ready(tx, request, cursor, tasks, alive[0])
+        tx.flush_heads()
+        more = more or bool(tx.value("is_ready", tasks))
         blocked = _name_blocked(tx, request, tasks)
     failpoints.hit("lease.in_tx")
     tx.passed.append("lease.committed")
@@ -109,7 +113,6 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
 def _promote(tx: Transaction) -> bool:
     lanes = tx.rows("promote_due", tx.now, PROMOTE_SLICE)
     tx.touch_all(lane_id for (lane_id,) in lanes)
-    tx.flush_heads()
     return len(lanes) == PROMOTE_SLICE
 
 
@@ -124,6 +127,8 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
         free = room.left.get(key)
         if free is not None and free <= 0:
             tx.run("close_key", key)  # whoever frees it opens it again
+            if room.caps[key] <= 0:
+                tx.run("park_for_good", key)
             continue
         woken = tx.run("unpark_lanes", key, tasks, LANES_PER_LEASE if free is None else free)
         if not tx.value("is_parked_on", key):
@@ -135,10 +140,10 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
 
 def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
-) -> tuple[list[LeasedJob], bool]:
+) -> list[LeasedJob]:
     groups = _next_groups(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
     if not groups:
-        return [], False
+        return []
     per_group = max(1, LANES_PER_LEASE // len(groups))
     lanes = _decode_lanes(tx.value("ready_lanes", as_json(groups), per_group, tasks))
     keys = sorted({key for lane in lanes for key in lane.keys})
@@ -166,9 +171,7 @@ def _lease_ready(
             tx.run("park_lanes", as_json(rows))
             tx.touch_all(lane_id for lane_id, _ in parked)
     cursor.group = groups[-1]
-    by_count = len(groups) == GROUPS_PER_LEASE or len(jobs) >= request.limit
-    more = by_count or bool(parked) or len(lanes) >= per_group * len(groups) > len(groups)
-    return jobs, more
+    return jobs
 
 
 def _next_parking(tx: Transaction) -> int:
@@ -255,13 +258,12 @@ def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[Leas
 
 def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[BlockedKey, ...]:
     """The full keys that lanes of this worker's tasks wait for, with their holders."""
-    tx.flush_heads()
     keys = tx.array("parked_keys", tasks)
     if not keys:
         return ()
-    caps = _Room(tx, request, keys).caps
+    room = _Room(tx, request, keys)
     return tuple(
-        BlockedKey(key, caps[key], tuple(tx.array("name_holders", key)))
+        BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
         for key in keys
-        if key in caps
+        if room.left.get(key, 1) <= 0
     )

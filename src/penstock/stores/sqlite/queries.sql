@@ -183,15 +183,18 @@ select min(available_at) from jobs where row_state = 1
 -- refresh_heads --
 -- Sets the heads of lanes to their first ready job; ?1 = [lane, …]. A lane without one is not parked. A head that is
 -- right already is not written, which spares an arrival behind a backlog three pages.
-update lanes set
-    (head_priority, head_at, head_id) = (
-        select priority, available_at, id from jobs where row_state = 2 and lane_id = lanes.id
+with fresh (lane_id, head) as (
+    select touched.value, (
+        select id from jobs where row_state = 2 and lane_id = touched.value
         order by priority desc, available_at, id limit 1
-    ),
-    parked_on = case when exists (select 1 from jobs where row_state = 2 and lane_id = lanes.id) then parked_on end
-where id in (select value from jsonb_each(?1)) and (head_id is not (
-    select id from jobs where row_state = 2 and lane_id = lanes.id order by priority desc, available_at, id limit 1
-) or head_id is null)
+    ) from jsonb_each(?1) as touched
+)
+update lanes set
+    head_id = fresh.head,
+    head_priority = (select priority from jobs where id = fresh.head),
+    head_at = (select available_at from jobs where id = fresh.head),
+    parked_on = iif(fresh.head is null, null, parked_on)
+from fresh where lanes.id = fresh.lane_id and (lanes.head_id is not fresh.head or fresh.head is null)
 
 -- ready_groups --
 -- Up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes.
@@ -322,6 +325,17 @@ delete from open_keys where limit_key = ?1
 -- Lanes wait for a key; ?1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0.
 update lanes set parked_on = parked.value ->> 1, parked_seq = parked.value ->> 2
 from jsonb_each(?1) as parked where lanes.id = parked.value ->> 0
+
+-- park_for_good --
+-- The cap of a key is 0: nobody can free it; only a changed cap lets its lanes try again.
+update lanes set parked_seq = 0 where parked_on = ?1 and parked_seq <> 0
+
+-- is_ready --
+-- Is a job of tasks ?1 ready that no limit stops, as far as known?
+select exists (
+    select 1 from lanes where head_id is not null and parked_on is null
+        and task in (select value from jsonb_each(?1))
+)
 
 -- unpark_lanes --
 -- Lets lanes of tasks ?2 try again that wait for a key, first come first served.

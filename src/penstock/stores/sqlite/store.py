@@ -33,9 +33,12 @@ from penstock.stores.sqlite.opening import PACKAGE, migrate
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.session import SqliteSession
 from penstock.stores.sqlite.transaction import Transaction
+from penstock.stores.sqlite.watching import LogWatch
 from penstock.stores.store import JobFilter
 
 POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
+SLOW_POLL_SECONDS = 0.25  # the same where the kernel tells of writes
+FAST_POLL_SECONDS = 0.0005  # the first look after a write; each further one takes twice as long
 PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 
 T = TypeVar("T")
@@ -200,35 +203,38 @@ class SqliteStore:
         def wake() -> None:
             loop.call_soon_threadsafe(woken.set)
 
-        until = None if timeout is None else self._clock.monotonic() + timeout
-        peek_at = self._clock.monotonic() + PEEK_SECONDS
         with self._waiters_lock:
             self._waiters.add(wake)
+        watch = LogWatch(self._path, loop, woken.set)
         try:
-            while self._work_version == self._seen_version:
-                if until is not None and self._clock.monotonic() >= until:
-                    return
-                version = self._reader.data_version()
-                overdue = self._clock.monotonic() >= peek_at
-                if version != self._seen_data_version or overdue:
-                    self._seen_data_version = version
-                    peek_at = self._clock.monotonic() + PEEK_SECONDS
-                    if self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time()):
-                        return
-                await self._pause(woken)
+            await self._wait(timeout, woken, watch)
             self._seen_version = self._work_version
         finally:
+            watch.close()
             with self._waiters_lock:
                 self._waiters.discard(wake)
 
-    async def _pause(self, woken: asyncio.Event) -> None:
-        """Sleep for a poll, or less if this process itself has made work."""
-        handle = asyncio.get_running_loop().call_later(POLL_SECONDS, woken.set)
-        try:
-            await woken.wait()
-        finally:
-            handle.cancel()
-            woken.clear()
+    async def _wait(self, timeout: float | None, woken: asyncio.Event, watch: LogWatch) -> None:
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        slow = SLOW_POLL_SECONDS if watch.works else POLL_SECONDS
+        pause = slow
+        peek_at = self._clock.monotonic() + PEEK_SECONDS
+        while self._work_version == self._seen_version:
+            now = self._clock.monotonic()
+            if until is not None and now >= until:
+                return
+            version = self._reader.data_version()
+            if version != self._seen_data_version or now >= peek_at:
+                self._seen_data_version = version
+                peek_at = now + PEEK_SECONDS
+                pause = slow
+                if self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time()):
+                    return
+            left = pause if until is None else min(pause, until - now)
+            if await _sleep_or_woken(woken, left):
+                pause = FAST_POLL_SECONDS  # the log was written: the commit follows
+            else:
+                pause = min(pause * 2, slow)
 
     def close(self) -> None:
         self._writer.close()
@@ -255,3 +261,22 @@ class SqliteStore:
             return Reply.of(ask())
         except PenstockError as error:
             return Reply.failed(error)
+
+
+async def _sleep_or_woken(woken: asyncio.Event, seconds: float) -> bool:
+    """Sleep, or less if we are woken; True if we were."""
+    loop = asyncio.get_running_loop()
+    slept = False
+
+    def end() -> None:
+        nonlocal slept
+        slept = True
+        woken.set()
+
+    handle = loop.call_later(seconds, end)
+    try:
+        await woken.wait()
+    finally:
+        handle.cancel()
+        woken.clear()
+    return not slept

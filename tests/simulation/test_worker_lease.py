@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a worker do when its lease or its store leaves it?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from penstock import Context, Penstock
+from penstock.errors import (
+    InternalError,
+    LeaseLost,
+    PenstockError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
+from penstock.events.kinds import SchedulerEventKind
+from penstock.model.job import JobState
+from penstock.runtime.keeping import margin
+from penstock.runtime.worker import TICK_SECONDS
+from penstock.runtime.worker_config import Stopping
+from tests.unit.runtime.worker_world import World, simulate
+
+TTL = 30.0
+RUNTIME = {"async_slots": 4, "lease_ttl_seconds": TTL, "beat_seconds": 10.0, "grace_seconds": 10.0}
+
+
+def make_app(ran: list[tuple[str, float]], cancelled: list[tuple[str, float]]) -> Penstock:
+    app = Penstock("lease")
+
+    @app.task()
+    async def sleeps(ctx: Context, seconds: float = 0.0) -> str:
+        loop = asyncio.get_running_loop()
+        ran.append((ctx.job.key, loop.time()))
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            cancelled.append((ctx.job.key, loop.time()))
+            raise
+        return "slept"
+
+    @app.task()
+    async def lingers(ctx: Context, linger: float) -> str:
+        """Runs until it is cancelled the first time, and then takes long to clean up."""
+        loop = asyncio.get_running_loop()
+        first = not any(key == ctx.job.key for key, _ in ran)
+        ran.append((ctx.job.key, loop.time()))
+        try:
+            await asyncio.sleep(1000 if first else 60)
+        finally:
+            await asyncio.sleep(linger if first else 0)
+        return "lingered"
+
+    @app.task()
+    async def deaf(ctx: Context) -> str:
+        loop = asyncio.get_running_loop()
+        ran.append((ctx.job.key, loop.time()))
+        until = loop.time() + (200 if len(ran) == 1 else 1)
+        while (left := until - loop.time()) > 0.001:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                continue
+        return f"run {len(ran)}"
+
+    return app
+
+
+def test_a_lease_that_is_renewed_lasts_as_long_as_the_work() -> None:
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "k", seconds=10 * TTL)
+
+        await world.drain()
+
+        assert world.outcomes("k") == ["done"]
+        assert len(world.store.registered) == 1
+
+    simulate(make_app(ran, []), main, runtime=RUNTIME)
+
+
+def test_a_lost_lease_cancels_attempts_before_it_ends_and_nothing_is_acknowledged() -> None:
+    ran: list[tuple[str, float]] = []
+    cancelled: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        for n in range(6):
+            world.enqueue("sleeps", f"j{n}", seconds=100)
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(TTL + 1)
+
+        # Cancelled before the store lets anybody else have the jobs.
+        believed = TTL - margin(TTL)
+        assert [key for key, _ in cancelled] == [key for key, _ in ran[:4]]
+        assert all(believed <= at <= believed + TICK_SECONDS for _, at in cancelled)
+        assert len(world.store.registered) == 2
+        assert worker.worker_id == world.store.registered[1]
+        assert all(world.attempts(f"j{n}")[0].outcome == "lost" for n in range(4))
+
+        world.beats[0].cut = False
+        await running
+        assert set(world.states().values()) == {JobState.DONE}
+        assert all(world.job(f"j{n}").attempts == 0 for n in range(6))
+        assert world.sink.of(SchedulerEventKind.CANCELLED)[0].reason == "lease lost"
+
+    simulate(make_app(ran, cancelled), main, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_worker_whose_lease_the_store_has_ended_registers_once_and_goes_on(seed: int) -> None:
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        for n in range(20):
+            world.enqueue("sleeps", f"j{n}", seconds=1)
+        worker = world.worker()
+        running = world.start(worker)
+        await asyncio.sleep(1.5)
+        world.store.bury(worker.worker_id, [], "somebody thought it dead", 3).result()
+
+        await running
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert len(world.store.registered) == 2
+        assert world.clock.monotonic() < 10
+
+    simulate(make_app(ran, []), main, seed=seed, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ticker_and_lease_call_that_both_see_the_loss_register_only_once(seed: int) -> None:
+    """The store is busy when the lease is lost: every tick and every lease call notices it."""
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        for n in range(8):
+            world.enqueue("sleeps", f"j{n}", seconds=3)
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(1)
+        world.store.fails("register", StoreBusy("held"), 5)
+        world.store.fails("lease", LeaseLost("it expired"), 3)
+        await asyncio.sleep(10)
+        world.beats[0].cut = False
+
+        await running
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert len(world.store.registered) == 2
+        alive = [view.id for view in world.store.workers().result() if view.alive]
+        assert set(alive) <= {worker.worker_id}
+
+    simulate(make_app(ran, []), main, seed=seed, runtime=RUNTIME)
+
+
+def test_a_job_that_comes_back_while_its_old_body_cleans_up_is_run_and_acknowledged() -> None:
+    """The same process leases a lost job again before the first body has ended."""
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        world.enqueue("lingers", "k", linger=20.0)
+        world.beats.clear()
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(TTL - 1)
+        world.beats[0].cut = False
+
+        await running
+
+        assert len(ran) == 2
+        assert ran[1][1] < TTL + 2  # the first body was still cleaning up
+        assert world.outcomes("k") == ["lost", "done"]
+        assert world.job("k").result == '"lingered"'
+        assert world.table.snapshot().running == ()
+
+    simulate(make_app(ran, []), main, runtime=RUNTIME)
+
+
+def test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain() -> None:
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        world.enqueue("deaf", "k")
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(TTL - 1)
+        world.beats[0].cut = False
+
+        await running
+
+        assert world.outcomes("k") == ["lost", "done"]
+        assert world.job("k").result == '"run 2"'
+        assert world.clock.monotonic() < 100
+
+    simulate(make_app(ran, []), main, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ends_after_a_new_registration_go_under_the_new_name(seed: int) -> None:
+    """An acknowledgement that waits for a busy store outlives its lease; what ends later must
+    not leave under the old worker's name: it would be refused, and the job held for ever."""
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "first", seconds=1)
+        world.store.fails("ack", StoreBusy("held"), 10_000)
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(TTL + 2)
+        assert len(world.store.registered) == 2
+        world.beats[0].cut = False
+        for n in range(4):
+            world.enqueue("sleeps", f"later-{n}", seconds=1)
+        await asyncio.sleep(5)
+        world.store.heals()
+
+        await running
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert world.outcomes("first") == ["lost", "done"]
+        assert world.clock.monotonic() < TTL + 20
+
+    simulate(make_app(ran, []), main, seed=seed, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("error", [StoreFull("no space"), StoreBusy("held")])
+@pytest.mark.parametrize("call", ["ack", "fail_and_retry", "release", "lease"])
+def test_a_call_that_a_busy_or_full_store_refuses_is_repeated_until_it_lands(
+    error: StoreError, call: str
+) -> None:
+    app = Penstock("lease")
+
+    @app.task(max_attempts=2)
+    async def work(ctx: Context, n: int) -> int:
+        if n % 3 == 0 and ctx.job.attempt == 1:
+            raise ValueError("mine")
+        return n
+
+    async def main(world: World) -> None:
+        for n in range(12):
+            world.enqueue("work", f"j{n}", n=n)
+        world.store.fails(call, error, 20)
+        worker = world.worker(drain=call != "release")
+        running = world.start(worker)
+        if call == "release":
+            worker.stop(Stopping.GRACEFUL)
+        await running
+
+        if call == "release":
+            await world.drain()
+        assert set(world.states().values()) == {JobState.DONE}
+        assert worker.totals.refused == 0
+        for n in range(12):
+            assert world.outcomes(f"j{n}") == (["retry", "done"] if n % 3 == 0 else ["done"])
+
+    simulate(app, main, runtime=RUNTIME)
+
+
+def test_a_waiting_acknowledgement_is_told_once_and_repeated_ever_more_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "k")
+        world.store.fails("ack", StoreFull("no space left"), 20)
+
+        await world.drain()
+
+        # 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 14 × 2 s
+        assert world.clock.monotonic() == pytest.approx(31.15, abs=1)
+        assert world.job("k").state is JobState.DONE
+
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        simulate(make_app([], []), main, runtime=RUNTIME)
+    assert caplog.text.count("An acknowledgement has to wait: no space left") == 1
+
+
+def test_while_acknowledgements_wait_no_more_than_a_window_of_jobs_is_started() -> None:
+    ran: list[tuple[str, float]] = []
+
+    async def main(world: World) -> None:
+        for n in range(3_000):
+            world.enqueue("sleeps", f"j{n}")
+        world.store.fails("ack", StoreFull("no space"), 10_000)
+        worker = world.worker(drain=False)
+        running = world.start(worker)
+
+        await asyncio.sleep(20)
+
+        assert 1_000 <= len(ran) <= 1_024 + 4
+        world.store.heals()
+        await asyncio.sleep(10)
+        assert len(ran) == 3_000
+        worker.stop(Stopping.GRACEFUL)
+        await running
+        assert set(world.states().values()) == {JobState.DONE}
+
+    simulate(make_app(ran, []), main, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("call", ["ack", "lease", "fail_and_retry", "register"])
+@pytest.mark.parametrize(
+    "error",
+    [StoreFailed("I/O error"), InternalError("broken"), KeyError("our bug")],
+    ids=["failed", "internal", "foreign"],
+)
+def test_a_store_that_cannot_go_on_ends_the_worker_and_does_not_hang_it(
+    call: str, error: BaseException
+) -> None:
+    app = Penstock("lease")
+
+    @app.task(max_attempts=2)
+    async def good(ctx: Context) -> None:
+        return None
+
+    @app.task(max_attempts=2)
+    async def bad(ctx: Context) -> None:
+        raise ValueError("mine")
+
+    async def main(world: World) -> None:
+        world.enqueue("good", "good")
+        world.enqueue("bad", "bad")
+        world.store.fails(call, error, 10_000)
+        worker = world.worker()
+
+        async with asyncio.timeout(100):
+            if isinstance(error, InternalError) and call in ("ack", "fail_and_retry"):
+                return  # an end that is refused becomes an error, which is refused as well
+            with pytest.raises((PenstockError, KeyError)):
+                await worker.run()
+
+    simulate(app, main, runtime=RUNTIME, sound=False)
