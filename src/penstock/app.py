@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -57,6 +58,8 @@ class Penstock:
 
     def task(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         limits: Mapping[str, LimitValue] | None = None,
@@ -75,8 +78,8 @@ class Penstock:
             max_attempts: how many of its own faults a job may have.
             timeout: of one attempt; None for no limit.
         """
-        if max_attempts is not None and max_attempts < 1:
-            raise UsageError(f"max_attempts must be at least 1, got {max_attempts}.")
+        if function is not None:
+            raise UsageError("Write @app.task() with parentheses.")
         limit_seconds: float | None = None
         if timeout is not _CONFIGURED and timeout is not None:
             limit_seconds = to_seconds(timeout)
@@ -92,6 +95,11 @@ class Penstock:
         )
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            if max_attempts is not None and max_attempts < 1:
+                raise UsageError(
+                    f"Task {function.__name__!r}: max_attempts must be at least 1, "
+                    f"got {max_attempts}."
+                )
             task: Task[..., Any] = Task(name or function.__name__, function, options)
             if task.name in self.tasks:
                 raise UsageError(
@@ -161,13 +169,15 @@ class Penstock:
         self,
         request: JobRequest[R],
         key: str | None = None,
-        after: Iterable[str | Edge] | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,
     ) -> Enqueued:
         """Accept one job. When this returns, the job survives a crash, and power loss."""
-        job = self._accept(request, key, after, priority, delay, group)
+        job = self._accept(
+            request, key=key, after=after, priority=priority, delay=delay, group=group
+        )
         report = _wait(self.store.enqueue([job]), self.store)
         return Enqueued(job.key, job.key in report.created)
 
@@ -175,13 +185,15 @@ class Penstock:
         self,
         request: JobRequest[R],
         key: str | None = None,
-        after: Iterable[str | Edge] | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,
     ) -> Enqueued:
         """The same on an event loop."""
-        job = self._accept(request, key, after, priority, delay, group)
+        job = self._accept(
+            request, key=key, after=after, priority=priority, delay=delay, group=group
+        )
         report = await self.store.enqueue([job])
         return Enqueued(job.key, job.key in report.created)
 
@@ -189,35 +201,25 @@ class Penstock:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
         store = self.store
         created = existing = 0
-        waiting: list[Reply[EnqueueReport]] = []
-        source = (to_new_job(request) for request in requests)
+        waiting: deque[tuple[int, Reply[EnqueueReport]]] = deque()
+        source = (self._accept(request) for request in requests)
         while batch := list(islice(source, ENQUEUE_BATCH)):
-            waiting.append(store.enqueue(batch))
+            waiting.append((len(batch), store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
-                report = _wait(waiting.pop(0), store)
-                created, existing = created + len(report.created), existing + len(report.existing)
-        for reply in waiting:
-            report = _wait(reply, store)
-            created, existing = created + len(report.created), existing + len(report.existing)
+                new, known = _wait_for(waiting.popleft(), store)
+                created, existing = created + new, existing + known
+        while waiting:
+            new, known = _wait_for(waiting.popleft(), store)
+            created, existing = created + new, existing + known
         return EnqueuedMany(created, existing)
 
-    def _accept(
-        self,
-        request: JobRequest[R],
-        key: str | None,
-        after: Iterable[str | Edge] | None,
-        priority: int | None,
-        delay: Duration | None,
-        group: str | None,
-    ) -> NewJob:
+    def _accept(self, request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
         if not isinstance(request, JobRequest):
             raise UsageError(
                 f"enqueue takes a job, got {type(request).__name__}; write "
                 f"app.enqueue(task.job(...))."
             )
-        return to_new_job(
-            request.with_options(key=key, after=after, priority=priority, delay=delay, group=group)
-        )
+        return to_new_job(request.with_options(**options) if options else request)
 
     def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted."""
@@ -238,6 +240,13 @@ class Penstock:
             wiring.slot_count(settings),
             options.run_id,
         )
+
+
+def _wait_for(batch: tuple[int, Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
+    """How many jobs of a batch were new, and how many known (or twice in it)."""
+    count, reply = batch
+    created = len(_wait(reply, store).created)
+    return created, count - created
 
 
 def _wait(reply: Reply[EnqueueReport], store: Store) -> EnqueueReport:

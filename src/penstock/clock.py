@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from penstock.errors import UsageError
+
 MICROSECONDS = 1_000_000  # per second; stored times are whole microseconds since 1970 UTC
 
 #: Durations are float seconds or timedelta, everywhere a user may write one.
@@ -77,9 +79,14 @@ def blocking_sleep(seconds: float) -> None:
 
 
 def to_seconds(duration: Duration) -> float:
-    """Turn a user's duration into float seconds."""
+    """Turn a user's duration into float seconds; UsageError if it is none."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise UsageError(
+            f"A duration is a number of seconds or a timedelta, got {duration!r}; "
+            "write timedelta(hours=1), for example."
+        )
     return float(duration)
 
 

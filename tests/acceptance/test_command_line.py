@@ -143,7 +143,7 @@ def test_an_interrupt_ends_with_130_and_gives_the_job_back(tmp_path: Path) -> No
     assert "Traceback" not in err
     assert "1 left" in out
     job = json.loads(penstock(tmp_path, "queue", "show", "k", "--json").stdout)
-    assert (job["state"], job["attempts"]) == ("queued", 0)
+    assert (job["state"], job["failed_attempts"]) == ("queued", 0)
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

@@ -248,3 +248,22 @@ def test_a_stop_gives_up_on_a_store_that_stays_busy() -> None:
         assert world.clock.monotonic() <= 2 + 30 + STOPPED_SECONDS + 2 * TICK_SECONDS
 
     simulate(make_app([]), main, runtime=RUNTIME)
+
+
+def test_a_worker_that_is_cancelled_leaves_no_body_running() -> None:
+    notes: list[str] = []
+
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "k", seconds=1000)
+        running = world.start(world.worker(drain=False))
+        await asyncio.sleep(1)
+
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.sleep(0)
+
+        assert notes == ["k cancelled"]
+        assert (world.job("k").state, world.job("k").attempts) == (JobState.QUEUED, 0)
+
+    simulate(make_app(notes), main, runtime=RUNTIME)

@@ -53,7 +53,8 @@ def run_queue(
         target.flags["--limit"] = limit
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
-    target.configured()  # wrong settings are refused before a process is started
+    # Wrong settings are refused before a process is started.
+    target.warn_of_unused_settings(target.configured().settings.app)
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     spec = RunSpec(
         app=app_argument or app,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -52,7 +52,7 @@ def document_of(job: Job, history: Sequence[Attempt]) -> dict[str, object]:
         "payload": msgspec.json.decode(job.payload),
         "result": None if job.result is None else msgspec.json.decode(job.result),
         "error": _error_of(job.last_error),
-        "attempts": job.attempts,
+        "failed_attempts": job.attempts,
         "crashes": job.crashes,
         "suspect": job.suspect,
         "worker": job.worker,
@@ -104,17 +104,28 @@ def _shown(name: str, value: object) -> str:
     if name in ("payload", "result"):
         return escaped(msgspec.json.encode(value).decode())
     if isinstance(value, dict):  # an error
-        return escaped(f"{value['category']}: {value['kind']}: {value['message']}")
+        return escaped(f"{value['message']} ({_origin(value)})")
     if isinstance(value, list):
         return escaped(", ".join(map(str, value)))
     return escaped(str(value))
 
 
 def _error_line(error: AttemptError) -> str:
-    return escaped(f"{error.category}: {error.kind}: {error.message}")
+    return escaped(f"{error.message} ({_origin(_error_of(error) or {})})")
 
 
-def _error_of(error: AttemptError | None) -> dict[str, str] | None:
+def _origin(error: Mapping[str, object]) -> str:
+    """Kind, category and place of an error, each said once."""
+    words = [str(error["kind"]), str(error["category"]), str(error["where"] or "")]
+    return ", ".join(dict.fromkeys(word for word in words if word and word != "own"))
+
+
+def _error_of(error: AttemptError | None) -> dict[str, object] | None:
     if error is None:
         return None
-    return {"category": error.category.value, "kind": error.kind, "message": error.message}
+    return {
+        "category": error.category.value,
+        "kind": error.kind,
+        "message": error.message,
+        "where": error.where,
+    }

@@ -17,7 +17,8 @@ from penstock import wiring
 from penstock.app import Penstock
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
-from penstock.config.load import Loaded, load_settings
+from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
+from penstock.errors import UsageError
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -51,8 +52,21 @@ class Target:
 
     def app(self) -> Penstock:
         """Import the app; what it prints meanwhile must not get into a document on stdout."""
+        named = self.configured().settings.app
+        self.warn_of_unused_settings(named)
         with redirect_stdout(sys.stderr):
-            return find_app(self.configured().settings.app, self.folder, Penstock)
+            return find_app(named, self.folder, Penstock)
+
+    def warn_of_unused_settings(self, named: str | None) -> None:
+        """Settings belong to the folder a command runs in; say so if others lie beside the app."""
+        if named is None or not named.endswith(".py"):
+            return
+        beside = (self.folder / named).resolve().parent / PENSTOCK_TOML
+        if beside.exists() and beside.parent != self.folder.resolve():
+            warn(
+                f"{escaped(str(beside))} is not read: settings come from the current folder. "
+                f"Run the command in {escaped(str(beside.parent))}."
+            )
 
     @contextmanager
     def opened_app(self) -> Iterator[Penstock]:
@@ -74,10 +88,11 @@ class Target:
             app = self.app()
             loaded = app.load(self.flags, folder=self.folder)
             url = app.store_url(loaded)
-        is_new = self.lacks_file(url)
+        if self.lacks_file(url):
+            raise UsageError(
+                f"There is no store {url} yet. Enqueue a job first, or name another with --store."
+            )
         store = self._open(url, loaded)
-        if is_new:
-            warn(f"The store {escaped(store.url)} did not exist; it is new and empty.")
         try:
             yield store
         finally:

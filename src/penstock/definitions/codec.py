@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.definitions.context import Context
 from penstock.errors import PayloadError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
@@ -45,6 +46,7 @@ class ArgumentCodec:
             raise UsageError(
                 f"Task {task!r} takes no context; its first parameter must be `ctx: Context`."
             )
+        self._refuse_other_context(parameters[0], function)
         self._parameters = parameters[1:]
         for parameter in self._parameters:
             if parameter.kind not in (_POSITIONAL, _KEYWORD):
@@ -59,14 +61,28 @@ class ArgumentCodec:
         self._struct = self._build(function)
         self._decoder = msgspec.json.Decoder(self._struct, dec_hook=self._rebuild)
 
-    def _build(self, function: Callable[..., Any]) -> type[msgspec.Struct]:
+    def _refuse_other_context(self, first: inspect.Parameter, function: Callable[..., Any]) -> None:
+        """The first parameter is the context: by its annotation, or without one by its name."""
+        kind = self._hints(function).get(first.name)
+        if kind is None and first.name in ("ctx", "context"):
+            return
+        if not (isinstance(kind, type) and issubclass(kind, Context)):
+            raise UsageError(
+                f"The first parameter of task {self.task!r} is {str(first)!r}; it must be "
+                "`ctx: Context`."
+            )
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
         try:
-            hints = typing.get_type_hints(function, include_extras=True)
+            return typing.get_type_hints(function, include_extras=True)
         except Exception as error:
             raise UsageError(
                 f"The annotations of task {self.task!r} cannot be resolved: {error}. Names that "
                 f"are only imported for type checking must be imported for real."
             ) from None
+
+    def _build(self, function: Callable[..., Any]) -> type[msgspec.Struct]:
+        hints = self._hints(function)
         fields: list[Any] = []
         for parameter in self._parameters:
             kind = hints.get(parameter.name, Any)

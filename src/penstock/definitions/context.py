@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Duration
-from penstock.definitions.request import JobRequest, to_new_job
+from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import UsageError
 from penstock.model.job import BATCH_JOBS_MAX, Edge, NewJob
 
@@ -70,7 +70,7 @@ class Context:
         self,
         request: JobRequest[Any],
         key: str | None = None,
-        after: Iterable[str | Edge] | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,

@@ -36,7 +36,7 @@ class JobRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
         self,
         *,
         key: str | None = None,
-        after: Iterable[str | Edge] | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,
@@ -75,12 +75,16 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
     if key is None:
         digest = hashlib.blake2b(request.payload.encode(), digest_size=16).hexdigest()
         key = f"{request.task}:{digest}"
+    elif not isinstance(key, str):
+        raise UsageError(f"A key is text, got {key!r}; write key={str(key)!r}.")
     elif not key or len(key) > KEY_LENGTH_MAX:
         raise UsageError(f"A key has 1 to {KEY_LENGTH_MAX} characters; got {len(key)}.")
     _check_text("key", key)
     group = request.group or request.partition or request.task
     if group is not request.task:
         check_name("group", group)
+    if not isinstance(request.priority, int):
+        raise UsageError(f"A priority is a whole number, got {request.priority!r}.")
     if not -PRIORITY_MAX <= request.priority <= PRIORITY_MAX:
         raise UsageError(f"A priority lies within ±{PRIORITY_MAX}; got {request.priority}.")
     if not 0 <= request.delay_seconds < 10**9:
@@ -118,7 +122,17 @@ def _check_text(what: str, text: str) -> None:
         raise UsageError(f"A {what} cannot hold control characters: {text!r}.")
 
 
-def _edges(after: Iterable[str | Edge]) -> tuple[Edge, ...]:
+def _edges(after: Iterable[str | Edge | Enqueued]) -> tuple[Edge, ...]:
     if isinstance(after, str):
         raise UsageError(f"`after` takes a list of keys; write after=[{after!r}].")
-    return tuple(edge if isinstance(edge, Edge) else Edge(edge) for edge in after)
+    return tuple(_edge(edge) for edge in after)
+
+
+def _edge(after: object) -> Edge:
+    if isinstance(after, Edge):
+        return after
+    if isinstance(after, Enqueued):
+        return Edge(after.key)
+    if isinstance(after, str):
+        return Edge(after)
+    raise UsageError(f"`after` takes keys, got {after!r}.")

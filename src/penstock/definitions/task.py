@@ -108,6 +108,15 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401
+        """Call the function itself, here and now, as a test may want to."""
+        if not isinstance(ctx, Context):
+            raise UsageError(
+                f"Task {self.name!r} was called like a function; write {self.name}.job(...) to "
+                "make a job of it."
+            )
+        return self.function(ctx, *args, **kwargs)
+
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
         """A job of this task with these arguments, checked against the signature."""
         payload = self.codec.encode(args, kwargs)

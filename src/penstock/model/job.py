@@ -96,6 +96,7 @@ class AttemptError(msgspec.Struct, frozen=True):
     category: ErrorCategory
     kind: str  # the exception's class, or a word
     message: str
+    where: str | None = None  # file, line and function of the user's code that raised
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

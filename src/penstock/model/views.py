@@ -36,7 +36,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     next_due_at: int | None
     suspects: int
     served_elsewhere: frozenset[str]  # tasks that other live workers know
-    errors_in_run: int
+    ended_in_run: dict[JobState, int]  # leases that ended for good in this run, by end
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):

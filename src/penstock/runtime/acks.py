@@ -55,7 +55,8 @@ class AckBuffer:
         self._releases: list[JobRef] = []
         self._flushing = 0
         self._task: asyncio.Task[None] | None = None
-        self.failed: StoreError | None = None
+        self._worker = WorkerId("")
+        self.failed: Exception | None = None
 
     @property
     def pending(self) -> int:
@@ -72,8 +73,9 @@ class AckBuffer:
 
     def kick(self, worker: WorkerId) -> None:
         """Start a flush if something waits and none is on its way."""
+        self._worker = worker
         if self._task is None and self.failed is None and self._waiting():
-            self._task = asyncio.get_running_loop().create_task(self._flush(worker))
+            self._task = asyncio.get_running_loop().create_task(self._flush())
 
     def drop(self) -> int:
         """The lease is lost: what is not on its way is of no use to anybody."""
@@ -84,11 +86,11 @@ class AckBuffer:
     def _waiting(self) -> int:
         return len(self._ends) + len(self._failures) + len(self._releases)
 
-    async def _flush(self, worker: WorkerId) -> None:
+    async def _flush(self) -> None:
         try:
             while self._waiting():
-                await self._flush_once(worker)
-        except StoreError as error:
+                await self._flush_once(self._worker)  # a new name, if the lease was lost meanwhile
+        except Exception as error:
             self.failed = error
         finally:
             self._task = None
@@ -130,6 +132,8 @@ class AckBuffer:
         except StoreError:
             raise
         except PenstockError as error:
+            if not any(isinstance(end, JobEnd) and end.effects for end in group):
+                raise  # a plain end cannot be refused: our bug, and it would be refused again
             self._end_refused(group, error)
             return
         accepted = verdicts.count(Verdict.ACCEPTED)

@@ -8,6 +8,7 @@ Running and judging are apart: `Attempt` is what runs; `judge` turns what the bo
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -153,7 +154,7 @@ def failed(
     )
     return JobFailure(
         job=job,
-        error=AttemptError(decision.category, kind_of(error), message_of(error)),
+        error=AttemptError(decision.category, kind_of(error), message_of(error), where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
@@ -193,6 +194,26 @@ def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
 
 def kind_of(error: BaseException) -> str:
     return bounded(type(error).__qualname__)
+
+
+def where_of(error: BaseException) -> str | None:
+    """Where in the user's code an error was raised: the last frame that is not a library's."""
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return None if found is None else bounded(found)
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith((_OURS, "<", _STANDARD)) or "site-packages" in path
+
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def message_of(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.clock import Clock
-from penstock.model.job import WorkerId
+from penstock.model.job import JobState, WorkerId
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
@@ -36,7 +36,8 @@ class RunReport:
     """What a run did."""
 
     run_id: str
-    ended: int  # jobs whose end this run acknowledged, retries included
+    done: int
+    skipped: int
     errors: int  # jobs that ended in error in this run
     stopped: bool  # by a signal, before everything was done
 
@@ -73,7 +74,14 @@ class EmbeddedRun:
             beat.stop()
             table.close()
         outlook = await self._store.outlook(WorkerId(""), run_id)
-        return RunReport(run_id, worker.totals.ended, outlook.errors_in_run, self._stopped > 0)
+        ended = outlook.ended_in_run
+        return RunReport(
+            run_id,
+            ended.get(JobState.DONE, 0),
+            ended.get(JobState.SKIPPED, 0),
+            ended.get(JobState.ERROR, 0),
+            self._stopped > 0,
+        )
 
     async def _until_done(self, worker: Worker) -> None:
         """Run the worker; if we are cancelled, let it stop gracefully first."""

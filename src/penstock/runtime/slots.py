@@ -142,6 +142,10 @@ class Slots:
     ) -> None:
         """The body has ended, in whatever way."""
         self._vacate(attempt)
+        if error is not None and log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "Job %r of task %r raised:", attempt.job.key, attempt.job.task, exc_info=error
+            )
         if attempt.ended:
             return  # abandoned before; somebody else has it by now
         now_at = round(self._clock.now() * MICROSECONDS)

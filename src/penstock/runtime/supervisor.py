@@ -11,20 +11,21 @@ import logging
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
-from penstock.model.job import WorkerId
+from penstock.model.job import JobId, JobState, WorkerId
+from penstock.model.lease import JobRef
 from penstock.runtime import messages
 from penstock.runtime.child import Child
 from penstock.runtime.display import Display
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.supervisor_beat import SupervisorBeat
-from penstock.stores.store import Store
+from penstock.stores.store import JobFilter, Store
 
 TICK_SECONDS = 0.25  # display and looking around
 BACK_OFF_FIRST_SECONDS = 0.1
@@ -34,6 +35,7 @@ STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
 OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+NAMED_MAX = 5  # jobs that are named when their worker died
 BURY_SECONDS = 10.0  # how long a burial may wait for the store
 
 log = logging.getLogger("penstock.supervisor")
@@ -73,6 +75,7 @@ class Supervisor:
         self._left_behind = 0
         self._tick_at = 0.0
         self._suspects = 0
+        self._forced = False  # a worker had to be killed
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -131,13 +134,14 @@ class Supervisor:
         if self._stop_signal == signal.SIGINT:
             return 130
         if self._stop_signal is not None:
-            return 0
+            return 1 if self._forced else 0
         return 1 if self._errors() or self._left_behind else 0
 
     def _errors(self) -> int:
         if self._store is None:
             return 0
-        return self._store.outlook(WorkerId(""), self.run_id).result().errors_in_run
+        ended = self._store.outlook(WorkerId(""), self.run_id).result().ended_in_run
+        return ended.get(JobState.ERROR, 0)
 
     def _summary(self) -> str | None:
         if self._failed is not None:
@@ -228,6 +232,7 @@ class Supervisor:
         for child in self._children:
             if now >= child.kill_at_monotonic or self._is_overdue(child, now):
                 log.error("Worker %d does not end and is killed.", child.process.pid)
+                self._forced = True
                 child.kill()
         if self._store is None:
             return
@@ -284,7 +289,6 @@ class Supervisor:
             self._finished += 1
             self._left_behind = max(self._left_behind, child.finished.left_behind)
         elif self._may_start():
-            log.error("Worker %d died: %s.", child.process.pid, child.cause())
             self._plan_restart(child)
 
     def _more(self, child: Child) -> bool:
@@ -310,9 +314,26 @@ class Supervisor:
                     .more
                 ):
                     pass
+                self._tell_death(child, started)
             except (PenstockError, TimeoutError) as error:
                 log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
         child.close()
+
+    def _tell_death(self, child: Child, started: Sequence[JobRef]) -> None:
+        """Name what ran in a worker that died, and what became of it."""
+        if child.finished is not None or self._store is None:
+            return
+        jobs = []
+        for ref in started[:NAMED_MAX]:
+            jobs += self._store.jobs(JobFilter(), JobId(ref.id - 1), 1).result()
+        names = ", ".join(repr(job.key) for job in jobs) + (
+            f" and {len(started) - NAMED_MAX} more" if len(started) > NAMED_MAX else ""
+        )
+        ran = f"; it ran {names}" if names else ""
+        log.error("Worker %d died: %s%s.", child.process.pid, child.cause(), ran)
+        for job in jobs:
+            if job.state is JobState.ERROR and job.last_error is not None:
+                log.error("Job %r ended in error: %s.", job.key, job.last_error.message)
 
     def _plan_restart(self, child: Child) -> None:
         now = self._clock.monotonic()
@@ -347,6 +368,10 @@ class Supervisor:
         self._stop_signal = number if first else self._stop_signal
         grace = self._hello.grace_seconds if self._hello else 0.0
         seconds = grace + AFTER_GRACE_SECONDS if first else ABORT_SECONDS
+        if first:
+            log.warning(
+                "Stopping: what runs has %g s to end; a second signal stops it at once.", grace
+            )
         self._tell_all(messages.Stop() if first else messages.Abort())
         for child in self._children:
             child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)

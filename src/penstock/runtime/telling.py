@@ -79,4 +79,7 @@ def _is_last(failure: JobFailure) -> bool:
 
 
 def _shown(error: AttemptError | None) -> str:
-    return "" if error is None else f"{error.kind}: {error.message[:MESSAGE_MAX]}"
+    if error is None:
+        return ""
+    where = f" ({error.where})" if error.where else ""
+    return f"{error.kind}: {error.message[:MESSAGE_MAX]}{where}"

@@ -79,6 +79,7 @@ class Worker:
         self._caps = caps
         self._keeper = keeper
         self._table = table
+        self._threads = threads
         self._clock = clock
         self._ids = ids
         self._events = events
@@ -111,7 +112,8 @@ class Worker:
         self._idle_told = False
         self._stopping: Stopping | None = None
         self._stop_at = float("inf")
-        self._failure: PenstockError | None = None
+        self._losing = False  # the lease is over, and no new one is there yet
+        self._failure: BaseException | None = None
         self.worker_id = WorkerId("")
         self.totals = Totals()
 
@@ -147,6 +149,7 @@ class Worker:
         await self._register()
         self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         ticker = asyncio.get_running_loop().create_task(self._tick())
+        ticker.add_done_callback(self._note_failure)
         try:
             while not self._finished():
                 self._wake.clear()
@@ -188,7 +191,9 @@ class Worker:
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
+        self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()
+        self._threads.close()
         for task in (*self._background, *([self._waiting] if self._waiting else [])):
             task.cancel()
         try:
@@ -218,7 +223,7 @@ class Worker:
             now = self._clock.monotonic()
             self._table.turn(now)
             if now >= self._keeper.believed_until():
-                await self._lose()
+                self._lose()
             self._slots.enforce_deadlines()
             if self._stopping is not None and now >= self._stop_at:
                 self._slots.stop_all(Stop.SHUTDOWN)
@@ -231,8 +236,11 @@ class Worker:
                 pause = min(pause, max(next_deadline - self._clock.monotonic(), 0.001))
             await self._clock.sleep(pause)
 
-    async def _lose(self) -> None:
+    def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
+        if self._losing:
+            return  # the tick and a lease call may both notice it
+        self._losing = True
         log.error(
             "The lease of worker %s could not be renewed in time; its jobs are given up and it "
             "starts anew.",
@@ -241,19 +249,28 @@ class Worker:
         self._ready.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
-        try:
-            await self._register()
-        except (StoreBusy, StoreFull) as error:
-            log.warning("The store cannot be reached: %s", error)
-        except PenstockError as error:
-            self._failure = error
+        self._slots.forsake_all()  # the same job may come back before its old body has ended
+        self._spawn(self._register_anew())
+
+    async def _register_anew(self) -> None:
+        """Never go on under the old name: its jobs were given up, and a late beat may save it."""
+        while True:
+            try:
+                await self._register()
+            except (StoreBusy, StoreFull) as error:
+                log.warning("The store cannot be reached: %s", error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                break
+        self._losing = False
+        self._wake.set()
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
         if self._stopping is None and self._acks.pending < WINDOW_MAX:
             self._fill_slots()
         self._acks.kick(self.worker_id)
-        if self._stopping is None and not self._leasing:
+        if self._stopping is None and not self._leasing and not self._losing:
             self._lease_more()
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
@@ -309,7 +326,7 @@ class Worker:
             await self._clock.sleep(RETRY_SECONDS)
         except LeaseLost:
             if worker == self.worker_id:
-                await self._lose()
+                self._lose()
         except PenstockError as error:
             self._failure = error
         else:
@@ -320,10 +337,13 @@ class Worker:
 
     def _leased(self, batch: LeaseBatch, worker: WorkerId, solo: bool) -> None:
         failpoints.hit("lease.committed")
-        self._suspects = 0 if solo and not batch.jobs else batch.suspects
-        self._exhausted = not batch.more
+        self._suspects = batch.suspects
+        if solo:  # while one runs, it is the only one, also if it was the last
+            self._suspects = max(batch.suspects, 1) if batch.jobs else 0
+        # A suspect's turn says nothing about the others.
+        self._exhausted = not batch.more and (self._config.solo or not solo)
         self._drain.next_due_at = batch.next_due_at
-        if worker != self.worker_id:
+        if worker != self.worker_id or self._losing:
             return  # the lease was lost meanwhile; what came belongs to nobody
         if self._stopping is not None:
             for job in batch.jobs:
@@ -346,6 +366,7 @@ class Worker:
             self._idle_told = True
             self._events.emit(SchedulerEventKind.QUEUE_EMPTY, self._correlation)
         self._waiting = asyncio.get_running_loop().create_task(self._wait())
+        self._waiting.add_done_callback(self._note_failure)
 
     def _is_idle(self) -> bool:
         """Nothing runs, waits or is on its way, and the store had nothing more."""
@@ -404,3 +425,10 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._note_failure)
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        """What nobody expected ends the worker: without this part of it, it would only hang."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._wake.set()

@@ -355,7 +355,7 @@ class MemoryStore:
             served_elsewhere=frozenset(
                 task for other in others if other is not None for task in other.info.tasks
             ),
-            errors_in_run=tables.errors_by_run[run_id],
+            ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
         )
 
     @_operation

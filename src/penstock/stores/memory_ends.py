@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from penstock.clock import to_micros
@@ -208,8 +209,9 @@ class Ends:
         self._edges.tell([row.id], now)
 
     def _close(self, row: JobRow, state: JobState, at: int) -> None:
-        if state is JobState.ERROR and row.worker is not None:
-            self._tables.errors_by_run[row.worker.info.run_id] += 1
+        if row.worker is not None and state is not JobState.CANCELLED:
+            by_run = self._tables.ended_by_run
+            by_run.setdefault(row.worker.info.run_id, Counter())[state] += 1
         row.losses, row.solo = 0, False
         self._tables.move(row, OF_STATE[state], at)
 

@@ -215,7 +215,7 @@ class Tables:
         self.workers: dict[WorkerId, WorkerRow] = {}
         self.task_counts = Counts()
         self.group_counts = Counts()
-        self.errors_by_run: Counter[str] = Counter()
+        self.ended_by_run: dict[str, Counter[JobState]] = {}
         self.caps: dict[str, int] = {}
         self.cursors: dict[str, str] = {}
         self.committed: dict[tuple[str, str], Manifest] = {}  # by dataset and slice

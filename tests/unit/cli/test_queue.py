@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli import import_lines, queue_import
 from penstock.model.job import JobState
+from penstock.stores.sqlite.store import SqliteStore
 from tests.unit.cli.conftest import Command
 
 
@@ -249,11 +250,14 @@ def test_a_named_store_is_looked_at_without_an_app(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_STORE", "sqlite:///other.db")
 
+    missing = command("queue", "stats", "--json")
+    SqliteStore.open(tmp_path / "other.db").close()
     ended = command("queue", "stats", "--json")
 
+    assert missing.code == 2
+    assert "There is no store sqlite:///other.db yet." in missing.sentence
     assert ended.code == 0
     assert ended.document["oldest_ready_seconds"] is None
-    assert "did not exist; it is new and empty." in ended.sentence
 
 
 def test_without_store_and_app_it_says_what_to_name(
@@ -281,7 +285,9 @@ def test_show_tells_everything_about_a_job(command: Command, project: Path) -> N
 
 
 def test_show_refuses_an_unknown_key(command: Command, project: Path) -> None:
-    ended = command("queue", "show", "nobody", "--store", "sqlite:///x.db", "--log-level", "error")
+    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--store", "sqlite:///x.db")
+
+    ended = command("queue", "show", "nobody", "--store", "sqlite:///x.db")
 
     assert ended.code == 2
     assert "No job has the key 'nobody' in the store sqlite:///" in ended.err
@@ -300,7 +306,7 @@ def test_a_file_that_is_no_database_is_told(command: Command, project: Path) -> 
 
 def test_a_talkative_app_does_not_spoil_the_document(command: Command, project: Path) -> None:
     (project / "loud.py").write_text(
-        "from penstock import Penstock\nprint('hi')\napp=Penstock('l')"
+        "from penstock import Penstock\nprint('hi')\napp=Penstock('l')\napp.store.stats()"
     )
 
     ended = command("queue", "stats", "--app", "loud.py", "--json")

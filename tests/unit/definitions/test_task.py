@@ -95,13 +95,58 @@ def test_an_app_refuses_tasks_that_cannot_be_meant() -> None:
     with pytest.raises(UsageError, match="has two tasks named 'visit'"):
         app.task()(visit)
     with pytest.raises(UsageError, match="max_attempts must be at least 1, got 0"):
-        app.task(max_attempts=0)
+        app.task(name="other", max_attempts=0)(visit)
     with pytest.raises(UsageError, match="timeout must be above 0 seconds, got 0"):
         app.task(timeout=0)
     with pytest.raises(UsageError, match="A task name has 1 to 256 characters"):
         app.task(name="x" * 257)(visit)
     with pytest.raises(UsageError, match="must be usable as a file name"):
         Penstock("a/b")
+    with pytest.raises(UsageError, match="with parentheses"):
+        app.task(visit)  # type: ignore[arg-type]
+
+
+def test_a_first_parameter_that_is_no_context_is_refused() -> None:
+    async def greet(name: str) -> str:
+        return name
+
+    async def bare(ctx, n: int) -> int:  # type: ignore[no-untyped-def]
+        return n
+
+    app = Penstock("a")
+
+    with pytest.raises(UsageError, match="first parameter of task 'greet' is \"name: 'str'\""):
+        app.task()(greet)  # type: ignore[arg-type]
+    assert app.task()(bare).job(n=1).payload == '{"n":1}'
+
+
+def test_a_task_called_like_a_function_says_what_to_write() -> None:
+    task = Penstock("a").task()(visit)
+
+    with pytest.raises(UsageError, match=r"write visit.job\(...\) to make a job of it"):
+        task("x")  # type: ignore[arg-type, call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"key": 5}, "A key is text, got 5; write key='5'"),
+        ({"priority": "high"}, "A priority is a whole number, got 'high'"),
+        ({"delay": "1h"}, "A duration is a number of seconds or a timedelta, got '1h'"),
+        ({"after": [7]}, "`after` takes keys, got 7"),
+        ({"after": "a"}, r"write after=\['a'\]"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    app = Penstock("a")
+    task = app.task(name="plain")(bare_task)
+
+    with pytest.raises(UsageError, match=sentence):
+        app.enqueue(task.job(), **options)
+
+
+async def bare_task(ctx: Context) -> None:
+    return None
 
 
 def test_an_unknown_task_is_told_with_the_nearest() -> None:

@@ -682,9 +682,10 @@ select count(*) from workers where ended_at is null and boot_id = ?1 and expires
 -- What other live workers know.
 select tasks from workers where ended_at is null and boot_id = ?1 and expires_at > ?2 and id <> ?3
 
--- read_run_count --
--- How many jobs ended in a state in a run.
-select n from counters where scope = 'run' and state = ?2 and name = ?1
+-- read_run_counts --
+-- How many leases ended for good in a run, by end; ?2 = [state, …].
+select counters.state, counters.n from jsonb_each(?2) as states
+cross join counters on scope = 'run' and state = states.value and name = ?1
 
 -- anything_to_lease --
 -- Would a lease call find something? ?1 = now, ?2, ?3 = boot id and boot time.

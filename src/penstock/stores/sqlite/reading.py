@@ -110,6 +110,7 @@ class SqliteReader:
         for task, state, n in self.rows("read_task_counts"):
             if state in _OPEN:
                 open_by_task.setdefault(task, {})[JobState(state)] = n
+        ends = as_json(list(TERMINAL))
         elsewhere: set[str] = set()
         for (tasks,) in self.rows("tasks_elsewhere", boot.boot_id, boot.at, worker):
             elsewhere.update(_decode_names(tasks))
@@ -118,7 +119,7 @@ class SqliteReader:
             next_due_at=self.value("next_due"),
             suspects=self.value("count_suspects"),
             served_elsewhere=frozenset(elsewhere),
-            errors_in_run=self.first("read_run_count", run_id, JobState.ERROR) or 0,
+            ended_in_run={JobState(s): n for s, n in self.rows("read_run_counts", run_id, ends)},
         )
 
     def job(self, key: str) -> Job | None:

@@ -199,7 +199,8 @@ def test_the_outlook_counts_the_errors_of_a_run(store_world: StoreWorld) -> None
     store_world.fail(other, store_world.take_one(other), give_up=True)
 
     def errors(run_id: str) -> int:
-        return store_world.store.outlook(mine, run_id).result().errors_in_run
+        ended = store_world.store.outlook(mine, run_id).result().ended_in_run
+        return ended.get(JobState.ERROR, 0)
 
     assert (errors("mine"), errors("other"), errors("unknown")) == (2, 1, 0)
 
@@ -213,8 +214,8 @@ def test_the_outlook_counts_suspects_and_crashes(store_world: StoreWorld) -> Non
     store_world.bury(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
     after = store_world.store.outlook(worker, "run-1").result()
 
-    assert (before.suspects, before.errors_in_run) == (1, 0)
-    assert (after.suspects, after.errors_in_run) == (0, 1)
+    assert (before.suspects, before.ended_in_run) == (1, {})
+    assert (after.suspects, after.ended_in_run) == (0, {JobState.ERROR: 1})
 
 
 def test_an_expired_worker_is_no_help_elsewhere(store_world: StoreWorld) -> None:

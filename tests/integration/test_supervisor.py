@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do real processes stop, die and recover as running.md says?
+
+Lease times are short (1 s, a beat every 0.25 s, a grace of 1 s). Bodies leave a line at their start
+and their end; the store tells the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.job import Attempt, Job, JobId, JobState, WorkerId
+from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import JobFilter
+from tests.faults.kill_campaign import children_of, is_alive
+
+pytestmark = pytest.mark.faults
+
+GRACE = 1.0
+CONFIG = """
+app = "shop.py"
+store = "sqlite:///shop.db"
+durability = "normal"
+[runtime]
+lease_ttl_seconds = 1.0
+beat_seconds = 0.25
+grace_seconds = 1.0
+async_slots = 4
+thread_slots = 2
+[tasks]
+max_crashes = 2
+"""
+APP = '''
+import asyncio, ctypes, os, signal, time
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+
+def note(word, ctx):
+    line = f"{word} {ctx.job.key} {os.getpid()} {time.monotonic():.6f}\\n".encode()
+    descriptor = os.open("bodies.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line)
+    os.close(descriptor)
+
+@app.task()
+async def sleeps(ctx: Context, seconds: float) -> None:
+    note("start", ctx)
+    await asyncio.sleep(seconds)
+    note("end", ctx)
+
+@app.task()
+async def deaf(ctx: Context) -> None:
+    note("start", ctx)
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except BaseException:
+            continue
+
+@app.task()
+def deaf_thread(ctx: Context) -> None:
+    note("start", ctx)
+    time.sleep(600)
+
+@app.task()
+async def blocks(ctx: Context, seconds: float) -> None:
+    note("start", ctx)
+    time.sleep(seconds)
+    note("end", ctx)
+
+@app.task()
+def hoards(ctx: Context, seconds: int) -> None:
+    note("start", ctx)
+    ctypes.PyDLL(None).sleep(seconds)  # a C call that keeps the GIL
+    note("end", ctx)
+
+@app.task()
+async def poison(ctx: Context) -> None:
+    note("start", ctx)
+    await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task()
+async def leaves(ctx: Context) -> None:
+    note("start", ctx)
+    await asyncio.sleep(0.05)
+    os._exit(0)
+'''
+
+
+class Shop:
+    """One project folder, its store, and the runs in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "penstock.toml").write_text(CONFIG)
+        (folder / "shop.py").write_text(APP)
+        self.store = SqliteStore.open(folder / "shop.db", durability="normal")
+        self._running: list[subprocess.Popen[str]] = []
+
+    def add(self, task: str, count: int = 1, **arguments: float) -> list[str]:
+        from penstock.definitions.request import JobRequest, to_new_job
+
+        payload = str(arguments).replace("'", '"')
+        keys = [f"{task}-{n}" for n in range(count)]
+        self.store.enqueue(
+            [to_new_job(JobRequest[None](task=task, payload=payload, key=key)) for key in keys]
+        ).result()
+        return keys
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", "queue", "run", *arguments],
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.append(process)
+        return process
+
+    def drain(self) -> tuple[int, str]:
+        process = self.run("--drain")
+        _, err = process.communicate(timeout=60)
+        return process.returncode, err
+
+    def bodies(self, word: str = "start") -> list[tuple[str, int, float]]:
+        log = self.folder / "bodies.log"
+        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        return [(key, int(pid), float(at)) for said, key, pid, at in lines if said == word]
+
+    def starts(self) -> Counter[str]:
+        return Counter(key for key, _, _ in self.bodies())
+
+    def states(self) -> dict[str, JobState]:
+        jobs = self.store.jobs(JobFilter(), JobId(0), 1_000).result()
+        return {job.key: job.state for job in jobs}
+
+    def job(self, key: str) -> Job:
+        found = self.store.job(key).result()
+        assert found is not None, key
+        return found
+
+    def attempts(self, key: str) -> list[Attempt]:
+        return self.store.attempts(key).result()
+
+    def close(self) -> None:
+        for process in self._running:
+            for pid in [*children_of(process.pid), process.pid]:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+        self.store.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> float:
+    """Wait for something; how long it took."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, "it did not happen in time"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def ends_within(process: subprocess.Popen[str], seconds: float) -> float:
+    began = time.monotonic()
+    process.wait(seconds)
+    return time.monotonic() - began
+
+
+def test_signals_stop_a_run_in_order_and_what_is_left_is_done_by_the_next(shop: Shop) -> None:
+    keys = shop.add("sleeps", 40, seconds=0.4)
+
+    # SIGTERM: running jobs finish, the others are back in the queue, exit code 0.
+    run = shop.run()
+    wait_until(lambda: len(shop.bodies()) >= 4)
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5
+    assert run.returncode == 0
+    states = Counter(shop.states().values())
+    assert set(states) == {JobState.QUEUED, JobState.DONE}
+    assert states[JobState.DONE] == len(shop.bodies("end")) == len(shop.bodies()) >= 4
+
+    # SIGINT: the same with 130.
+    before = len(shop.bodies())
+    run = shop.run()
+    wait_until(lambda: len(shop.bodies()) > before)
+    run.send_signal(signal.SIGINT)
+    assert ends_within(run, GRACE + 5) < GRACE + 5
+    assert run.returncode == 130
+    assert JobState.IN_PROGRESS not in shop.states().values()
+
+    code, err = shop.drain()
+    assert code == 0, err
+    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
+    assert shop.starts() == dict.fromkeys(keys, 1)  # nothing ran twice
+    assert shop.store.check().result() == []
+
+
+def test_nothing_that_a_task_does_can_hold_the_process(shop: Shop) -> None:
+    shop.add("deaf")
+    shop.add("deaf_thread")
+    run = shop.run()
+    wait_until(lambda: len(shop.bodies()) == 2)
+    workers = children_of(run.pid)
+    run.send_signal(signal.SIGTERM)
+
+    assert ends_within(run, GRACE + 6) < GRACE + 5.5
+
+    assert run.returncode in (0, 1)
+    assert not any(is_alive(pid) for pid in workers)
+    assert set(shop.states().values()) == {JobState.QUEUED}
+    assert [shop.job(key).attempts for key in ("deaf-0", "deaf_thread-0")] == [0, 0]
+
+
+def test_a_second_signal_ends_at_once(shop: Shop) -> None:
+    shop.add("sleeps", seconds=60.0)
+    run = shop.run(PENSTOCK_RUNTIME__GRACE_SECONDS="50")
+    wait_until(lambda: len(shop.bodies()) == 1)
+    run.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert run.poll() is None  # it lets the job finish
+    run.send_signal(signal.SIGTERM)
+
+    assert ends_within(run, 10) < 3.5
+
+    assert shop.states() == {"sleeps-0": JobState.QUEUED}
+    assert shop.job("sleeps-0").attempts == 0
+
+
+def test_a_killed_workers_jobs_come_back_at_once_and_its_running_ones_run_alone(shop: Shop) -> None:
+    keys = shop.add("sleeps", 24, seconds=0.3)
+    run = shop.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="30")
+    wait_until(lambda: len(shop.bodies()) >= 4)
+    (worker,) = children_of(run.pid)
+    os.kill(worker, signal.SIGKILL)
+    killed = time.monotonic()
+
+    wait_until(lambda: all(s is not JobState.IN_PROGRESS for s in shop.states().values()), 5)
+    assert time.monotonic() - killed < 1.0  # not after the 30 s of the lease
+
+    run.wait(30)
+    assert run.returncode == 0
+    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
+    suspects = {key for key, pid, _ in shop.bodies() if pid == worker} - {
+        key for key, pid, _ in shop.bodies("end") if pid == worker
+    }
+    assert 1 <= len(suspects) <= 4
+    again = [body for body in shop.bodies() if body[0] in suspects and body[1] != worker]
+    assert len(again) == len(suspects)  # at most one repeat of each running job
+    for key, pid, at in again:
+        beside = [
+            other
+            for other, its_pid, started in shop.bodies()
+            if its_pid == pid and other != key and abs(started - at) < 0.3
+        ]
+        assert beside == [], f"{key} did not run alone"
+    assert all(n == 1 for key, n in shop.starts().items() if key not in suspects)
+    assert [a.outcome for a in shop.attempts(next(iter(suspects)))] == ["lost", "done"]
+
+
+def test_a_poison_job_ends_in_error_with_its_cause_and_takes_nobody_with_it(shop: Shop) -> None:
+    keys = shop.add("sleeps", 12, seconds=0.1)
+    shop.add("poison")
+    shop.add("leaves")
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    states = shop.states()
+    assert {key: states[key] for key in keys} == dict.fromkeys(keys, JobState.DONE)
+    for key, cause in (("poison-0", "killed by SIGKILL"), ("leaves-0", "exit code 0")):
+        job = shop.job(key)
+        assert job.state is JobState.ERROR
+        assert job.last_error is not None
+        assert job.last_error.category == "crashed"
+        assert cause in job.last_error.message
+        assert (job.crashes, job.attempts) == (2, 0)
+        # Once or twice beside others, which costs nothing; twice alone.
+        assert 3 <= shop.starts()[key] <= 4
+    assert all(n <= 3 for key, n in shop.starts().items() if key in keys)
+    assert shop.store.check().result() == []
+
+
+def test_a_task_that_blocks_the_loop_or_keeps_the_gil_loses_no_lease(shop: Shop) -> None:
+    keys = [*shop.add("blocks", seconds=3.2), *shop.add("hoards", seconds=3)]
+    keys += shop.add("sleeps", 6, seconds=0.1)
+
+    code, err = shop.drain()
+
+    assert code == 0, err
+    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
+    assert shop.starts() == dict.fromkeys(keys, 1)
+    for key in keys:
+        assert [attempt.outcome for attempt in shop.attempts(key)] == ["done"]
+    assert "blocked for" in err
+    assert "job 'blocks-0' of task 'blocks'" in err
+
+
+def test_workers_do_not_outlive_a_killed_supervisor_and_another_run_finishes(shop: Shop) -> None:
+    keys = shop.add("sleeps", 16, seconds=0.5)
+    run = shop.run("--processes", "2")
+    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) == 2)
+    workers = children_of(run.pid)
+    assert len(workers) == 2
+    run.kill()
+
+    assert wait_until(lambda: not any(is_alive(pid) for pid in workers), 5) < 1.6
+
+    code, err = shop.drain()
+    assert code == 0, err
+    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
+    assert all(shop.job(key).attempts == 0 for key in keys)
+    assert shop.store.check().result() == []
+
+
+def test_an_app_that_cannot_be_imported_is_told_in_one_sentence(shop: Shop) -> None:
+    (shop.folder / "shop.py").write_text("import no_such_module\n")
+
+    code, err = shop.drain()
+
+    assert code == 2
+    assert "no_such_module" in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_worker_that_dies_at_its_start_is_tried_three_times(shop: Shop) -> None:
+    (shop.folder / "shop.py").write_text(
+        "import os, signal\n"
+        "open('tries', 'a').write('x')\n"
+        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    shop.add("sleeps", seconds=0.1)
+
+    code, err = shop.drain()
+
+    assert code == 1
+    assert (shop.folder / "tries").read_text() == "xxx"
+    assert "No worker could be started: killed by SIGSEGV." in err
+    assert "Traceback" not in err
+    assert shop.states() == {"sleeps-0": JobState.QUEUED}
+
+
+def test_a_suspect_that_nobody_here_knows_does_not_start_one_process_after_another(
+    shop: Shop,
+) -> None:
+    with (shop.folder / "shop.py").open("a") as source:
+        source.write("\nopen('imports', 'a').write('x')\n")
+    shop.add("gone", 1)
+    shop.add("sleeps", 1, seconds=4.0)
+    dead = WorkerId("dead")
+    shop.store.register(WorkerInfo(id=dead, run_id="r", tasks=("gone",)), 60).result()
+    request = LeaseRequest(worker=dead, tasks=("gone",), limit=1, caps=ConfiguredCaps())
+    (job,) = shop.store.lease(request).result().jobs
+    shop.store.bury(dead, [JobRef(job.id, job.token)], "killed by SIGKILL", 3).result()
+
+    code, err = shop.drain()
+
+    assert code == 1  # a job was left
+    assert "'gone'" in err
+    assert len((shop.folder / "imports").read_text()) <= 5
