@@ -58,7 +58,8 @@ def main() -> int:
     print(json.dumps({name: n for name, n in states.items() if n}))
     lost = 400 - states["done"] - states["skipped"]
     print(f"400 accepted, {states['done']} done, {states['skipped']} skipped, {lost} lost")
-    print(f"\nLook around: cd {folder} && penstock queue stats")
+    command = Path(sys.executable).with_name("penstock")
+    print(f"\nLook around: cd {folder} && {command} queue stats")
     return 0 if lost == 0 and code == 0 else 1
 
 

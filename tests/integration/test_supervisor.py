@@ -41,7 +41,7 @@ thread_slots = 2
 [tasks]
 max_crashes = 2
 """
-APP = '''
+APP = """
 import asyncio, ctypes, os, signal, time
 from penstock import Context, Penstock
 
@@ -96,7 +96,7 @@ async def leaves(ctx: Context) -> None:
     note("start", ctx)
     await asyncio.sleep(0.05)
     os._exit(0)
-'''
+"""
 
 
 class Shop:
@@ -352,9 +352,7 @@ def test_an_app_that_cannot_be_imported_is_told_in_one_sentence(shop: Shop) -> N
 
 def test_a_worker_that_dies_at_its_start_is_tried_three_times(shop: Shop) -> None:
     (shop.folder / "shop.py").write_text(
-        "import os, signal\n"
-        "open('tries', 'a').write('x')\n"
-        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "import os, signal\nopen('tries', 'a').write('x')\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     shop.add("sleeps", seconds=0.1)
 

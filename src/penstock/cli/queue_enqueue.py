@@ -56,7 +56,7 @@ def _arguments(payload: str) -> str:
     try:
         document = strict_json.loads(payload)
     except PayloadError as error:
-        raise PayloadError(f"The payload is not strict JSON: {error}.") from None
+        raise PayloadError(f"The payload is refused: {error}.") from None
     if not isinstance(document, dict):
         raise PayloadError(
             "The payload must be a JSON object of the task's arguments, such as "

@@ -120,7 +120,7 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401 (JSON is dynamic)
     except RecursionError:
         raise StrictJsonError("$", f"nested deeper than {DEPTH_MAX} levels") from None
     except json.JSONDecodeError as error:
-        raise PayloadError(f"column {error.colno}: {error.msg.lower()}") from None
+        raise PayloadError(f"not JSON at column {error.colno}: {error.msg.lower()}") from None
     except UnicodeDecodeError as error:
         raise PayloadError(f"byte {error.start + 1}: not UTF-8") from None
     except ValueError as error:  # an integer of thousands of digits

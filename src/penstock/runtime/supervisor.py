@@ -30,6 +30,7 @@ from penstock.stores.store import JobFilter, Store
 TICK_SECONDS = 0.25  # display and looking around
 BACK_OFF_FIRST_SECONDS = 0.1
 BACK_OFF_MAX_SECONDS = 10.0
+SOLO_FIRST_SECONDS = 0.5  # before another solo worker, if one ended and left suspects behind
 HEALTHY_SECONDS = 10.0  # a worker that lived this long resets the back-off
 STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
@@ -75,6 +76,8 @@ class Supervisor:
         self._left_behind = 0
         self._tick_at = 0.0
         self._suspects = 0
+        self._solo_at = 0.0
+        self._solo_pause = SOLO_FIRST_SECONDS
         self._forced = False  # a worker had to be killed
 
     def run(self) -> int:
@@ -241,7 +244,9 @@ class Supervisor:
             self._display.tick(self._store)
         except StoreError as error:
             log.warning("The store cannot be read: %s", error)
-        if self._suspects and self._may_start() and not any(c.solo for c in self._children):
+        if not self._suspects:
+            self._solo_pause = SOLO_FIRST_SECONDS
+        elif self._may_start() and now >= self._solo_at and not any(c.solo for c in self._children):
             self._start(solo=True)
 
     def _is_overdue(self, child: Child, now: float) -> bool:
@@ -287,6 +292,9 @@ class Supervisor:
         self._bury(child)
         if child.finished is not None:
             self._finished += 1
+            if child.solo:  # what it left it could not run: another app's task, a full limit
+                self._solo_at = self._clock.monotonic() + self._solo_pause
+                self._solo_pause = min(self._solo_pause * 2, BACK_OFF_MAX_SECONDS)
             self._left_behind = max(self._left_behind, child.finished.left_behind)
         elif self._may_start():
             self._plan_restart(child)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-from pydantic import ValidationError
 
 from penstock import wiring
 from penstock.app import Penstock
 from penstock.clock import Clock, Duration, to_seconds
+from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.ids import SeededIds
 from penstock.model.job import (
@@ -298,12 +300,8 @@ def harness(
         settings: tables as in penstock.toml, such as `{"limits": {"host": {"*": 1}}}`.
     """
     _refuse_running_loop()
-    try:
-        checked = Settings.model_validate(dict(settings or {}))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"The harness setting {where}: {first['msg']}.") from None
+    with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
+        checked = load_settings({}, {}, Path(nowhere), dict(settings or {})).settings
     test = Harness(app, seed, checked)
     app.close()
     app.use_store(test.store)

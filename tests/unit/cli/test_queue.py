@@ -52,7 +52,7 @@ def test_enqueue_takes_order_time_and_group(command: Command, project: Path) -> 
     ("arguments", "said"),
     [
         (["vist", "k", "{}"], "No task named 'vist' is registered in app 'shop'"),
-        (["visit", "k", "{"], "The payload is not strict JSON: column 2"),
+        (["visit", "k", "{"], "The payload is refused: not JSON at column 2"),
         (["visit", "k", '"text"'], "The payload must be a JSON object"),
         (["visit", "k", "{}"], "Task 'visit' misses the argument 'host'."),
         (["visit", "k", '{"host": 1}'], "Task 'visit', argument 'host'"),
@@ -96,7 +96,7 @@ def test_import_keeps_the_good_lines_and_tells_the_bad_ones(
     told = ended.err.splitlines()
     assert len(told) == 2
     assert told[0].startswith("line 3: Task 'visit', argument 'host'")
-    assert told[1].startswith("line 4: column 12: ")
+    assert told[1].startswith("line 4: not JSON at column 12: ")
 
 
 def test_import_again_resumes_without_duplicates(command: Command, project: Path) -> None:
