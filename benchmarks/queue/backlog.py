@@ -35,7 +35,7 @@ def ask_stats(path: str, count: int) -> Answer:
 def work(path: str) -> Answer:
     """Probe: a worker that runs until it is asked to end."""
     app, _ = noop_app(path)
-    ended = app.run().ended
+    ended = app.run().done
     app.close()
     return {"ended": ended}
 

@@ -18,7 +18,7 @@ def drain(path: str, total: int, first: int = 0) -> Answer:
     with stopwatch() as spent:
         report = app.run(drain=True)
     app.close()
-    if report.ended != total or report.errors:
+    if report.done != total or report.errors:
         raise RuntimeError(f"The drain did not do what it should: {report}")
     return {
         "rate": total / spent.wall,

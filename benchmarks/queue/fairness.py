@@ -17,8 +17,9 @@ from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock.model.job import WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest, WorkerInfo
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import GROUPS_PER_LEASE
 
-LIMIT = 64  # jobs of one lease
+LIMIT = GROUPS_PER_LEASE  # jobs of one lease: one of each group that a lease visits
 WARM_UP = 20  # leases before the clock counts
 TTL_SECONDS = 300.0
 JOBS_PER_GROUP = 2  # so that every group is still ready after its first job was leased

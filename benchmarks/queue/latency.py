@@ -47,7 +47,7 @@ def work(path: str, marks: str) -> Answer:
     """Probe: a worker that runs until it is asked to end."""
     app, mark = marking_app(path, marks)
     app.enqueue(mark.job(STARTED))
-    ended = app.run().ended
+    ended = app.run().done
     app.close()
     return {"ended": ended}
 

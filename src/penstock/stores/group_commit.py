@@ -55,6 +55,10 @@ class Session(Protocol[TxC]):
         """Undo everything and give the turn back; never raises."""
         ...
 
+    def translated(self, error: BaseException) -> BaseException:
+        """The world's error out of an operation as one of ours; any other as it is."""
+        ...
+
     def elapsed(self) -> float:
         """Seconds since begin."""
         ...
@@ -83,11 +87,13 @@ class GroupCommit(Generic[Tx]):
     def __init__(self, session: Session[Tx], committed: Callable[[Tx], None]) -> None:
         self._session = session
         self._committed = committed
-        self._inbox: queue.SimpleQueue[_Operation[Tx] | None] = queue.SimpleQueue()
+        self._inbox: deque[_Operation[Tx]] = deque()  # taken from under the session's lock only
         self._urgent: deque[_Operation[Tx]] = deque()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the thread
         self._failed: StoreError | None = None
         self._session_lock = threading.Lock()  # guards the session: the thread's, or a helper's
         self._closed = False
+        self._ended = False  # the session is closed
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name="penstock-writer", daemon=True)
         self._thread.start()
@@ -97,7 +103,7 @@ class GroupCommit(Generic[Tx]):
     ) -> Reply[T]:
         """Run this in the next transaction; `atomic` gives it a savepoint of its own."""
         if self._closed:
-            return Reply.failed(StoreClosed("The store is closed; open it again to use it."))
+            return Reply.failed(_closed())
         if self._failed is not None:
             return Reply.failed(self._failed)
         if os.getpid() != self._pid:
@@ -105,11 +111,10 @@ class GroupCommit(Generic[Tx]):
                 StoreClosed("This process was forked; a forked child must open the store anew.")
             )
         operation = _Operation(run, atomic, self._help)
-        if urgent:
-            self._urgent.append(operation)
-            self._inbox.put(None)
-        else:
-            self._inbox.put(operation)
+        (self._urgent if urgent else self._inbox).append(operation)
+        self._wake.put(None)
+        if self._ended:  # it was closed between the question above and now
+            self._refuse_all(_closed())
         return operation.reply
 
     def close(self) -> None:
@@ -119,24 +124,24 @@ class GroupCommit(Generic[Tx]):
         self._closed = True
         if os.getpid() != self._pid:
             return
-        self._inbox.put(None)
+        self._wake.put(None)
         self._thread.join(CLOSE_SECONDS)
 
     def _loop(self) -> None:
-        pending: deque[_Operation[Tx]] = deque()
-        while True:
-            if not pending and not self._urgent:
-                if self._closed and self._inbox.empty():
-                    break
-                first = self._inbox.get()
-                if first is not None:
-                    pending.append(first)
-            self._collect(pending)
-            if not pending and not self._urgent:
-                continue
-            with self._session_lock:
-                self._turn(pending, wait=True)
-        self._session.close()
+        while not self._ended:
+            self._wake.get()
+            while self._urgent or self._inbox:
+                with self._session_lock:
+                    if self._urgent or self._inbox:  # no helper was faster
+                        self._turn(wait=True)
+            if self._closed:
+                self._end()
+
+    def _end(self) -> None:
+        with self._session_lock:  # a helper may be inside a transaction
+            self._ended = True
+            self._session.close()
+        self._refuse_all(_closed())  # what came in at the last moment
 
     def _help(self) -> None:
         """A thread that would only wait does the work itself, if nobody else is at it.
@@ -145,44 +150,33 @@ class GroupCommit(Generic[Tx]):
         """
         if not self._session_lock.acquire(blocking=False):
             return
-        pending: deque[_Operation[Tx]] = deque()
         try:
-            self._collect(pending)
-            if (pending or self._urgent) and not self._closed:
-                self._turn(pending, wait=False)
+            if (self._urgent or self._inbox) and not self._closed:
+                self._turn(wait=False)
         finally:
             self._session_lock.release()
-            for operation in pending:
-                self._inbox.put(operation)
-            if self._urgent or self._closed:
-                self._inbox.put(None)  # we may have taken the token that wakes the thread
 
-    def _collect(self, pending: deque[_Operation[Tx]]) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                operation = self._inbox.get_nowait()
-                if operation is not None:
-                    pending.append(operation)
-
-    def _turn(self, pending: deque[_Operation[Tx]], *, wait: bool) -> None:
-        """One transaction with whatever waits."""
+    def _turn(self, *, wait: bool) -> None:
+        """One transaction with whatever waits, in the order in which it came."""
+        if self._failed is not None:
+            self._refuse_all(self._failed)
+            return
         try:
             tx = self._session.begin(wait=wait)
         except StoreBusy as error:
             if self._closed:
-                self._refuse_all(pending, error)
+                self._refuse_all(error)
             return  # what waits stays unclaimed; callers may withdraw it
         except StoreError as error:
-            self._refuse_all(pending, error)
+            self._refuse_all(error)
             return
         batch: list[tuple[_Operation[Tx], Any, PenstockError | None]] = []
         try:
             while True:
-                self._collect(pending)
                 if self._urgent:
                     operation = self._urgent.popleft()
-                elif pending:
-                    operation = pending.popleft()
+                elif self._inbox:
+                    operation = self._inbox.popleft()
                 else:
                     break
                 if not operation.claim():
@@ -193,7 +187,8 @@ class GroupCommit(Generic[Tx]):
                 if self._session.elapsed() > TURN_SECONDS:
                     break
             self._session.commit()
-        except BaseException as error:
+        except BaseException as raised:
+            error = self._session.translated(raised)
             self._session.rollback()
             self._after_failure([operation for operation, _, _ in batch], error)
             return
@@ -238,7 +233,8 @@ class GroupCommit(Generic[Tx]):
         try:
             value, refusal = self._run(operation, tx)
             self._session.commit()
-        except BaseException as error:
+        except BaseException as raised:
+            error = self._session.translated(raised)
             self._session.rollback()
             self._after_failure([operation], error)
             return
@@ -248,11 +244,16 @@ class GroupCommit(Generic[Tx]):
         else:
             operation.reply.refuse(refusal)
 
-    def _refuse_all(self, pending: deque[_Operation[Tx]], error: StoreError) -> None:
+    def _refuse_all(self, error: StoreError) -> None:
         if isinstance(error, StoreFailed):
             self._failed = error
-        for waiting in (self._urgent, pending):
-            while waiting:
-                operation = waiting.popleft()
-                if operation.claim():
-                    operation.reply.refuse(error)
+        for waiting in (self._urgent, self._inbox):
+            with contextlib.suppress(IndexError):  # two threads may refuse at once, at the end
+                while True:
+                    operation = waiting.popleft()
+                    if operation.claim():
+                        operation.reply.refuse(error)
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("The store is closed; open it again to use it.")

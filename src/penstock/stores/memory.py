@@ -152,7 +152,7 @@ class MemoryStore:
             )
         now = self._now()
         self._sweep(now)
-        self._promote(now)
+        self._tables.promote(now)
         taken, more = self._take(worker, request, now)
         if not more:
             self._idlers.saw(self._tables.version)
@@ -183,10 +183,6 @@ class MemoryStore:
         for worker in list(self._tables.workers):
             if self._alive(worker) is None:
                 self._ends.expire(self._tables.workers.pop(worker), now)
-
-    def _promote(self, now: int) -> None:
-        while (first := self._tables.delayed.first()) is not None and first[0] <= now:
-            self._tables.move(self._tables.jobs[first[1]], RowState.READY, now)
 
     # Leases end
 
@@ -299,7 +295,8 @@ class MemoryStore:
     @_operation
     def stats(self) -> Stats:
         tables, tasks = self._tables, self._tables.task_counts
-        groups = sorted(tables.group_counts.by_name, key=lambda name: (self._is_idle(name), name))
+        idle = tables.group_counts.is_idle
+        groups = sorted(tables.group_counts.by_name, key=lambda name: (idle(name), name))
         return Stats(
             states={state: len(tables.by_state[state]) for state in JobState},
             tasks={name: tasks.of(name) for name in sorted(tasks.by_name)},
@@ -311,10 +308,6 @@ class MemoryStore:
             workers=sum(self._alive(worker) is not None for worker in tables.workers),
             paused=self._paused,
         )
-
-    def _is_idle(self, group: str) -> bool:
-        counter = self._tables.group_counts.by_name[group]
-        return not any(state in counter for state in _OPEN_STATES)
 
     def _oldest_ready_seconds(self) -> float | None:
         oldest = self._tables.oldest_ready_at()

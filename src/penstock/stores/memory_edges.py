@@ -108,7 +108,7 @@ class Dependants:
         """
         todo = list(revived)
         heapq.heapify(todo)
-        count = 0
+        back: list[JobRow] = []
         while todo:
             parent = self._tables.jobs[heapq.heappop(todo)]
             for child_id, _ in sorted(parent.children):
@@ -121,10 +121,11 @@ class Dependants:
                     continue
                 child.skipped_by = child.error = None
                 self._tables.move(child, RowState.WAITING, now)
-                child.open |= self._unmet(child.needs)
+                back.append(child)
                 heapq.heappush(todo, child.id)
-                count += 1
-        return count
+        for child in back:  # not before all are back: they may wait for each other
+            child.open |= self._unmet(child.needs)
+        return len(back)
 
     def _needs(self, after: Sequence[Edge]) -> set[Need]:
         """One edge for each parent; where both kinds are asked for, `success` asks for more."""

@@ -204,7 +204,7 @@ class Ends:
             self._tables.move(row, RowState.SUSPECT, now)
             return
         self._record(row, "error", now, error)
-        row.error, row.deferred_since = error, None
+        row.error = error
         self._close(row, JobState.ERROR, now)
         self._edges.tell([row.id], now)
 

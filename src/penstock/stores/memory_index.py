@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import InternalError
-from penstock.model.job import JobState
+from penstock.model.job import TERMINAL, JobState
 
 K = TypeVar("K", bound=Any)
 
@@ -64,3 +64,7 @@ class Counts:
         """The states of one name in the order of JobState, without zeros."""
         counter = self.by_name[name]
         return {state: counter[state] for state in JobState if state in counter}
+
+    def is_idle(self, name: str) -> bool:
+        """Has every job of this name ended?"""
+        return all(state in TERMINAL for state in self.by_name[name])

@@ -362,6 +362,11 @@ class Tables:
                 return BlockedKey(key, cap, tuple(self.jobs[holder].new.key for holder in shown))
         return None
 
+    def promote(self, now: int) -> None:
+        """Make ready what fell due."""
+        while (first := self.delayed.first()) is not None and first[0] <= now:
+            self.move(self.jobs[first[1]], RowState.READY, now)
+
     def next_due_at(self) -> int | None:
         first = self.delayed.first()
         return first[0] if first is not None else None

@@ -92,7 +92,7 @@ class Reply(Generic[T]):
             self.add_done_callback(gate.release)
             if not gate.acquire(timeout=-1 if timeout is None else timeout):
                 if self._withdraw is not None and self._withdraw():
-                    raise TimeoutError
+                    self.refuse(TimeoutError())  # also to others who wait for it
                 gate.acquire()
         return self._get()
 

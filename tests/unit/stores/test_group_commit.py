@@ -75,6 +75,9 @@ class FakeSession:
         self._marks.clear()
         self._written.clear()
 
+    def translated(self, error: BaseException) -> BaseException:
+        return StoreFull("no space") if isinstance(error, BufferError) else error
+
     def elapsed(self) -> float:
         return self.now - self._began
 
@@ -98,8 +101,10 @@ class Gate:
         self.text = text
         self.entered = threading.Event()
         self.go = threading.Event()
+        self.thread = ""  # who runs it
 
     def __call__(self, tx: list[str]) -> str:
+        self.thread = threading.current_thread().name
         self.entered.set()
         assert self.go.wait(WAIT)
         tx.append(self.text)
@@ -122,26 +127,31 @@ def commit(session: FakeSession) -> Iterator[GroupCommit[list[str]]]:
 Commit = GroupCommit[list[str]]
 
 
-def in_thread(reply: Reply[Any]) -> tuple[threading.Thread, list[Any]]:
-    """Ask for a result in a thread, which helps if it can."""
+def in_thread(ask: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     results: list[Any] = []
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            results.append(reply.result(WAIT))
+            results.append(ask())
         except BaseException as error:
             results.append(error)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=run, name="asking")
     thread.start()
     return thread, results
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT
-    while not true():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.001)
+def helped(commit: GroupCommit[list[str]]) -> tuple[Gate, threading.Thread, list[Any]]:
+    """An operation that the asking thread runs itself, and that waits at its gate."""
+    for _ in range(1_000):
+        gate = Gate("helped")
+        thread, results = in_thread(lambda gate=gate: commit.submit(gate).result(WAIT))  # type: ignore[misc]
+        assert gate.entered.wait(WAIT)
+        if gate.thread == "asking":
+            return gate, thread, results
+        gate.go.set()  # the writer's thread was faster
+        thread.join()
+    raise AssertionError("no thread ever helped")
 
 
 def test_what_waits_while_a_transaction_runs_is_merged_into_the_next(
@@ -259,6 +269,21 @@ def test_a_refusal_without_a_savepoint_is_undone_as_well(
     assert session.commits == [["good"]]
 
 
+def test_an_error_of_the_world_inside_an_operation_is_told_in_our_words(
+    commit: Commit, session: FakeSession
+) -> None:
+    def full(tx: list[str]) -> None:
+        tx.append("half")
+        raise BufferError("as the database says it")
+
+    with pytest.raises(StoreFull):
+        commit.submit(full, atomic=True).result(WAIT)
+    with pytest.raises(StoreFull):
+        commit.submit(full).result(WAIT)
+    assert commit.submit(write("next")).result(WAIT) == "NEXT"
+    assert session.commits == [["next"]]
+
+
 def test_a_full_disk_is_told_to_all_and_the_next_transaction_works(
     commit: Commit, session: FakeSession
 ) -> None:
@@ -332,9 +357,7 @@ def test_operations_of_one_caller_keep_their_order_while_another_helps(
 ) -> None:
     """A batch may name keys of the batch before it, which is still on its way. The writer's thread
     holds the first batch and waits for the session; a helper must not run the second before it."""
-    gate = Gate("helped")
-    helper, _ = in_thread(commit.submit(gate))
-    gate.entered.wait(WAIT)
+    gate, helper, _ = helped(commit)
     first = commit.submit(write("first"))
     time.sleep(0.03)  # the writer's thread has seen it by now
     second = commit.submit(write("second"))
@@ -356,7 +379,7 @@ def test_operations_keep_their_order_when_a_helper_finds_the_store_busy(
     threads = []
     for n in range(40):
         replies.append(commit.submit(write(f"{n:02}")))
-        threads.append(in_thread(replies[-1])[0])  # helps, finds it busy, gives it back
+        threads.append(in_thread(lambda n=n: replies[n].result(WAIT))[0])  # type: ignore[misc]
     session.turn.set()
 
     for thread in threads:
@@ -398,9 +421,7 @@ def test_close_refuses_what_a_busy_store_does_not_take(session: FakeSession) -> 
 
 def test_close_waits_for_a_helper_inside_a_transaction(session: FakeSession) -> None:
     commit: Commit = GroupCommit(session, lambda tx: None)
-    gate = Gate("helped")
-    helper, results = in_thread(commit.submit(gate))
-    gate.entered.wait(WAIT)
+    gate, helper, results = helped(commit)
     behind = commit.submit(write("behind"))
     closing = threading.Thread(target=commit.close)
     closing.start()
@@ -412,6 +433,22 @@ def test_close_waits_for_a_helper_inside_a_transaction(session: FakeSession) -> 
 
     assert results == ["HELPED"]
     assert behind.result(WAIT) == "BEHIND"
+    assert session.closed
+
+
+def test_close_waits_for_a_helper_that_nobody_stands_behind(session: FakeSession) -> None:
+    commit: Commit = GroupCommit(session, lambda tx: None)
+    gate, helper, results = helped(commit)
+    closing = threading.Thread(target=commit.close)
+    closing.start()
+    time.sleep(0.03)
+    assert not session.closed
+    gate.go.set()
+
+    closing.join(WAIT)
+    helper.join(WAIT)
+
+    assert results == ["HELPED"]
     assert session.closed
 
 
@@ -511,6 +548,7 @@ def test_withdrawals_and_claims_of_many_threads_agree(
     assert len(said) == 180
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_its_parent_unharmed(
     commit: Commit, session: FakeSession
 ) -> None:

@@ -112,10 +112,11 @@ def mapped_errors(path: Path, doing: str = "using the store") -> Generator[None]
     try:
         yield
     except apsw.Error as error:
-        raise _mapped(error, path, doing) from error
+        raise as_store_error(error, path, doing) from error
 
 
-def _mapped(error: apsw.Error, path: Path, doing: str) -> StoreError:
+def as_store_error(error: apsw.Error, path: Path, doing: str) -> StoreError:
+    """What an error of SQLite means; a plain StoreError if it says nothing about the world."""
     name = repr(str(path))
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreBusy(

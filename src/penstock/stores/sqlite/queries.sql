@@ -556,9 +556,10 @@ update jobs set skipped_by = ?2, error = ?3 where id = ?1 and row_state = 6
 
 -- failed_jobs --
 -- A slice of failed jobs to put back: [id, lane]; jobs whose dependants are still being told are passed over.
+-- `row_state >= 6` repeats the condition of jobs_unhappy: SQLite uses a partial index only if it reads it.
 select json_group_array(json_array(id, lane_id)) from (
     select jobs.id, jobs.lane_id from jobs join lanes on lanes.id = jobs.lane_id
-    where jobs.row_state = 7 and jobs.id > ?1 and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3)
+    where jobs.row_state >= 6 and jobs.row_state = 7 and jobs.id > ?1 and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3)
         and not exists (select 1 from settling where settling.job_id = jobs.id)
     order by jobs.id limit ?4
 )
@@ -671,8 +672,10 @@ cross join counters on scope = 'group' and state = states.value and name = wante
 select count(*) from (select distinct name from counters where scope = 'group' limit 100001)
 
 -- oldest_head --
--- When the longest waiting next-in-line job fell due.
-select min(head_at) from lanes where head_id is not null
+-- When the longest waiting next-in-line job fell due; no more than 10,000 lanes are asked.
+select min(head_at) from (
+    select head_at from lanes where head_id is not null and parked_on is null limit 10000
+)
 
 -- count_workers --
 -- Workers that are alive.

@@ -21,7 +21,6 @@ create table lanes (
 ) strict;
 create index lanes_ready on lanes (grp, head_priority desc, head_at, head_id)
     where head_id is not null and parked_on is null;
-create index lanes_oldest on lanes (head_at) where head_id is not null;
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
 
 create table jobs (

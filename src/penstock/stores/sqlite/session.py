@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 
 from penstock.clock import MICROSECONDS, BootClock, Clock
-from penstock.errors import StoreBusy
-from penstock.stores.sqlite.connection import mapped_errors
+from penstock.errors import StoreBusy, StoreError
+from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, as_store_error, mapped_errors
 from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.turn import Turn
 
@@ -41,11 +41,16 @@ class SqliteSession:
         if not self._turn.take(wait=wait):
             raise StoreBusy(f"It is another writer's turn at the store {str(self._path)!r}.")
         try:
+            if not wait:
+                self._connection.set_busy_timeout(0)
             with mapped_errors(self._path, "waiting for the store"):
                 self._connection.execute(self._queries["begin_write"]).fetchall()
         except BaseException:
             self._turn.give()
             raise
+        finally:
+            if not wait:
+                self._connection.set_busy_timeout(BUSY_MILLISECONDS)
         self._began_monotonic = self._clock.monotonic()
         self._tx = Transaction(
             self._connection,
@@ -54,6 +59,13 @@ class SqliteSession:
             self._boot_clock.boot_time(),
         )
         return self._tx
+
+    def translated(self, error: BaseException) -> BaseException:
+        if not isinstance(error, apsw.Error):
+            return error
+        mapped = as_store_error(error, self._path, "using the store")
+        mapped.__cause__ = error
+        return error if type(mapped) is StoreError else mapped  # a wrong statement is our bug
 
     def elapsed(self) -> float:
         return self._clock.monotonic() - self._began_monotonic

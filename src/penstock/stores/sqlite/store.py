@@ -38,7 +38,8 @@ from penstock.stores.store import JobFilter
 
 POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
 SLOW_POLL_SECONDS = 0.25  # the same where the kernel tells of writes
-FAST_POLL_SECONDS = 0.0005  # the first look after a write; each further one takes twice as long
+FAST_POLL_SECONDS = 0.0005  # the same after the kernel told,
+FAST_SECONDS = 0.05  # for this long
 PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class SqliteStore:
         self._cursor = leasing.LeaseCursor()
         self._waiters: set[Callable[[], None]] = set()
         self._waiters_lock = threading.Lock()
+        self._watch: LogWatch | None = None
         self._work_version = 0
         self._seen_version = 0
         self._seen_data_version = 0
@@ -205,19 +207,32 @@ class SqliteStore:
 
         with self._waiters_lock:
             self._waiters.add(wake)
-        watch = LogWatch(self._path, loop, woken.set)
         try:
-            await self._wait(timeout, woken, watch)
+            await self._wait(timeout, woken, self._watch_on(loop))
             self._seen_version = self._work_version
         finally:
-            watch.close()
             with self._waiters_lock:
                 self._waiters.discard(wake)
+
+    def _watch_on(self, loop: asyncio.AbstractEventLoop) -> LogWatch:
+        if self._watch is None or self._watch.loop is not loop:
+            if self._watch is not None:
+                self._watch.close()
+            self._watch = LogWatch(self._path, loop, self._wake_waiters)
+        return self._watch
+
+    def _wake_waiters(self) -> None:
+        with self._waiters_lock:
+            for wake in self._waiters:
+                try:
+                    wake()
+                except RuntimeError:  # its loop is closed
+                    continue
 
     async def _wait(self, timeout: float | None, woken: asyncio.Event, watch: LogWatch) -> None:
         until = None if timeout is None else self._clock.monotonic() + timeout
         slow = SLOW_POLL_SECONDS if watch.works else POLL_SECONDS
-        pause = slow
+        pause, fast_until = slow, 0.0
         peek_at = self._clock.monotonic() + PEEK_SECONDS
         while self._work_version == self._seen_version:
             now = self._clock.monotonic()
@@ -227,31 +242,29 @@ class SqliteStore:
             if version != self._seen_data_version or now >= peek_at:
                 self._seen_data_version = version
                 peek_at = now + PEEK_SECONDS
-                pause = slow
+                pause, fast_until = slow, 0.0
                 if self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time()):
                     return
             left = pause if until is None else min(pause, until - now)
             if await _sleep_or_woken(woken, left):
-                pause = FAST_POLL_SECONDS  # the log was written: the commit follows
-            else:
-                pause = min(pause * 2, slow)
+                fast_until = self._clock.monotonic() + FAST_SECONDS  # a commit will follow
+            fast = self._clock.monotonic() < fast_until
+            pause = FAST_POLL_SECONDS if fast else slow
 
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def _committed(self, tx: Transaction) -> None:
         """Called by the writer's thread after each commit."""
         for point in tx.passed:
             failpoints.hit(point)
         if tx.made_work:
-            with self._waiters_lock:
-                self._work_version += 1
-                for wake in self._waiters:
-                    try:
-                        wake()
-                    except RuntimeError:  # its loop is closed
-                        continue
+            self._work_version += 1
+            self._wake_waiters()
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import ctypes.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +23,15 @@ _BUFFER_BYTES = 4096
 
 
 class LogWatch:
-    """Watches the write-ahead log of one database on one loop; `close` it with the waiting."""
+    """Watches the write-ahead log of one database on one loop, from the first waiting to the end.
+
+    It is kept open, since the kernel takes tens of milliseconds to close such a descriptor.
+    """
 
     def __init__(
         self, database: Path, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._wake = wake
         self._fd = _watch(database.with_name(database.name + "-wal"))
         if self._fd is not None:
@@ -51,8 +53,10 @@ class LogWatch:
         self._wake()
 
     def close(self) -> None:
+        """Let go of the loop, which may have ended before."""
         if self._fd is not None:
-            self._loop.remove_reader(self._fd)
+            with contextlib.suppress(RuntimeError):
+                self.loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = None
 
@@ -60,7 +64,7 @@ class LogWatch:
 def _watch(path: Path) -> int | None:
     """A file descriptor that becomes readable when the file is written to; None where none can."""
     try:
-        libc = ctypes.CDLL(ctypes.util.find_library("c") or None, use_errno=True)
+        libc = ctypes.CDLL(None)
         fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
     except (OSError, AttributeError):
         return None

@@ -262,6 +262,25 @@ def test_a_diamond_is_put_back_whole(store_world: StoreWorld) -> None:
     assert store_world.state("e") is JobState.DONE
 
 
+def test_jobs_that_are_put_back_together_wait_for_each_other(store_world: StoreWorld) -> None:
+    """`c` and `d` hang on one failure for success and on `x`, skipped by the other, for its end."""
+    store_world.add(
+        *"pq",
+        store_world.job("x", after=[Edge("q")]),
+        store_world.job("y", after=[Edge("p")]),
+        store_world.job("c", after=[Edge("p"), finished("x")]),
+        store_world.job("d", after=[Edge("q"), finished("y")]),
+    )
+    worker = store_world.new_worker()
+    store_world.run(worker, "p", JobState.ERROR)
+    store_world.run(worker, "q", JobState.ERROR)
+
+    store_world.retry_failed()
+
+    assert store_world.states(*"xycd") == [JobState.WAITING] * 4
+    assert [store_world.view(key).pending for key in "xycd"] == [1, 1, 2, 2]
+
+
 def test_dependencies_that_were_met_stay_met_when_a_dependant_is_put_back(
     store_world: StoreWorld,
 ) -> None:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does SQLite go the way that each statement was written for, and never over all jobs?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from penstock.stores.named_sql import read_queries
+from penstock.stores.sqlite.opening import PACKAGE
+from penstock.stores.sqlite.store import SqliteStore
+
+QUERIES = read_queries(PACKAGE)
+NO_PLAN = ("begin", "commit", "rollback", "savepoint", "release", "pragma")
+PLANNED = sorted(
+    name
+    for name, text in QUERIES.items()
+    if text.split()[0] not in NO_PLAN and not name.startswith("check_")
+)
+
+#: statement → what its plan must name
+INTENDED = {
+    "promote_due": ["jobs_due"],
+    "next_due": ["jobs_due"],
+    "refresh_heads": ["jobs_ready", "lanes USING INTEGER PRIMARY KEY"],
+    "ready_groups": ["lanes_ready (grp>?)"],
+    "ready_lanes": ["lanes_ready (grp=?)"],
+    "merge_lanes": ["jobs_ready (lane_id=?)"],
+    "take_jobs": ["jobs_ready (lane_id=?)", "jobs USING INTEGER PRIMARY KEY"],
+    "mark_leased": ["jobs USING INTEGER PRIMARY KEY"],
+    "next_suspect": ["jobs_suspect"],
+    "count_suspects": ["jobs_suspect"],
+    "count_holders": ["held_by_key (limit_key=?)"],
+    "unpark_lanes": ["lanes_parked (parked_on=?)"],
+    "parked_keys": ["lanes_parked (parked_on>?)"],
+    "expired_workers": ["workers_alive"],
+    "leased_by": ["jobs_leased (worker=?)"],
+    "end_jobs": ["jobs USING INTEGER PRIMARY KEY"],
+    "end_job": ["jobs USING INTEGER PRIMARY KEY"],
+    "fail_job": ["jobs USING INTEGER PRIMARY KEY"],
+    "release_job": ["jobs USING INTEGER PRIMARY KEY"],
+    "free_keys": ["held USING PRIMARY KEY (job_id=?)"],
+    "with_dependants": ["edges_open (parent_id=?)"],
+    "jobs_by_key": ["sqlite_autoindex_jobs_1 (key=?)"],
+    "read_job": ["sqlite_autoindex_jobs_1 (key=?)"],
+    "failed_jobs": ["jobs_unhappy (row_state=? AND id>?)"],
+    "purgeable": ["jobs_ended (finished_at<?)"],
+    "anything_to_lease": ["jobs_due", "jobs_suspect", "lanes_ready", "workers_alive"],
+}
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
+    path: Path = tmp_path_factory.mktemp("plans") / "store.db"
+    SqliteStore.open(path, durability="normal").close()
+    connection = apsw.Connection(str(path))
+    yield connection
+    connection.close()
+
+
+def plan(connection: apsw.Connection, name: str) -> list[str]:
+    text = QUERIES[name]
+    count = max((int(n) for n in re.findall(r"\?(\d+)", text)), default=0)
+    rows = connection.execute(f"explain query plan {text}", ["[]"] * count).fetchall()
+    return [str(row[3]) for row in rows]
+
+
+def test_every_statement_can_be_planned_and_the_list_of_intentions_knows_them() -> None:
+    assert set(INTENDED) <= set(QUERIES)
+    assert len(PLANNED) > 60
+
+
+@pytest.mark.parametrize("name", sorted(INTENDED))
+def test_a_hot_statement_uses_the_index_that_was_made_for_it(
+    name: str, connection: apsw.Connection
+) -> None:
+    steps = plan(connection, name)
+
+    for part in INTENDED[name]:
+        assert any(part in step for step in steps), steps
+
+
+#: Known to read all jobs; each needs a reason.
+SCANS = {"purge_lanes": "a lane's jobs have no index of their own; see the report"}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_no_statement_scans_the_jobs(name: str, connection: apsw.Connection) -> None:
+    """A partial index that holds only suspects or only due jobs may be read from end to end."""
+    steps = plan(connection, name)
+
+    scans = [step for step in steps if re.match(r"SCAN (jobs|child|attempts|edges|held)\b", step)]
+    harmless = ("jobs_suspect", "jobs_due", "VIRTUAL TABLE")
+    full = [step for step in scans if not any(part in step for part in harmless)]
+    assert bool(full) == (name in SCANS), steps
+
+
+@pytest.mark.parametrize("name", ["take_jobs", "merge_lanes", "refresh_heads", "ready_groups"])
+def test_the_order_of_leasing_comes_from_the_index_and_is_not_sorted(
+    name: str, connection: apsw.Connection
+) -> None:
+    sorted_steps = [step for step in plan(connection, name) if "TEMP B-TREE" in step]
+
+    # merge_lanes merges a few jobs of several lanes; nothing else sorts anything.
+    assert len(sorted_steps) <= (name == "merge_lanes"), sorted_steps
