@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections import deque
@@ -27,7 +26,7 @@ from penstock.errors import StoreBusy, UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
-from penstock.runtime.embedded import EmbeddedRun, RunReport
+from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -223,8 +222,8 @@ class Penstock:
 
     def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted."""
-        with asyncio.Runner(loop_factory=wiring.new_event_loop) as runner:
-            return runner.run(self.run_async(drain=drain, slots=slots))
+        refuse_running_loop()
+        return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
 
     async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""

@@ -112,16 +112,16 @@ class Campaign:
         self, role: str, *args: str, failpoints: dict[str, object]
     ) -> subprocess.Popen[bytes]:
         environment = {**self._environment, VARIABLE: json.dumps(failpoints)}
-        log = (self.folder / "processes.log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.launcher", role, *args],
-            cwd=self.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        with (self.folder / "processes.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.launcher", role, *args],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def _armed(self, role: str, point: str, at: int) -> dict[str, object]:
         once = self.folder / "once"

@@ -622,7 +622,6 @@ def _numbers(store: Store) -> dict[str, object]:
         "tasks": stats.tasks,
         "groups": stats.groups,
         "groups_total": stats.groups_total,
-        "ready": stats.oldest_ready_seconds is None,
         "next_due_at": stats.next_due_at,
         "suspects": stats.suspects,
         "workers": stats.workers,

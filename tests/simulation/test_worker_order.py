@@ -82,10 +82,6 @@ def test_inside_a_group_the_higher_priority_goes_first_and_then_the_older_one() 
     simulate(recording_app(order), main, seed=None, runtime={"async_slots": 1})
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="the window counts slots of both kinds together: thread jobs that cannot start fill it",
-)
 def test_a_full_thread_pool_does_not_stop_other_groups_on_the_loop() -> None:
     app = Penstock("order")
     done: list[str] = []

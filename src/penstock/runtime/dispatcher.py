@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many leased jobs shall wait in the window?"""
+"""How many leased jobs shall wait in the window, and of which tasks?"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.model.job import LeasedJob
 
 WINDOW_SECONDS = 0.1  # of work at the recent rate
 WINDOW_MAX = 1_024  # jobs
@@ -40,3 +44,41 @@ class WindowSize:
         if waiting > target // 2:
             return 0
         return max(target - waiting, 0)
+
+
+class Appetite:
+    """Keeps what waits by kind of slot, so that jobs without a slot do not keep others out.
+
+    Pure: it says which tasks to ask for, and for how many jobs.
+    """
+
+    def __init__(self, kinds: Mapping[str, str], window: WindowSize) -> None:
+        self._kinds = dict(kinds)  # task → kind of slot
+        self._window = window
+        self._tasks: dict[str, tuple[str, ...]] = {
+            kind: tuple(sorted(task for task, of in kinds.items() if of == kind))
+            for kind in sorted(set(kinds.values()))
+        }
+        self._waiting = dict.fromkeys(self._tasks, 0)
+
+    def leased(self, jobs: Iterable[LeasedJob]) -> None:
+        kinds, waiting = self._kinds, self._waiting
+        for job in jobs:
+            waiting[kinds[job.task]] += 1
+
+    def started(self, job: LeasedJob) -> None:
+        self._waiting[self._kinds[job.task]] -= 1
+
+    def clear(self) -> None:
+        self._waiting = dict.fromkeys(self._tasks, 0)
+
+    def wanted(self, free: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+        """The tasks that there is room for in the window, and for how many jobs in all."""
+        tasks: tuple[str, ...] = ()
+        limit = 0
+        for kind, names in self._tasks.items():
+            room = self._window.to_lease(self._waiting[kind], free[kind])
+            if room > 0:
+                tasks += names
+                limit += room
+        return tasks, min(limit, WINDOW_MAX)

@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.clock import Clock
+from penstock.errors import UsageError
 from penstock.model.job import JobState, WorkerId
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
@@ -19,6 +20,10 @@ from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, Stopping
 from penstock.stores.store import Store
+
+LEFTOVER_SECONDS = 0.2  # for bodies that still run when the loop is closed; they were told before
+
+T = TypeVar("T")
 
 
 class LeaseTimes(Protocol):
@@ -112,3 +117,26 @@ class EmbeddedRun:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def refuse_running_loop() -> None:
+    """A loop cannot run inside another one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError("app.run() cannot be called on a running loop; await app.run_async() instead.")
+
+
+def run_and_close(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; bodies that swallow their cancellation are left behind, not waited for."""
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

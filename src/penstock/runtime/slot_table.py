@@ -78,6 +78,8 @@ class SlotTable:
         _JOB.pack_into(self._map, offset, job_id)
 
     def vacate(self, slot: int) -> None:
+        if self._map.closed:
+            return  # a body that was left behind ends after its worker
         _JOB.pack_into(self._map, _HEADER.size + slot * _RECORD.size, 0)
 
     def turn(self, now_monotonic: float) -> None:

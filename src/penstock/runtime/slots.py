@@ -35,6 +35,8 @@ from penstock.runtime.threads import ThreadRunner
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
+ASYNC, THREAD = "async", "thread"  # the kinds of slots
+
 log = logging.getLogger("penstock.worker")
 
 _SPAWNED = SchedulerEventKind.WORKER_SPAWNED
@@ -77,9 +79,9 @@ class Slots:
         self.running: dict[JobId, Attempt] = {}
         self.occupied = 0  # abandoned bodies included
 
-    @property
-    def free(self) -> int:
-        return len(self._async_free) + len(self._thread_free)
+    def free(self) -> dict[str, int]:
+        """Free slots by kind."""
+        return {ASYNC: len(self._async_free), THREAD: len(self._thread_free)}
 
     def startable(self, job: LeasedJob) -> bool:
         """Is there a slot of the kind that this job needs?"""

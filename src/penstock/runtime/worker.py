@@ -36,11 +36,11 @@ from penstock.model.lease import (
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
-from penstock.runtime.dispatcher import WINDOW_MAX, WindowSize
+from penstock.runtime.dispatcher import WINDOW_MAX, Appetite, WindowSize
 from penstock.runtime.drain import Drain
 from penstock.runtime.ready import ReadySource, RoundRobinWindow
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.slots import Slots
+from penstock.runtime.slots import ASYNC, THREAD, Slots
 from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
@@ -50,7 +50,7 @@ TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at it
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
 RETRY_SECONDS = 0.5  # between two lease calls when the store is busy
-STOPPED_SECONDS = 5.0  # after the grace, what does not end is left behind
+STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
 
@@ -102,12 +102,14 @@ class Worker:
             self._attempt_ended,
         )
         self._window = WindowSize(clock.monotonic())
+        kinds = {name: ASYNC if task.is_async else THREAD for name, (task, _) in tasks.items()}
+        self._appetite = Appetite(kinds, self._window)
         self._drain = Drain(store, self._task_names, config.run_id, clock)
         self._background: set[asyncio.Task[None]] = set()
         self._leasing = False
         self._waiting: asyncio.Task[None] | None = None
         self._looking = False
-        self._exhausted = False  # the last lease call found nothing more
+        self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
         self._idle_told = False
         self._stopping: Stopping | None = None
@@ -186,7 +188,7 @@ class Worker:
         if len(self._ready):
             return False
         if self._config.solo:
-            return self._exhausted
+            return bool(self._exhausted)
         return self._config.drain and self._drain.finished
 
     async def _leave(self) -> None:
@@ -247,6 +249,7 @@ class Worker:
             self.worker_id,
         )
         self._ready.clear()
+        self._appetite.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
@@ -279,6 +282,7 @@ class Worker:
     def _fill_slots(self) -> None:
         slots, ready = self._slots, self._ready
         while (job := ready.next(slots.startable)) is not None:
+            self._appetite.started(job)
             slots.start(job)
 
     def _lease_more(self) -> None:
@@ -287,20 +291,20 @@ class Worker:
             if self._slots.running or len(self._ready) or self._acks.pending or self._exhausted:
                 self._wait_for_work()
                 return
-            limit = 1
+            names, limit = self._task_names, 1
         else:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
-            limit = self._window.to_lease(len(self._ready), self._slots.free)
+            names, limit = self._appetite.wanted(self._slots.free())
             if limit <= 0:
                 return
-            if self._exhausted:
+            if self._exhausted.issuperset(names):
                 self._wait_for_work()
                 return
         self._leasing = True
         request = LeaseRequest(
             worker=self.worker_id,
-            tasks=self._task_names,
+            tasks=names,
             limit=limit,
             caps=self._caps,
             solo=solo,
@@ -330,18 +334,21 @@ class Worker:
         except PenstockError as error:
             self._failure = error
         else:
-            self._leased(batch, worker, request.solo)
+            self._leased(batch, worker, request)
         finally:
             self._leasing = False
             self._wake.set()
 
-    def _leased(self, batch: LeaseBatch, worker: WorkerId, solo: bool) -> None:
+    def _leased(self, batch: LeaseBatch, worker: WorkerId, request: LeaseRequest) -> None:
         failpoints.hit("lease.committed")
         self._suspects = batch.suspects
-        if solo:  # while one runs, it is the only one, also if it was the last
+        if request.solo:  # while one runs, it is the only one, also if it was the last
             self._suspects = max(batch.suspects, 1) if batch.jobs else 0
         # A suspect's turn says nothing about the others.
-        self._exhausted = not batch.more and (self._config.solo or not solo)
+        if batch.more:
+            self._exhausted = frozenset()
+        elif self._config.solo or not request.solo:
+            self._exhausted = self._exhausted.union(request.tasks)
         self._drain.next_due_at = batch.next_due_at
         if worker != self.worker_id or self._losing:
             return  # the lease was lost meanwhile; what came belongs to nobody
@@ -352,6 +359,7 @@ class Worker:
         if batch.jobs:
             self._idle_told = False
             self._ready.add(batch.jobs)
+            self._appetite.leased(batch.jobs)
             self._events.emit(
                 SchedulerEventKind.READY_ENQUEUED,
                 self._correlation,
@@ -392,7 +400,7 @@ class Worker:
             self._failure = error
         finally:
             self._waiting = None
-            self._exhausted = False
+            self._exhausted = frozenset()
             self._wake.set()
 
     def _idle_seconds(self) -> float:
@@ -404,6 +412,7 @@ class Worker:
     def _give_back(self) -> None:
         for job in self._ready.clear():
             self._acks.add(JobRef(job.id, job.token))
+        self._appetite.clear()
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None

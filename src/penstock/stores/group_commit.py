@@ -188,9 +188,9 @@ class GroupCommit(Generic[Tx]):
                     break
             self._session.commit()
         except BaseException as raised:
-            error = self._session.translated(raised)
+            failure = self._session.translated(raised)
             self._session.rollback()
-            self._after_failure([operation for operation, _, _ in batch], error)
+            self._after_failure([operation for operation, _, _ in batch], failure)
             return
         self._committed(tx)
         for operation, value, refusal in batch:
@@ -234,9 +234,9 @@ class GroupCommit(Generic[Tx]):
             value, refusal = self._run(operation, tx)
             self._session.commit()
         except BaseException as raised:
-            error = self._session.translated(raised)
+            failure = self._session.translated(raised)
             self._session.rollback()
-            self._after_failure([operation], error)
+            self._after_failure([operation], failure)
             return
         self._committed(tx)
         if refusal is None:

@@ -42,6 +42,10 @@ class FakeSession:
         self._written: list[str] = []
         self._open = False
 
+    def written(self) -> list[str]:
+        """Everything that was committed, in order."""
+        return [text for batch in self.commits for text in batch]
+
     def begin(self, *, wait: bool) -> list[str]:
         assert not self.closed, "used after close"
         assert not self._open, "two at once"
@@ -228,7 +232,7 @@ def test_an_operation_that_raises_unexpectedly_fails_alone(
     assert after.result(WAIT) == "AFTER"
     with pytest.raises(KeyError, match="our bug"):
         broken.result(WAIT)
-    assert sorted(sum(session.commits, [])) == ["after", "before"]
+    assert sorted(session.written()) == ["after", "before"]
 
 
 def test_a_refusal_inside_a_savepoint_leaves_its_neighbours_in_the_same_transaction(
@@ -367,7 +371,7 @@ def test_operations_of_one_caller_keep_their_order_while_another_helps(
     second.result(WAIT)
 
     helper.join()
-    order = sum(session.commits, [])
+    order = session.written()
     assert order.index("first") < order.index("second")
 
 
@@ -385,7 +389,7 @@ def test_operations_keep_their_order_when_a_helper_finds_the_store_busy(
     for thread in threads:
         thread.join()
 
-    order = sum(session.commits, [])
+    order = session.written()
     assert order == sorted(order)
     assert len(order) == 40
 
@@ -481,9 +485,7 @@ def test_no_reply_is_lost_when_submitting_races_with_closing() -> None:
         assert set(outcomes) <= {"0", "1", "2", "3", "4", StoreClosed}
 
 
-def test_eight_threads_get_every_answer_exactly_once(
-    commit: Commit, session: FakeSession
-) -> None:
+def test_eight_threads_get_every_answer_exactly_once(commit: Commit, session: FakeSession) -> None:
     per_thread = 300
     results: list[list[str]] = [[] for _ in range(8)]
     start = threading.Barrier(8)
@@ -501,7 +503,7 @@ def test_eight_threads_get_every_answer_exactly_once(
     for thread in threads:
         thread.join()
 
-    written = sum(session.commits, [])
+    written = session.written()
     assert len(written) == len(set(written)) == 8 * per_thread
     for number in range(8):
         assert results[number] == [f"{number}-{n}" for n in range(per_thread)]
@@ -509,9 +511,7 @@ def test_eight_threads_get_every_answer_exactly_once(
         assert mine == [f"{number}-{n}" for n in range(per_thread)]
 
 
-def test_withdrawals_and_claims_of_many_threads_agree(
-    commit: Commit, session: FakeSession
-) -> None:
+def test_withdrawals_and_claims_of_many_threads_agree(commit: Commit, session: FakeSession) -> None:
     """Whoever is told that nothing happened must find that nothing happened."""
     said: dict[str, bool] = {}
 

@@ -21,7 +21,9 @@ from penstock.stores.sqlite.store import SqliteStore
 
 def shape(connection: apsw.Connection) -> set[tuple[str, str, str]]:
     rows = connection.execute("select type, name, sql from sqlite_schema where sql is not null")
-    return {(kind, name, " ".join(text.split())) for kind, name, text in rows.fetchall()}
+    return {
+        (str(kind), str(name), " ".join(str(text).split())) for kind, name, text in rows.fetchall()
+    }
 
 
 def test_the_sum_of_all_migrations_is_the_schema() -> None:

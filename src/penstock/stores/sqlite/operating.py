@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
@@ -70,28 +71,37 @@ def retry_failed(
 
 
 def _restore(tx: Transaction, causes: Sequence[int]) -> int:
-    """Put back, level by level, what was skipped because of these jobs."""
-    count = 0
-    while causes:
-        skipped = {job_id for job_id, _ in tx.array("skipped_because", as_json(causes))}
-        if not skipped:
-            break
-        wanted = as_json(sorted(skipped))
-        tx.run("reopen_edges", wanted)
-        spoilt: dict[int, tuple[int, int, str]] = {}
-        for child, parent, row_state, key in tx.array("spoilt_by", wanted):
-            spoilt.setdefault(child, (parent, row_state, key))
-        for child, (parent, row_state, key) in spoilt.items():
-            error = as_json(upstream_error(row_state, key))
-            tx.run("blame", child, parent, error)
-            tx.run("close_edges_of", as_json([child]))
-        back = sorted(skipped - set(spoilt))
-        for _, lane_id, row_state in tx.rows("restore_children", as_json(back), tx.now):
+    """Put back what was skipped because of these jobs.
+
+    In the order of ids, in which parents come before their dependants: so each one sees what has
+    become of all that it waits for.
+    """
+    heap = _skipped_because(tx, causes)
+    heapify(heap)
+    count, last = 0, 0
+    while heap:
+        job_id = heappop(heap)
+        if job_id == last:
+            continue
+        last = job_id
+        only = as_json([job_id])
+        spoilt = tx.array("spoilt_by", only)
+        if spoilt:
+            _, parent, row_state, key = spoilt[0]
+            tx.run("blame", job_id, parent, as_json(upstream_error(row_state, key)))
+            continue
+        tx.run("reopen_edges", only)
+        for _, lane_id, row_state in tx.rows("restore_children", only, tx.now):
             tx.move(lane_id, JobState.SKIPPED, PUBLIC[row_state])
             tx.touch(lane_id)
-        count += len(back)
-        causes = back
+        count += 1
+        for child in _skipped_because(tx, [job_id]):
+            heappush(heap, child)
     return count
+
+
+def _skipped_because(tx: Transaction, causes: Sequence[int]) -> list[int]:
+    return [job_id for job_id, _ in tx.array("skipped_because", as_json(causes))]
 
 
 def purge(tx: Transaction, before: int) -> Progress:
