@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
 SOAKS := soak-kill
 
-.PHONY: help setup demo test check bench bench-smoke bench-peers soak $(SOAKS) lock clean
+.PHONY: help setup demo test coverage check bench bench-smoke soak $(SOAKS) lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ setup: .venv/ok ## Make .venv with the locked dependencies and this package in i
 demo: .venv/ok ## See a queue at work
 	$(BIN)/python examples/demo.py
 
-test: .venv/ok ## Run the tests on two processes and report coverage
+test: .venv/ok ## Run the tests on two processes
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+coverage: .venv/ok ## Run the tests and report which lines they reach (slower)
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
 
 check: .venv/ok ## Lint, format, types, import contracts, licence headers
@@ -38,9 +41,6 @@ bench: .venv/ok ## Measure the queue
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
 	$(BIN)/python -m benchmarks queue --smoke
-
-bench-peers: .venv/ok ## Measure other queues the same way
-	$(BIN)/python -m benchmarks peers
 
 soak: $(SOAKS) ## Run every long fault campaign
 

@@ -23,9 +23,9 @@ def test_no_sql_stands_in_python_files() -> None:
     found = []
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if SQL.search(node.value) and "\n" not in node.value and node.value.islower():
-                    found.append(f"{path.name}: {node.value}")
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and SQL.search(text) and "\n" not in text and text.islower():
+                found.append(f"{path.name}: {text}")
 
     assert found == []
 

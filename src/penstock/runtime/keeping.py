@@ -9,11 +9,11 @@ less a margin.
 from __future__ import annotations
 
 import logging
-import threading
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.model.job import WorkerId
+from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.store import JobStore
 
@@ -43,20 +43,18 @@ class TableKeeper:
         return self._table.lease_until()
 
 
-class BeatThread:
+class BeatThread(RepeatingThread):
     """Renews the lease of the one worker of this process."""
 
     def __init__(
         self, store: JobStore, clock: Clock, ttl_seconds: float, beat_seconds: float
     ) -> None:
+        super().__init__("penstock-beat", beat_seconds)
         self._store = store
         self._clock = clock
         self._ttl_seconds = ttl_seconds
-        self._beat_seconds = beat_seconds
         self._worker: WorkerId | None = None
         self._until = float("inf")
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-beat", daemon=True)
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
         self._until = until_monotonic - margin(self._ttl_seconds)
@@ -64,18 +62,6 @@ class BeatThread:
 
     def believed_until(self) -> float:
         return self._until
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(self._beat_seconds)
-
-    def _run(self) -> None:
-        while not self._end.wait(self._beat_seconds):
-            self.run_once()
 
     def run_once(self) -> None:
         """Renew once; a failure shows in the belief, which is not prolonged."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 
 from penstock.clock import Clock
+from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
 
 BLOCKED_SECONDS = 1.0
@@ -16,7 +16,7 @@ BLOCKED_SECONDS = 1.0
 log = logging.getLogger("penstock.worker")
 
 
-class LoopWatch:
+class LoopWatch(RepeatingThread):
     """A thread that warns once per stall, naming the task whose body does not yield."""
 
     def __init__(
@@ -26,25 +26,12 @@ class LoopWatch:
         clock: Clock,
         name_of: Callable[[asyncio.Task[object] | None], str],
     ) -> None:
+        super().__init__("penstock-watch", BLOCKED_SECONDS / 2)
         self._loop = loop
         self._table = table
         self._clock = clock
         self._name_of = name_of
-        self._end = threading.Event()
         self._warned_for = 0.0
-        self._thread = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(BLOCKED_SECONDS)
-
-    def _run(self) -> None:
-        while not self._end.wait(BLOCKED_SECONDS / 2):
-            self.run_once()
 
     def run_once(self) -> bool:
         """Look once; True if the loop has not turned for too long."""

@@ -8,12 +8,12 @@ matter: neither a blocked loop nor a C call that holds the GIL for a minute lose
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.runtime.keeping import margin
+from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.store import JobStore
 
@@ -22,7 +22,7 @@ OVERDUE_SECONDS = 30.0  # nothing is renewed for an attempt this long past its l
 log = logging.getLogger("penstock.beat")
 
 
-class SupervisorBeat:
+class SupervisorBeat(RepeatingThread):
     """Renews the leases of all workers of a run, one row each."""
 
     def __init__(
@@ -33,25 +33,11 @@ class SupervisorBeat:
         ttl_seconds: float,
         beat_seconds: float,
     ) -> None:
+        super().__init__("penstock-beat", beat_seconds)
         self._store = store
         self._tables = tables
         self._clock = clock
         self._ttl_seconds = ttl_seconds
-        self._beat_seconds = beat_seconds
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-beat", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(self._beat_seconds)
-
-    def _run(self) -> None:
-        while not self._end.wait(self._beat_seconds):
-            self.run_once()
 
     def run_once(self) -> int:
         """Renew every worker that may be renewed; how many were."""

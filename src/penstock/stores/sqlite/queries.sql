@@ -701,24 +701,13 @@ select
 
 -- read_job --
 -- One job for people, by key.
-select
-    jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
-    jobs.row_state, jobs.token, workers.id, jobs.attempts, jobs.crashes, jobs.deferred_since, jobs.available_at,
-    jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at, jobs.updated_at, jobs.started_at,
-    jobs.finished_at
-from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker
-where jobs.key = ?1
+select * from job_rows where key = ?1
 
 -- list_jobs --
 -- A page of jobs for people; ?2, ?3 = bounds of row_state, ?4 = task.
-select
-    jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
-    jobs.row_state, jobs.token, workers.id, jobs.attempts, jobs.crashes, jobs.deferred_since, jobs.available_at,
-    jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at, jobs.updated_at, jobs.started_at,
-    jobs.finished_at
-from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker
-where jobs.id > ?1 and jobs.row_state between ?2 and ?3 and (?4 is null or lanes.task = ?4)
-order by jobs.id limit ?5
+select * from job_rows
+where id > ?1 and row_state between ?2 and ?3 and (?4 is null or task = ?4)
+order by id limit ?5
 
 -- read_attempts --
 -- The history of a job.

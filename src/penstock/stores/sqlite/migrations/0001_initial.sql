@@ -142,3 +142,12 @@ create table manifests (
 ) strict;
 create unique index manifests_committed on manifests (dataset, slice) where committed = 1;
 create unique index manifests_staged on manifests (plan_id, level, dataset, slice) where committed = 0;
+
+-- A job as people see it.
+create view job_rows as
+select
+    jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
+    jobs.row_state, jobs.token, workers.id as worker, jobs.attempts, jobs.crashes, jobs.deferred_since,
+    jobs.available_at, jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at,
+    jobs.updated_at, jobs.started_at, jobs.finished_at
+from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker;
