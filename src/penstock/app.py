@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
 ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
+ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
 STORE_WAIT_SECONDS = 30.0  # a producer waits this long for a store that others hold
 
@@ -202,7 +202,7 @@ class Penstock:
         created = existing = 0
         waiting: deque[tuple[int, Reply[EnqueueReport]]] = deque()
         source = (self._accept(request) for request in requests)
-        while batch := list(islice(source, ENQUEUE_BATCH)):
+        while batch := _next_batch(source):
             waiting.append((len(batch), store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
                 new, known = _wait_for(waiting.popleft(), store)
@@ -239,6 +239,18 @@ class Penstock:
             wiring.slot_count(settings),
             options.run_id,
         )
+
+
+def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:
+    """The next jobs of one transaction, bounded in number and in size."""
+    batch: list[NewJob] = []
+    size = 0
+    for job in source:
+        batch.append(job)
+        size += len(job.payload)
+        if len(batch) == ENQUEUE_BATCH or size > ENQUEUE_CHARACTERS:
+            break
+    return batch
 
 
 def _wait_for(batch: tuple[int, Reply[EnqueueReport]], store: Store) -> tuple[int, int]:

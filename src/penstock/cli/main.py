@@ -14,7 +14,13 @@ import typer
 from penstock.cli import init, queue
 from penstock.cli.invocation import Invocation
 from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
-from penstock.cli.text import make_streams_forgiving, one_sentence, say, warn
+from penstock.cli.text import (
+    make_streams_forgiving,
+    one_sentence,
+    open_missing_streams,
+    say,
+    warn,
+)
 from penstock.errors import PenstockError, UsageError
 
 EXIT_FAILED = 1
@@ -66,6 +72,7 @@ def _globals(
 
 def run(arguments: list[str] | None = None) -> None:
     """The console script: run a command, tell an error in one sentence, end with a code."""
+    open_missing_streams()
     make_streams_forgiving()
     typed = sys.argv[1:] if arguments is None else arguments
     code = _run(_globals_first(typed), debug="--debug" in typed)

@@ -66,6 +66,20 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def open_missing_streams() -> None:
+    """Give the process the three streams that whoever started it may have closed."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free one: this number
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for good)
+
+
 def make_streams_forgiving() -> None:
     """Show what a stream's encoding cannot hold as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):

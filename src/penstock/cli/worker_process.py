@@ -9,6 +9,7 @@ the supervisor died.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -33,12 +34,14 @@ from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement
 
 
 def main() -> None:
     """Do as the order says."""
     order = messages.decode_order(sys.argv[1])
+    pid = os.getpid()
     channel = socket.socket(fileno=order.socket_fd)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -48,9 +51,11 @@ def main() -> None:
         left_behind = _work(order, channel)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
-    except BaseException as error:
-        sentence = f"{type(error).__name__}: {error}. This is a bug of Penstock; run with --debug."
-        _fail(channel, sentence, 1, order.spec.debug)
+    except BaseException:
+        # A task has broken the loop, or we have a bug: a death like any other. What ran is suspect.
+        if os.getpid() == pid:
+            traceback.print_exc()
+        _end(EXIT_BROKEN)
     else:
         messages.send(channel, messages.Finished(left_behind))
         _end(0)
@@ -64,8 +69,9 @@ def _fail(channel: socket.socket, message: str, exit_code: int, debug: bool) -> 
 
 def _end(exit_code: int) -> None:
     """Leave at once: threads of abandoned tasks must not hold the process up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a task may have closed it
+            stream.flush()
     os._exit(exit_code)
 
 

@@ -106,6 +106,8 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
 
 def check_name(what: str, name: str) -> None:
     """Refuse a name that a store or a terminal could not bear."""
+    if not isinstance(name, str):
+        raise UsageError(f"A {what} is text, got {name!r}.")
     if not name or len(name) > NAME_LENGTH_MAX:
         raise UsageError(f"A {what} has 1 to {NAME_LENGTH_MAX} characters; got {len(name)}.")
     _check_text(what, name)
@@ -134,5 +136,6 @@ def _edge(after: object) -> Edge:
     if isinstance(after, Enqueued):
         return Edge(after.key)
     if isinstance(after, str):
+        _check_text("key", after)
         return Edge(after)
     raise UsageError(f"`after` takes keys, got {after!r}.")

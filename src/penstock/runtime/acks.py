@@ -25,6 +25,7 @@ from penstock.stores.store import JobStore
 RETRY_FIRST_SECONDS = 0.05
 RETRY_MAX_SECONDS = 2.0
 FLUSH_MAX = 1_024  # ends of one call
+FLUSH_CHARACTERS = 8 * 1024 * 1024  # of results of one call, and one more end
 
 log = logging.getLogger("penstock.worker")
 
@@ -98,7 +99,8 @@ class AckBuffer:
             self._wake()
 
     async def _flush_once(self, worker: WorkerId) -> None:
-        ends, self._ends = self._ends[:FLUSH_MAX], self._ends[FLUSH_MAX:]
+        count = _flushable(self._ends)
+        ends, self._ends = self._ends[:count], self._ends[count:]
         failures, self._failures = self._failures[:FLUSH_MAX], self._failures[FLUSH_MAX:]
         releases, self._releases = self._releases[:FLUSH_MAX], self._releases[FLUSH_MAX:]
         self._flushing = len(ends) + len(failures) + len(releases)
@@ -167,3 +169,14 @@ class AckBuffer:
             reply = None
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MAX_SECONDS)
+
+
+def _flushable(ends: list[JobEnd]) -> int:
+    """How many of these leave together: bounded in number and in size."""
+    size = 0
+    for count, end in enumerate(ends[:FLUSH_MAX], start=1):
+        if end.result is not None:
+            size += len(end.result)
+            if size > FLUSH_CHARACTERS:
+                return count
+    return min(len(ends), FLUSH_MAX)

@@ -53,6 +53,8 @@ class Child:
         )
         theirs.close()
         self.channel.setblocking(False)
+        if self.process.stdout is not None:
+            os.set_blocking(self.process.stdout.fileno(), False)
         self.pidfd = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else -1
 
     def __repr__(self) -> str:
@@ -72,12 +74,26 @@ class Child:
     def snapshot(self) -> SlotSnapshot | None:
         return None if self.table is None else self.table.snapshot()
 
+    def read_rest(self) -> None:
+        """Take in what the worker said before it ended; whoever else holds its pipes may go on."""
+        while self.read():
+            pass
+
+    def output(self) -> bytes | None:
+        """What the worker wrote; None at the end, empty if there is nothing now."""
+        if self.process.stdout is None:
+            return None
+        try:
+            return os.read(self.process.stdout.fileno(), 65536) or None
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+
     def read(self) -> bool:
-        """Take in what the worker says; False at the end of its stream."""
+        """Take in what the worker says; False if there is nothing (more) to hear now."""
         try:
             data = self.channel.recv(65536)
-        except BlockingIOError:
-            return True
         except OSError:
             return False
         for line in self.lines.feed(data):

@@ -72,7 +72,11 @@ class BeatThread(RepeatingThread):
         try:
             alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            log.warning("The lease of worker %s was not renewed: %s", worker, error)
+            log.warning(
+                "The lease of worker %s was not renewed: %s",
+                worker,
+                str(error) or "no answer in time",
+            )
             return
         if worker in alive and worker == self._worker:
             self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
+
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a run shall do; everything that a worker process needs to know."""
@@ -97,6 +99,9 @@ class Lines:
 
     def feed(self, data: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            lines.append(self._rest)
+            self._rest = b""
         return lines
 
     def flush(self) -> list[bytes]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.events import correlation as correlations
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.job import JobId, LeasedJob
+from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
@@ -75,8 +76,9 @@ class Slots:
         self._run_id = run_id
         self._ended = ended
         self._deadlines = Deadlines()
+        self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
-        self.running: dict[JobId, Attempt] = {}
+        self.running: dict[JobRef, Attempt] = {}  # a lost lease may still run beside its successor
         self.occupied = 0  # abandoned bodies included
 
     def free(self) -> dict[str, int]:
@@ -103,7 +105,7 @@ class Slots:
             attempt.deadline_monotonic = deadline
             self._deadlines.add(deadline, attempt)
         self._table.occupy(slot, job.id, job.token, deadline)
-        self.running[job.id] = attempt
+        self.running[JobRef(job.id, job.token)] = attempt
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
         if task.is_async:
@@ -143,6 +145,8 @@ class Slots:
         error: BaseException | None,
     ) -> None:
         """The body has ended, in whatever way."""
+        if os.getpid() != self._pid:
+            os._exit(0)  # a forked child came back from a body: it is not this worker
         self._vacate(attempt)
         if error is not None and log.isEnabledFor(logging.DEBUG):
             log.debug(
@@ -166,7 +170,7 @@ class Slots:
         attempt.ended = True
         if attempt.deadline_monotonic is not None:
             self._deadlines.discard()
-        del self.running[attempt.job.id]
+        del self.running[JobRef(attempt.job.id, attempt.job.token)]
         self._ended(attempt, verdict)
 
     def _vacate(self, attempt: Attempt) -> None:

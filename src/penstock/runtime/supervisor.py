@@ -189,10 +189,11 @@ class Supervisor:
         if kind == "pid":
             return  # the death itself is seen below
         if kind == "output":
-            self._pass_on(child, source)
+            if not self._pass_on(child):
+                self._selector.unregister(source)
             return
-        if not child.read():
-            self._selector.unregister(child.channel)
+        if not child.read() and kind == "channel":
+            self._selector.unregister(child.channel)  # its end; the death itself is seen below
         if child.hello is not None and not child.told_to_go:
             if self._hello is None:
                 self._meet(child.hello)
@@ -203,12 +204,12 @@ class Supervisor:
             self._failed = child.failed
             self._tell_all(messages.Abort())
 
-    def _pass_on(self, child: Child, source: Any) -> None:  # noqa: ANN401 (a file object)
-        data = source.read1(65536)
-        if not data:
-            self._selector.unregister(source)
-        for line in child.output_lines.feed(data) if data else child.output_lines.flush():
+    def _pass_on(self, child: Child) -> bool:
+        """Show what a worker wrote; False if it has nothing (more) to say."""
+        data = child.output()
+        for line in child.output_lines.feed(data or b""):
             self._display.line(line.decode("utf-8", "replace"))
+        return bool(data)
 
     def _meet(self, hello: messages.Hello) -> None:
         """The first worker has told where the store is."""
@@ -276,19 +277,16 @@ class Supervisor:
 
     def _ended(self, child: Child) -> None:
         """A worker process is gone: in good order, or not."""
-        while child.read():
-            if child.channel.fileno() < 0 or not self._more(child):
-                break
+        child.read_rest()
         if child.hello is not None and self._hello is None:
             self._meet(child.hello)
         if child.failed is not None and self._failed is None:
             self._failed = child.failed
             self._tell_all(messages.Abort())
-        if child.process.stdout is not None:
-            for line in child.output_lines.feed(child.process.stdout.read() or b"") + (
-                child.output_lines.flush()
-            ):
-                self._display.line(line.decode("utf-8", "replace"))
+        while self._pass_on(child):
+            pass
+        for line in child.output_lines.flush():
+            self._display.line(line.decode("utf-8", "replace"))
         self._bury(child)
         if child.finished is not None:
             self._finished += 1
@@ -298,9 +296,6 @@ class Supervisor:
             self._left_behind = max(self._left_behind, child.finished.left_behind)
         elif self._may_start():
             self._plan_restart(child)
-
-    def _more(self, child: Child) -> bool:
-        return bool(self._selector.select(0)) and child.alive
 
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""

@@ -61,7 +61,7 @@ class SupervisorBeat(RepeatingThread):
         try:
             alive = self._store.beat(list(wanted), self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            log.warning("Leases were not renewed: %s", error)
+            log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
             return 0
         for worker in alive:
             try:

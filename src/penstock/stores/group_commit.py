@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreBusy, StoreClosed, StoreError, StoreFailed
+from penstock.stores.interrupts import deferred_interrupt
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
@@ -148,13 +149,14 @@ class GroupCommit(Generic[Tx]):
 
         Saves two switches of threads, which cost as much as the transaction itself.
         """
-        if not self._session_lock.acquire(blocking=False):
-            return
-        try:
-            if (self._urgent or self._inbox) and not self._closed:
-                self._turn(wait=False)
-        finally:
-            self._session_lock.release()
+        with deferred_interrupt() as may_help:  # a transaction is not to be torn in two
+            if not may_help or not self._session_lock.acquire(blocking=False):
+                return
+            try:
+                if (self._urgent or self._inbox) and not self._closed:
+                    self._turn(wait=False)
+            finally:
+                self._session_lock.release()
 
     def _turn(self, *, wait: bool) -> None:
         """One transaction with whatever waits, in the order in which it came."""

@@ -186,13 +186,25 @@ class Ends:
         held = worker.held()
         for row in held:
             if JobRef(row.id, row.token) not in started:
-                self.release(row, now)
+                self._bury_unstarted(row, cause, max_crashes, now)
             elif row.solo:
                 self._crash(row, cause, max_crashes, now)
             else:
                 self._record(row, "lost", now, _death("lost", cause))
                 self._tables.move(row, RowState.SUSPECT, now)
         return len(held)
+
+    def _bury_unstarted(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
+        """Its body had ended, or not begun; but again and again is no chance."""
+        row.losses += 1
+        often = row.losses >= LOSSES_BEFORE_SOLO
+        if row.solo and often:
+            row.losses = 0
+            self._crash(row, cause, max_crashes, now)
+            return
+        suspect = row.solo or often
+        row.solo = False
+        self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
 
     def _crash(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
         row.crashes += 1

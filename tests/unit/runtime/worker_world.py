@@ -39,6 +39,8 @@ class FlakyStore(MemoryStore):
         self.trouble: dict[str, deque[BaseException]] = {}
         self.calls: list[str] = []
         self.registered: list[WorkerId] = []
+        self.holds_leases = False  # leases are made, and their answers held back
+        self._held: list[tuple[Reply[LeaseBatch], LeaseBatch]] = []
 
     def fails(self, call: str, error: BaseException, times: int = 1) -> None:
         self.trouble.setdefault(call, deque()).extend([error] * times)
@@ -60,7 +62,21 @@ class FlakyStore(MemoryStore):
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
         error = self._error("lease")
-        return Reply.failed(error) if error is not None else super().lease(request)
+        if error is not None:
+            return Reply.failed(error)
+        reply = super().lease(request)
+        if not self.holds_leases:
+            return reply
+        held: Reply[LeaseBatch] = Reply()
+        self._held.append((held, reply.result()))
+        return held
+
+    def answer_leases(self) -> None:
+        """Give the answers that were held back."""
+        self.holds_leases = False
+        for held, batch in self._held:
+            held.resolve(batch)
+        self._held.clear()
 
     def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
         error = self._error("ack")

@@ -456,6 +456,25 @@ def test_close_waits_for_a_helper_that_nobody_stands_behind(session: FakeSession
     assert session.closed
 
 
+def test_an_operation_that_arrives_while_the_store_is_being_closed_is_refused(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed between the question whether it is open and the place in the inbox."""
+    commit: Commit = GroupCommit(session, lambda tx: None)
+    getpid = os.getpid
+
+    def closing() -> int:
+        monkeypatch.setattr(os, "getpid", getpid)
+        commit.close()
+        return getpid()
+
+    monkeypatch.setattr(os, "getpid", closing)
+
+    with pytest.raises(StoreClosed):
+        commit.submit(write("late")).result(1)
+    assert session.commits == []
+
+
 def test_no_reply_is_lost_when_submitting_races_with_closing() -> None:
     for _ in range(100):
         session = FakeSession()

@@ -18,7 +18,12 @@ from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
 from penstock.stores.sqlite.settling import settle
 from penstock.stores.sqlite.sweeping import sweep
 from penstock.stores.sqlite.transaction import Transaction, as_json
-from penstock.stores.store import GROUPS_PER_LEASE, LANES_PER_LEASE, PROMOTE_SLICE
+from penstock.stores.store import (
+    GROUPS_PER_LEASE,
+    LANES_PER_LEASE,
+    LEASE_BYTES_MAX,
+    PROMOTE_SLICE,
+)
 
 _decode_jobs = msgspec.json.Decoder(list[LeasedJob]).decode
 _decode_job = msgspec.json.Decoder(LeasedJob).decode
@@ -227,7 +232,10 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int) -> list[LeasedJob]:
     for lane in lanes:
         by_most.setdefault(lane.most, []).append(lane.id)
     for most, lane_ids in by_most.items():
-        jobs += _decode_jobs(tx.value("take_jobs", as_json(lane_ids), most))
+        wanted = as_json(lane_ids)
+        while most > 1 and tx.value("weigh_jobs", wanted, most) > LEASE_BYTES_MAX:
+            most //= 2
+        jobs += _decode_jobs(tx.value("take_jobs", wanted, most))
     tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:

@@ -244,6 +244,14 @@ cross join jobs on jobs.id in (
     order by priority desc, available_at, id limit ?2
 )
 
+-- weigh_jobs --
+-- How many bytes would take_jobs hand out? ?1 = [lane, …], ?2 = most.
+select coalesce(sum(octet_length(jobs.payload)), 0)
+from jsonb_each(?1) as wanted cross join jobs on jobs.id in (
+    select id from jobs where row_state = 2 and lane_id = wanted.value
+    order by priority desc, available_at, id limit ?2
+)
+
 -- mark_leased --
 -- Leases jobs; ?1 = [id, …], ?2 = worker, ?3 = now.
 update jobs set row_state = 4, token = token + 1, worker = ?2, updated_at = ?3
@@ -718,31 +726,25 @@ where jobs.key = ?1 order by attempts.token
 
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].
-select coalesce(counted.task, kept.task), coalesce(counted.state, kept.state), coalesce(counted.n, 0),
-    coalesce(kept.n, 0)
-from (
-    select lanes.task, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued' when row_state = 4
-        then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped' when row_state = 7
-        then 'error' else 'cancelled' end as state, count(*) as n
+select name, state, sum(counted), sum(kept) from (
+    select lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+        when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
+        when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
     from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2
-) as counted
-full join (select name as task, state, n from counters where scope = 'task') as kept
-    on kept.task = counted.task and kept.state = counted.state
-where coalesce(counted.n, 0) <> coalesce(kept.n, 0)
+    union all
+    select name, state, 0, n from counters where scope = 'task'
+) group by name, state having sum(counted) <> sum(kept)
 
 -- check_group_counts --
 -- Counters that are not a count: [group, state, counted, kept].
-select coalesce(counted.grp, kept.grp), coalesce(counted.state, kept.state), coalesce(counted.n, 0),
-    coalesce(kept.n, 0)
-from (
-    select lanes.grp, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued' when row_state = 4
-        then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped' when row_state = 7
-        then 'error' else 'cancelled' end as state, count(*) as n
+select name, state, sum(counted), sum(kept) from (
+    select lanes.grp as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+        when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
+        when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
     from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2
-) as counted
-full join (select name as grp, state, n from counters where scope = 'group') as kept
-    on kept.grp = counted.grp and kept.state = counted.state
-where coalesce(counted.n, 0) <> coalesce(kept.n, 0)
+    union all
+    select name, state, 0, n from counters where scope = 'group'
+) group by name, state having sum(counted) <> sum(kept)
 
 -- check_heads --
 -- Lanes whose head is not their first ready job.

@@ -46,7 +46,7 @@ class SqliteSession:
             with mapped_errors(self._path, "waiting for the store"):
                 self._connection.execute(self._queries["begin_write"]).fetchall()
         except BaseException:
-            self._turn.give()
+            self.rollback()
             raise
         finally:
             if not wait:

@@ -27,6 +27,7 @@ class _Fate:
     started: frozenset[JobRef] = field(default_factory=frozenset)
     cause: str = ""
     max_crashes: int = MAX_CRASHES_BY_EXPIRY
+    died: bool = False  # it did not end in good order
     expired: bool = False  # nobody saw the end: anything it held may have been running
     same_boot: bool = True  # False: the whole machine went down; that is no job's fault
 
@@ -36,7 +37,7 @@ def sweep(tx: Transaction) -> bool:
     budget = SWEEP_SLICE
     for no, same_boot, run_id in tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at):
         failpoints.hit("sweep.in_tx")
-        fate = _Fate(cause="its lease expired", expired=True, same_boot=bool(same_boot))
+        fate = _Fate(cause="its lease expired", died=True, expired=True, same_boot=bool(same_boot))
         count = _take_back(tx, no, run_id, fate, budget)
         budget -= count
         if budget <= 0:
@@ -53,7 +54,7 @@ def bury(
     if row is None:
         return Progress(0, more=False)
     failpoints.hit("bury.in_tx")
-    fate = _Fate(frozenset(started), cause, max_crashes)
+    fate = _Fate(frozenset(started), cause, max_crashes, died=True)
     count = _take_back(tx, row[0], row[1], fate, SWEEP_SLICE)
     if count < SWEEP_SLICE:
         _end_worker(tx, row[0])
@@ -84,6 +85,11 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
     crashed: list[tuple[int, int, int, int]] = []
     for job_id, token, solo, lane_id, losses, crashes, limited in leased:
         ran_alone = bool(solo) and (fate.expired or JobRef(job_id, token) in fate.started)
+        if solo and fate.died and not ran_alone:
+            # Its body had ended, or not begun; but again and again is no chance.
+            losses += 1
+            if losses >= LOSSES_BEFORE_SOLO:
+                ran_alone, losses = True, 0
         if ran_alone and fate.same_boot:
             crashes += 1
         if ran_alone and fate.same_boot and crashes >= fate.max_crashes:
@@ -118,7 +124,7 @@ def _judge(fate: _Fate, ref: JobRef, solo: bool, losses: int) -> tuple[RowState,
     """Where does a job go whose worker is gone?"""
     if solo or ref in fate.started:
         return RowState.SUSPECT, losses
-    if not fate.expired:
+    if not fate.died:
         return RowState.READY, 0
     if not fate.same_boot:
         return RowState.READY, losses

@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
+
+from penstock.errors import StoreReadOnly
 
 
 class Turn:
@@ -19,7 +22,15 @@ class Turn:
 
     def __init__(self, database: Path) -> None:
         path = database.with_name(database.name + "-turn")
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise StoreReadOnly(
+                f"Cannot write {str(path)!r} beside the store: {error.strerror}. Give this user "
+                "write access to it, as to the store itself."
+            ) from None
+        with contextlib.suppress(OSError):  # whoever may use the store may take a turn
+            os.fchmod(self._fd, stat.S_IMODE(database.stat().st_mode))
 
     def take(self, *, wait: bool = True) -> bool:
         """Take the turn; first come, first served. False if it is taken and we shall not wait."""
