@@ -110,8 +110,9 @@ def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
 def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:
     """Wait for the word to begin; False if it is another one, or if nobody is there any more."""
     while data := channel.recv(4096):
-        for line in lines.feed(data):
-            return isinstance(messages.decode_to_worker(line), messages.Go)
+        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+        if words:
+            return all(isinstance(word, messages.Go) for word in words)
     return False
 
 

@@ -52,10 +52,7 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
         JobState.CANCELLED: "an operator",
     },
     JobState.DONE: {},
-    JobState.SKIPPED: {
-        JobState.QUEUED: "retry-failed of what it waited for",
-        JobState.WAITING: "retry-failed of what it waits for",
-    },
+    JobState.SKIPPED: {JobState.WAITING: "retry-failed of what it waits for"},
     JobState.ERROR: {JobState.QUEUED: "retry-failed"},
     JobState.CANCELLED: {},
 }

@@ -157,8 +157,15 @@ class Worker:
                 self._wake.clear()
                 self._turn()
                 await self._wake.wait()
+        except BaseException:
+            # Somebody broke the loop from inside. A supervisor buries us, and suspects what ran; to
+            # sign off in good order would hide it.
+            if self._config.runs_suspects:
+                await self._leave()
+            raise
         finally:
             ticker.cancel()
+        if self._failure is None or isinstance(self._failure, PenstockError):
             await self._leave()
         if self._failure is not None:
             raise self._failure

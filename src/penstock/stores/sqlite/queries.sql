@@ -642,9 +642,10 @@ delete from edges where parent_id in (select value ->> 0 from jsonb_each(?1))
 delete from jobs where id in (select value ->> 0 from jsonb_each(?1))
 
 -- purge_lanes --
--- Lanes of purged jobs that no job needs any more; ?1 = [lane, …].
+-- Lanes of purged jobs whose whole group has no job any more; ?1 = [lane, …], ?2 = [state, …].
 delete from lanes where id in (select value from jsonb_each(?1)) and head_id is null and not exists (
-    select 1 from jobs where jobs.lane_id = lanes.id
+    select 1 from jsonb_each(?2) as states cross join counters
+        on scope = 'group' and state = states.value and name = lanes.grp and n > 0
 )
 
 -- purge_group_counts --

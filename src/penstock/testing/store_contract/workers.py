@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.errors import InternalError
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import Verdict, WorkerInfo
-from penstock.stores.store import SWEEP_SLICE
+from penstock.stores.store import LOSSES_BEFORE_SOLO, SWEEP_SLICE
 from penstock.testing.store_contract.world import TTL_SECONDS, StoreWorld, refusal
 
 
@@ -200,3 +200,23 @@ def test_workers_are_listed_with_what_they_published(store_world: StoreWorld) ->
     assert (views[0].host, views[0].pid, views[0].started_at) == ("here", 42, now)
     assert (views[0].status, views[0].status_at) == (None, None)
     assert (views[1].status, views[1].status_at) == ('{"slots":4}', now + 10_000_000)
+
+
+def test_a_job_that_was_never_seen_to_run_when_its_workers_died_runs_alone_in_the_end(
+    store_world: StoreWorld,
+) -> None:
+    """It may kill its worker after its body has ended, when no slot shows it any more."""
+    store_world.add("a")
+
+    for _ in range(LOSSES_BEFORE_SOLO):
+        worker = store_world.new_worker()
+        store_world.take_one(worker)
+        store_world.bury(worker)
+    view = store_world.view("a")
+    for _ in range(LOSSES_BEFORE_SOLO):
+        worker = store_world.new_worker()
+        store_world.take_one(worker, solo=True)
+        store_world.bury(worker)
+
+    assert (view.suspect, view.crashes) == (True, 0)
+    assert (store_world.view("a").suspect, store_world.view("a").crashes) == (True, 1)

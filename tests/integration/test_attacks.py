@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attacker once found, and must not find again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.model.job import JobId, JobState
+from penstock.runtime.messages import LINE_BYTES_MAX, Lines
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import JobFilter
+
+pytestmark = pytest.mark.faults
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+CONFIG = """
+app = "shop.py"
+store = "sqlite:///shop.db"
+durability = "normal"
+[runtime]
+lease_ttl_seconds = 1.0
+beat_seconds = 0.25
+grace_seconds = 1.0
+[tasks]
+max_crashes = 2
+"""
+APP = """
+import asyncio, os, subprocess, sys
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+
+@app.task()
+async def good(ctx: Context, n: int) -> int:
+    await asyncio.sleep(0.01)
+    return n
+
+@app.task()
+async def kills_late(ctx: Context) -> int:
+    asyncio.get_running_loop().call_soon(os._exit, 7)
+    return 1
+
+@app.task()
+async def cancels_everybody(ctx: Context) -> int:
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            task.cancel()
+    return 1
+
+@app.task()
+async def stops_the_loop(ctx: Context) -> int:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(1)
+    return 1
+
+@app.task()
+def forks(ctx: Context) -> int:
+    return os.fork()
+
+@app.task()
+async def leaves_a_child(ctx: Context) -> int:
+    subprocess.Popen(["sleep", "20"], start_new_session=True)
+    return 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "penstock.toml").write_text(CONFIG)
+    (tmp_path / "shop.py").write_text(APP)
+    return tmp_path
+
+
+def enqueue(folder: Path, *calls: str) -> None:
+    lines = [f"app.enqueue({call})" for call in calls]
+    code = "from shop import *\n" + "\n".join(lines)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+def drain(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PENSTOCK, "queue", "run", "--drain"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def states(folder: Path) -> dict[str, JobState]:
+    store = SqliteStore.open(folder / "shop.db")
+    try:
+        assert store.check().result() == []
+        return {job.key: job.state for job in store.jobs(JobFilter(), JobId(0), 1000).result()}
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("culprit", ["kills_late", "cancels_everybody", "stops_the_loop"])
+def test_a_task_that_breaks_its_worker_is_found_and_its_neighbours_are_done(
+    folder: Path, culprit: str
+) -> None:
+    enqueue(
+        folder,
+        f"{culprit}.job(), key='bad'",
+        *(f"good.job(n={n}), key='{n}'" for n in range(10)),
+    )
+
+    ended = drain(folder)
+
+    found = states(folder)
+    assert {found[str(n)] for n in range(10)} == {JobState.DONE}
+    assert found["bad"] in (JobState.ERROR, JobState.DONE)
+    if culprit == "kills_late":
+        assert (found["bad"], ended.returncode) == (JobState.ERROR, 1)
+
+
+def test_a_forked_child_that_comes_back_from_a_body_is_not_a_second_worker(folder: Path) -> None:
+    enqueue(folder, "forks.job(), key='fork'", "good.job(n=1), key='good'")
+
+    ended = drain(folder)
+
+    assert (ended.returncode, ended.stderr.count("Traceback")) == (0, 0)
+    assert states(folder) == {"fork": JobState.DONE, "good": JobState.DONE}
+
+
+def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
+    folder: Path,
+) -> None:
+    import pty
+
+    enqueue(folder, "leaves_a_child.job(), key='k'")
+    began = time.monotonic()
+
+    main_fd, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [*PENSTOCK, "queue", "run", "--drain"],
+            cwd=folder,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+        )
+        code = process.wait(timeout=18)
+    finally:
+        os.close(main_fd)
+        os.close(terminal)
+
+    assert code == 0
+    assert time.monotonic() - began < 18
+    assert states(folder) == {"k": JobState.DONE}
+
+
+def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
+    enqueue(folder, "good.job(n=1), key='k'")
+
+    command = " ".join([*PENSTOCK, "queue", "run", "--drain"])
+    closed = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=folder, timeout=60)
+
+    assert closed.returncode == 0
+    assert states(folder) == {"k": JobState.DONE}
+
+
+def test_ctrl_c_in_a_waiting_enqueue_leaves_no_transaction_open(folder: Path) -> None:
+    code = """
+import threading, time
+import apsw
+from shop import app, good
+
+app.enqueue(good.job(n=0), key="0")
+holder = apsw.Connection("shop.db")
+holder.execute("begin immediate").fetchall()
+threading.Timer(1.0, lambda: holder.execute("rollback").fetchall()).start()
+print("ready", flush=True)
+try:
+    app.enqueue(good.job(n=1), key="1")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+time.sleep(1.0)
+print(app.enqueue(good.job(n=2), key="2").created, flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=30)[0]
+
+    assert rest.splitlines() == ["interrupted", "True"]
+    assert {"0", "2"} <= set(states(folder))
+
+
+def test_a_line_without_an_end_is_cut() -> None:
+    lines = Lines()
+
+    found = lines.feed(b"x" * (LINE_BYTES_MAX + 1))
+
+    assert [len(line) for line in found] == [LINE_BYTES_MAX + 1]
+    assert lines.flush() == []
