@@ -27,6 +27,7 @@ from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime import messages
+from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
@@ -101,8 +102,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
         store.close()
         return 0
     try:
-        with asyncio.Runner(loop_factory=wiring.new_event_loop) as runner:
-            return runner.run(_run(order, app, settings, table, channel, lines))
+        loop = wiring.new_event_loop()
+        return run_and_close(loop, _run(order, app, settings, table, channel, lines))
     finally:
         store.close()
 
