@@ -15,6 +15,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
 from penstock.definitions.task import Task
 from penstock.errors import ConfigError
+from penstock.events import log_sink
+from penstock.events.log_sink import LogEvents
 from penstock.events.sink import EventSink, RecentEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
@@ -109,8 +111,13 @@ def build_worker(
         clock,
         ids or SystemIds(),
         RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
-        SchedulerEvents(clock, (RecentEvents(),) if sinks is None else sinks),
+        SchedulerEvents(clock, default_sinks() if sinks is None else sinks),
     )
+
+
+def default_sinks() -> tuple[EventSink, ...]:
+    """The last events in memory; with debug logging, all of them in the log."""
+    return (RecentEvents(), LogEvents()) if log_sink.wanted() else (RecentEvents(),)
 
 
 def slot_count(settings: Settings) -> int:
