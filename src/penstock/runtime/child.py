@@ -29,6 +29,7 @@ class Child:
         self.failed: messages.Failed | None = None
         self.finished: messages.Finished | None = None
         self.told_to_go = False
+        self.channel_ended = False
         self.kill_at_monotonic = float("inf")
         self.lines = messages.Lines()
         self.output_lines = messages.Lines()
@@ -94,8 +95,11 @@ class Child:
         """Take in what the worker says; False if there is nothing (more) to hear now."""
         try:
             data = self.channel.recv(65536)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError:
+            data = b""
+        self.channel_ended = not data
         for line in self.lines.feed(data):
             message = messages.decode_from_worker(line)
             if isinstance(message, messages.Hello):

@@ -192,8 +192,9 @@ class Supervisor:
             if not self._pass_on(child):
                 self._selector.unregister(source)
             return
-        if not child.read() and kind == "channel":
-            self._selector.unregister(child.channel)  # its end; the death itself is seen below
+        child.read()
+        if child.channel_ended:
+            self._selector.unregister(child.channel)  # the death itself is seen below
         if child.hello is not None and not child.told_to_go:
             if self._hello is None:
                 self._meet(child.hello)
