@@ -61,6 +61,7 @@ class Outcome:
 
     cycles: int = 0
     kills: dict[str, int] = field(default_factory=dict)
+    points: dict[str, int] = field(default_factory=dict)  # kills at each failpoint
     jobs: int = 0
     lost: int = 0
     finalised_twice: int = 0
@@ -85,6 +86,7 @@ class Outcome:
         return [
             f"{self.cycles} cycles, {self.kill_count} kills: "
             + ", ".join(f"{n} {name}" for name, n in sorted(self.kills.items())),
+            "at failpoints: " + ", ".join(f"{n} {name}" for name, n in sorted(self.points.items())),
             f"{self.jobs} jobs: lost {self.lost}, finalised twice {self.finalised_twice}, "
             f"error {self.errors}",
             f"repeats per kill {self.repeats / max(self.kill_count, 1):.2f}",
@@ -134,13 +136,15 @@ class Campaign:
         args = (str(self.outcome.cycles), str(self.jobs_per_cycle))
         code = self._launch("producer", *args, failpoints=failpoints).wait(60)
         if code == -signal.SIGKILL:
-            self._count_kill("producer")
+            self._count_kill("producer", point)
             code = self._launch("producer", *args, failpoints={}).wait(60)
         if code:
             self.outcome.broken.append("a producer failed without being killed")
 
-    def _count_kill(self, target: str) -> None:
+    def _count_kill(self, target: str, point: str | None = None) -> None:
         self.outcome.kills[target] = self.outcome.kills.get(target, 0) + 1
+        if point is not None:
+            self.outcome.points[point] = self.outcome.points.get(point, 0) + 1
         self._kills.append((time.monotonic(), self._running_now()))
 
     def _running_now(self) -> set[str]:
@@ -160,19 +164,22 @@ class Campaign:
         choice = self.random.random()
         if choice < 0.15:
             self.produce(self.random.choice(PRODUCER_POINTS))
-            self._run_until_drained({})
+            self._run_until_drained()
             return
         self.produce(None)
         if choice < 0.55:
             role = "worker" if choice < 0.50 else "supervisor"
             points = WORKER_POINTS if role == "worker" else SUPERVISOR_POINTS
             point = self.random.choice(points)
-            self._run_until_drained(self._armed(role, point, self.random.randint(1, 6)))
+            self._run_until_drained(role, point)
         else:
             self._run_and_kill(self.random.choice(TARGETS))
 
-    def _run_until_drained(self, failpoints: dict[str, object]) -> None:
+    def _run_until_drained(self, role: str | None = None, point: str | None = None) -> None:
         """Let a run go on to its end; whoever meets the failpoint dies on the way."""
+        failpoints: dict[str, object] = {}
+        if role is not None and point is not None:
+            failpoints = self._armed(role, point, self.random.randint(1, 6))
         process = self._launch("supervisor", "queue", "run", "--drain", failpoints=failpoints)
         once = self.folder / "once"
         armed = once.exists() and bool(failpoints)
@@ -180,10 +187,10 @@ class Campaign:
         while process.poll() is None and time.monotonic() < deadline:
             if armed and not once.exists():
                 armed = False
-                self._count_kill(next(iter(failpoints)))
+                self._count_kill(role or "", point)
             time.sleep(0.005)
         if armed and not once.exists():
-            self._count_kill(next(iter(failpoints)))
+            self._count_kill(role or "", point)
         once.unlink(missing_ok=True)
         if process.poll() is None:
             self.outcome.broken.append(f"a run did not end within 60 s (armed: {failpoints})")
@@ -234,7 +241,7 @@ class Campaign:
 
     def finish(self) -> Outcome:
         """Let everything come to its end, then count."""
-        self._run_until_drained({})
+        self._run_until_drained()
         outcome = self.outcome
         store = SqliteStore.open(self.folder / "kill.db")
         try:
