@@ -61,6 +61,7 @@ class Attempt:
         "ended",
         "job",
         "limits",
+        "ref",
         "slot",
         "started_at",
         "stop",
@@ -77,6 +78,7 @@ class Attempt:
         correlation: Correlation,
     ) -> None:
         self.job = job
+        self.ref = (job.id, job.token)
         self.task = task
         self.limits = limits
         self.slot = slot

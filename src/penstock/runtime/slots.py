@@ -78,7 +78,8 @@ class Slots:
         self._deadlines = Deadlines()
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
-        self.running: dict[JobRef, Attempt] = {}  # a lost lease may still run beside its successor
+        # By job and token: a lost lease may still run beside its successor.
+        self.running: dict[tuple[int, int], Attempt] = {}
         self.occupied = 0  # abandoned bodies included
 
     def free(self) -> dict[str, int]:
@@ -105,7 +106,7 @@ class Slots:
             attempt.deadline_monotonic = deadline
             self._deadlines.add(deadline, attempt)
         self._table.occupy(slot, job.id, job.token, deadline)
-        self.running[JobRef(job.id, job.token)] = attempt
+        self.running[attempt.ref] = attempt
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
         if task.is_async:
@@ -170,7 +171,7 @@ class Slots:
         attempt.ended = True
         if attempt.deadline_monotonic is not None:
             self._deadlines.discard()
-        del self.running[JobRef(attempt.job.id, attempt.job.token)]
+        del self.running[attempt.ref]
         self._ended(attempt, verdict)
 
     def _vacate(self, attempt: Attempt) -> None:

@@ -71,12 +71,16 @@ class _Operation(Generic[Tx]):
     __slots__ = ("atomic", "claimed", "reply", "run")
 
     def __init__(
-        self, run: Callable[[Tx], Any], atomic: bool, help_out: Callable[[], None]
+        self,
+        run: Callable[[Tx], Any],
+        atomic: bool,
+        help_out: Callable[[], None],
+        start: Callable[[], None] | None,
     ) -> None:
         self.run = run
         self.atomic = atomic
         self.claimed = threading.Lock()  # whoever gets it decides: the writer, or the withdrawal
-        self.reply: Reply[Any] = Reply(self.claim, help_out)
+        self.reply: Reply[Any] = Reply(self.claim, help_out, start)
 
     def claim(self) -> bool:
         return self.claimed.acquire(blocking=False)
@@ -100,9 +104,18 @@ class GroupCommit(Generic[Tx]):
         self._thread.start()
 
     def submit(
-        self, run: Callable[[Tx], T], *, urgent: bool = False, atomic: bool = False
+        self,
+        run: Callable[[Tx], T],
+        *,
+        urgent: bool = False,
+        atomic: bool = False,
+        lazy: bool = False,
     ) -> Reply[T]:
-        """Run this in the next transaction; `atomic` gives it a savepoint of its own."""
+        """Run this in the next transaction; `atomic` gives it a savepoint of its own.
+
+        A lazy one does not wake the thread before somebody waits for its answer: whoever blocks for
+        it does the work itself, and two switches of threads are spared.
+        """
         if self._closed:
             return Reply.failed(_closed())
         if self._failed is not None:
@@ -111,12 +124,16 @@ class GroupCommit(Generic[Tx]):
             return Reply.failed(
                 StoreClosed("This process was forked; a forked child must open the store anew.")
             )
-        operation = _Operation(run, atomic, self._help)
+        operation = _Operation(run, atomic, self._help, self._rouse if lazy else None)
         (self._urgent if urgent else self._inbox).append(operation)
-        self._wake.put(None)
+        if not lazy:
+            self._wake.put(None)
         if self._ended:  # it was closed between the question above and now
             self._refuse_all(_closed())
         return operation.reply
+
+    def _rouse(self) -> None:
+        self._wake.put(None)
 
     def close(self) -> None:
         """Finish what was accepted, then end the thread; idempotent."""

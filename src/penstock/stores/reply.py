@@ -17,12 +17,13 @@ class Reply(Generic[T]):
     Owns one value or error and the wake-up of whoever waits. Does not know how the work is done.
     """
 
-    __slots__ = ("_done", "_error", "_help", "_lock", "_value", "_waiters", "_withdraw")
+    __slots__ = ("_done", "_error", "_help", "_lock", "_start", "_value", "_waiters", "_withdraw")
 
     def __init__(
         self,
         withdraw: Callable[[], bool] | None = None,
         help_out: Callable[[], None] | None = None,
+        start: Callable[[], None] | None = None,
     ) -> None:
         self._done = False
         self._value: T | None = None
@@ -31,6 +32,7 @@ class Reply(Generic[T]):
         self._waiters: list[Callable[[], None]] = []
         self._withdraw = withdraw
         self._help = help_out  # lets a thread that would only wait do the work itself
+        self._start = start  # wakes the store's thread, if it was not woken before
 
     @classmethod
     def of(cls, value: T) -> Reply[T]:
@@ -73,10 +75,13 @@ class Reply(Generic[T]):
     def add_done_callback(self, wake: Callable[[], None]) -> None:
         """Call `wake` when the answer is there: at once, or from the store's thread."""
         with self._lock:
-            if not self._done:
+            waiting = not self._done
+            if waiting:
                 self._waiters.append(wake)
-                return
-        wake()
+        if not waiting:
+            wake()
+        elif self._start is not None:
+            self._start()
 
     def result(self, timeout: float | None = None) -> T:
         """Block this thread until the answer is there.

@@ -119,7 +119,7 @@ def _insert(
     """Insert what is new; key → id of what was."""
     now = tx.now
     last = tx.value("last_job_id")
-    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now)
+    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now, last)
     if created == len(jobs):
         return dict(
             zip((job.key for job in jobs), range(last + 1, last + 1 + created), strict=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import apsw
 import msgspec
 
 from penstock import failpoints
 from penstock.errors import LeaseLost
-from penstock.model.job import JobState, LeasedJob
+from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
 from penstock.stores.sqlite.settling import settle
 from penstock.stores.sqlite.sweeping import sweep
@@ -35,6 +36,7 @@ class LeaseCursor:
 
     def __init__(self) -> None:
         self.group = ""
+        self.largest = PAYLOAD_BYTES_MAX  # characters of the largest payload of the last lease
 
 
 class _Room:
@@ -163,7 +165,7 @@ def _lease_ready(
             parked.append((lane.id, full))
     _share(tx, [by_group[group] for group in groups], request.limit, room)
     chosen = [lane for lane in lanes if lane.most > 0]
-    jobs = _take(tx, chosen, no)
+    jobs = _take(tx, chosen, no, cursor)
     if room is not None:
         for lane in lanes:  # a lane that filled its key just now is parked as well
             full = room.full(lane.keys)
@@ -225,17 +227,33 @@ def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Roo
         promised += 1
 
 
-def _take(tx: Transaction, lanes: Sequence[_Lane], no: int) -> list[LeasedJob]:
+def _read_jobs(
+    tx: Transaction, cursor: LeaseCursor, lane_ids: Sequence[int], most: int
+) -> list[LeasedJob]:
+    """The first jobs of lanes; fewer of each where their payloads are large."""
+    lanes = as_json(lane_ids)
+    while most > 1:
+        likely = cursor.largest * len(lane_ids) * most > LEASE_BYTES_MAX
+        if not (likely and tx.value("weigh_jobs", lanes, most) > LEASE_BYTES_MAX):
+            break
+        most //= 2
+    try:
+        jobs = _decode_jobs(tx.value("take_jobs", lanes, most))
+    except apsw.TooBigError:  # all at once they became large: weigh them, and take fewer
+        cursor.largest = PAYLOAD_BYTES_MAX
+        return _read_jobs(tx, cursor, lane_ids, max(most // 2, 1)) if most > 1 else []
+    cursor.largest = max((len(job.payload) for job in jobs), default=PAYLOAD_BYTES_MAX)
+    return jobs
+
+
+def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor) -> list[LeasedJob]:
     """Lease the first jobs of lanes; one statement for all lanes that give equally many."""
     jobs: list[LeasedJob] = []
     by_most: dict[int, list[int]] = {}
     for lane in lanes:
         by_most.setdefault(lane.most, []).append(lane.id)
     for most, lane_ids in by_most.items():
-        wanted = as_json(lane_ids)
-        while most > 1 and tx.value("weigh_jobs", wanted, most) > LEASE_BYTES_MAX:
-            most //= 2
-        jobs += _decode_jobs(tx.value("take_jobs", wanted, most))
+        jobs += _read_jobs(tx, cursor, lane_ids, most)
     tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:

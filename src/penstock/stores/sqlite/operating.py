@@ -110,6 +110,7 @@ def purge(tx: Transaction, before: int) -> Progress:
     if not old:
         return Progress(0, more=False)
     rows = as_json(old)
+    tx.run("note_purged", rows)
     tx.run("purge_history", rows)
     tx.run("purge_edges_to", rows)
     tx.run("purge_edges_from", rows)

@@ -57,8 +57,10 @@ select value from meta where name = ?1
 insert into meta (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
 
 -- last_job_id --
--- The highest id ever given to a job.
-select coalesce((select seq from sqlite_sequence where name = 'jobs'), 0)
+-- The highest id ever given to a job; purging notes it where it takes the last one.
+select max(
+    coalesce((select max(id) from jobs), 0), (select cast(value as integer) from meta where name = 'purged_id')
+)
 
 -- ensure_lanes --
 -- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys], …].
@@ -73,13 +75,13 @@ from jsonb_each(?1) as wanted cross join lanes on lanes.spec = wanted.value ->> 
 
 -- insert_jobs --
 -- Accepts jobs; the first of a key wins. ?1 = [[key, lane, partition, priority, payload, row_state, due_at, plan_id,
--- level], …], ?2 = now.
+-- level], …], ?2 = now, ?3 = the highest id so far.
 insert into jobs (
-    key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    id, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
 select
-    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
+    ?3 + 1 + jsonb_each.key, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
     value ->> 7, value ->> 8, (select cast(meta.value as integer) from meta where name = 'token_floor'), ?2, ?2
 from jsonb_each(?1) where true
 on conflict (key) do nothing
@@ -87,11 +89,13 @@ on conflict (key) do nothing
 -- insert_job --
 -- Accepts one job in a lane that exists, ?2 = its spec; answers the lane, or nothing if the key or the lane says no.
 insert into jobs (
-    key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    id, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
 select
-    ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9,
+    1 + max(
+        coalesce((select max(id) from jobs), 0), (select cast(value as integer) from meta where name = 'purged_id')
+    ), ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9,
     (select cast(meta.value as integer) from meta where name = 'token_floor'), ?10, ?10
 from lanes where lanes.spec = ?2
 on conflict (key) do nothing
@@ -624,6 +628,12 @@ select json_group_array(json_array(id, lane_id, row_state)) from (
         )
     order by finished_at limit ?2
 )
+
+-- note_purged --
+-- Remembers the highest id that is purged, so that it is not given again; ?1 = [[id, …], …].
+update meta set value = cast(max(cast(value as integer), (
+    select max(old.value ->> 0) from jsonb_each(?1) as old
+)) as text) where name = 'purged_id'
 
 -- purge_history --
 -- ?1 = [[id, …], …].

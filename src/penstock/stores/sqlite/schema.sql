@@ -5,7 +5,7 @@ create table meta (
     name text primary key,
     value text not null
 ) strict, without rowid;
-insert into meta (name, value) values ('token_floor', '0');
+insert into meta (name, value) values ('token_floor', '0'), ('purged_id', '0');
 
 create table lanes (
     id integer primary key autoincrement,
@@ -24,7 +24,7 @@ create index lanes_ready on lanes (grp, head_priority desc, head_at, head_id)
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
 
 create table jobs (
-    id integer primary key autoincrement,
+    id integer primary key,
     key text not null unique,
     lane_id integer not null,
     partition text,

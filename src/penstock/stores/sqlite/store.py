@@ -101,7 +101,9 @@ class SqliteStore:
         # Only edges and the size of a batch can be refused, and the size before anything is
         # written.
         atomic = any(job.after for job in jobs)
-        return self._writer.submit(lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic)
+        return self._writer.submit(
+            lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic, lazy=len(jobs) == 1
+        )
 
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         return self._writer.submit(
