@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -96,6 +97,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
         grace_seconds=runtime.grace_seconds,
         max_crashes=settings.tasks.max_crashes,
     )
+    gc.freeze()  # what is there by now stays: no collection needs to look at it again
     messages.send(channel, hello)
     lines = messages.Lines()
     if not _may_go(channel, lines):
