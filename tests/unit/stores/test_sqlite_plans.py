@@ -27,7 +27,7 @@ INTENDED = {
     "promote_due": ["jobs_due"],
     "next_due": ["jobs_due"],
     "refresh_heads": ["jobs_ready", "lanes USING INTEGER PRIMARY KEY"],
-    "ready_groups": ["lanes_ready (grp>?)"],
+    "ready_heads": ["lanes_ready (grp>?)"],
     "ready_lanes": ["lanes_ready (grp=?)"],
     "merge_lanes": ["jobs_ready (lane_id=?)"],
     "take_jobs": ["jobs_ready (lane_id=?)", "jobs USING INTEGER PRIMARY KEY"],
@@ -99,7 +99,7 @@ def test_no_statement_scans_the_jobs(name: str, connection: apsw.Connection) -> 
     assert bool(full) == (name in SCANS), steps
 
 
-@pytest.mark.parametrize("name", ["take_jobs", "merge_lanes", "refresh_heads", "ready_groups"])
+@pytest.mark.parametrize("name", ["take_jobs", "merge_lanes", "refresh_heads", "ready_heads"])
 def test_the_order_of_leasing_comes_from_the_index_and_is_not_sorted(
     name: str, connection: apsw.Connection
 ) -> None:

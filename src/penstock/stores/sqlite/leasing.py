@@ -8,6 +8,7 @@ finished. Groups share the limit evenly; inside a group jobs come by priority, d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import apsw
 import msgspec
@@ -71,7 +72,8 @@ class _Lane(msgspec.Struct, array_like=True):
     group: str
     keys_text: str
     task: str
-    most: int = 0
+    most: int = 0  # jobs that it may give
+    ready_lanes: int = 1  # of its group; 2 means several
 
     @property
     def keys(self) -> list[str]:
@@ -81,40 +83,71 @@ class _Lane(msgspec.Struct, array_like=True):
 _decode_lanes = msgspec.json.Decoder(list[_Lane]).decode
 
 
+class _View(NamedTuple):
+    """What a lease call must know first; the order of columns in `lease_view`."""
+
+    expired: int
+    settling: int
+    next_due_at: int | None
+    suspects: int
+    paused: int | None
+    open_keys: int
+    parked: int
+
+
+def _look(tx: Transaction) -> _View:
+    return _View(*tx.rows("lease_view", tx.boot.boot_id, tx.boot.at)[0])
+
+
 def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseBatch:
     """Hand out ready jobs."""
-    more = sweep(tx)
+    view, more = _catch_up(tx)
     alive = tx.alive(request.worker)
     if alive is None:
         raise LeaseLost(
             f"Worker {request.worker!r} is not alive any more: its lease ended. It must "
             f"register anew."
         )
-    more = settle(tx) or more
-    next_due_at = tx.value("next_due")
-    if next_due_at is not None and next_due_at <= tx.now:
-        more = _promote(tx) or more
-        next_due_at = tx.value("next_due")
-    tx.flush_heads()
-    suspects = tx.value("count_suspects")
-    if tx.row("read_meta", "paused") == ("1",):
-        return LeaseBatch(jobs=[], next_due_at=next_due_at, suspects=suspects, paused=True)
     blocked: tuple[BlockedKey, ...] = ()
-    if request.solo:
+    jobs: list[LeasedJob] = []
+    if view.paused:
+        more = False
+    elif request.solo:
         jobs = _lease_suspect(tx, request, alive[0])
         more = more or bool(jobs)
     else:
         tasks = as_json(request.tasks)
-        more = _unpark(tx, request, tasks) or more
-        jobs = _lease_ready(tx, request, cursor, tasks, alive[0])
+        if view.open_keys:
+            more = _unpark(tx, request, tasks) or more
+        jobs, parked = _lease_ready(tx, request, cursor, tasks, alive[0])
         tx.flush_heads()
         more = more or bool(tx.value("is_ready", tasks))
-        blocked = _name_blocked(tx, request, tasks)
+        if view.parked or parked:
+            blocked = _name_blocked(tx, request, tasks)
     failpoints.hit("lease.in_tx")
     tx.passed.append("lease.committed")
     return LeaseBatch(
-        jobs=jobs, next_due_at=next_due_at, blocked=blocked, more=more, suspects=suspects
+        jobs=jobs,
+        next_due_at=view.next_due_at,
+        blocked=blocked,
+        more=more,
+        suspects=view.suspects,
+        paused=bool(view.paused),
     )
+
+
+def _catch_up(tx: Transaction) -> tuple[_View, bool]:
+    """Take back, tell and promote what is due to be; True if some of it is left."""
+    view = _look(tx)
+    due = view.next_due_at is not None and view.next_due_at <= tx.now
+    if not (view.expired or view.settling or due):
+        tx.flush_heads()
+        return view, False
+    more = sweep(tx) if view.expired else False
+    more = settle(tx) or more
+    more = _promote(tx) or more
+    tx.flush_heads()
+    return _look(tx), more
 
 
 def _promote(tx: Transaction) -> bool:
@@ -147,15 +180,15 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
 
 def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
-) -> list[LeasedJob]:
-    groups = _next_groups(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
-    if not groups:
-        return []
-    per_group = max(1, LANES_PER_LEASE // len(groups))
-    lanes = _decode_lanes(tx.value("ready_lanes", as_json(groups), per_group, tasks))
+) -> tuple[list[LeasedJob], bool]:
+    """Serve the next groups of the round; True if a lane had to be parked."""
+    heads = _next_heads(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
+    if not heads:
+        return [], False
+    lanes = _with_siblings(tx, heads, tasks)
     keys = sorted({key for lane in lanes for key in lane.keys})
     room = _Room(tx, request, keys) if keys else None
-    by_group: dict[str, list[_Lane]] = {group: [] for group in groups}
+    by_group: dict[str, list[_Lane]] = {lane.group: [] for lane in heads}
     parked: list[tuple[int, str]] = []
     for lane in lanes:
         full = room.full(lane.keys) if room else None
@@ -163,22 +196,39 @@ def _lease_ready(
             by_group[lane.group].append(lane)
         else:
             parked.append((lane.id, full))
-    _share(tx, [by_group[group] for group in groups], request.limit, room)
-    chosen = [lane for lane in lanes if lane.most > 0]
-    jobs = _take(tx, chosen, no, cursor)
+    _share(tx, list(by_group.values()), request.limit, room)
+    jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
     if room is not None:
-        for lane in lanes:  # a lane that filled its key just now is parked as well
-            full = room.full(lane.keys)
-            if full is not None and (lane.id, full) not in parked and lane.most > 0:
-                parked.append((lane.id, full))
-        if parked:
-            tx.flush_heads()
-            number = _next_parking(tx)
-            rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
-            tx.run("park_lanes", as_json(rows))
-            tx.touch_all(lane_id for lane_id, _ in parked)
-    cursor.group = groups[-1]
-    return jobs
+        _park(tx, lanes, parked, room)
+    cursor.group = heads[-1].group
+    return jobs, bool(parked)
+
+
+def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lane]:
+    """The lanes to serve: the first of each group, and more where a group has several."""
+    wider = [lane.group for lane in heads if lane.ready_lanes > 1]
+    if not wider:
+        return heads
+    per_group = max(1, LANES_PER_LEASE // len(heads))
+    siblings = _decode_lanes(tx.value("ready_lanes", as_json(wider), per_group, tasks))
+    return [lane for lane in heads if lane.ready_lanes <= 1] + siblings
+
+
+def _park(
+    tx: Transaction, lanes: Sequence[_Lane], parked: list[tuple[int, str]], room: _Room
+) -> None:
+    """Let lanes wait that were found full, and those that have just filled their key."""
+    known = {lane_id for lane_id, _ in parked}
+    for lane in lanes:
+        full = room.full(lane.keys)
+        if full is not None and lane.most > 0 and lane.id not in known:
+            parked.append((lane.id, full))
+    if parked:
+        tx.flush_heads()
+        number = _next_parking(tx)
+        rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
+        tx.run("park_lanes", as_json(rows))
+        tx.touch_all(lane_id for lane_id, _ in parked)
 
 
 def _next_parking(tx: Transaction) -> int:
@@ -189,12 +239,14 @@ def _next_parking(tx: Transaction) -> int:
     return number
 
 
-def _next_groups(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[str]:
-    groups: list[str] = tx.array("ready_groups", cursor.group, most, tasks)
-    if len(groups) < most and cursor.group:
-        first: list[str] = tx.array("ready_groups", "", most - len(groups), tasks)
-        groups += [group for group in first if group not in groups]
-    return groups
+def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[_Lane]:
+    """The first ready lanes of the next groups of the round; it begins again at its end."""
+    heads = _decode_lanes(tx.value("ready_heads", cursor.group, most, tasks))
+    if len(heads) < most and cursor.group:
+        known = {lane.group for lane in heads}
+        first = _decode_lanes(tx.value("ready_heads", "", most - len(heads), tasks))
+        heads += [lane for lane in first if lane.group not in known]
+    return heads
 
 
 def _share(tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None) -> None:

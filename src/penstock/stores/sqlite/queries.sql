@@ -200,21 +200,40 @@ update lanes set
     parked_on = iif(fresh.head is null, null, parked_on)
 from fresh where lanes.id = fresh.lane_id and (lanes.head_id is not fresh.head or fresh.head is null)
 
--- ready_groups --
--- Up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes.
-with recursive found (grp, n) as (
-    select (
-        select grp from lanes where head_id is not null and parked_on is null and grp > ?1
-            and task in (select value from jsonb_each(?3)) order by grp limit 1
-    ), 1
+-- ready_heads --
+-- The first ready lane of up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes:
+-- [lane, group, limit_keys, task, has the group other ready lanes].
+with recursive found (id, grp, n) as (
+    select id, grp, 1 from lanes where id = (
+        select id from lanes where head_id is not null and parked_on is null and grp > ?1
+            and task in (select value from jsonb_each(?3))
+        order by grp, head_priority desc, head_at, head_id limit 1
+    )
     union all
-    select (
-        select grp from lanes where head_id is not null and parked_on is null and grp > found.grp
-            and task in (select value from jsonb_each(?3)) order by grp limit 1
-    ), n + 1
-    from found where found.grp is not null and n < ?2
+    select lanes.id, lanes.grp, found.n + 1 from found join lanes on lanes.id = (
+        select id from lanes where head_id is not null and parked_on is null and grp > found.grp
+            and task in (select value from jsonb_each(?3))
+        order by grp, head_priority desc, head_at, head_id limit 1
+    ) where found.n < ?2
 )
-select json_group_array(grp) from found where grp is not null
+select json_group_array(json_array(lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
+    select count(*) from (
+        select 1 from lanes as other where other.head_id is not null and other.parked_on is null
+            and other.grp = lanes.grp limit 2
+    )
+)))
+from found join lanes on lanes.id = found.id
+
+-- lease_view --
+-- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
+select
+    exists (select 1 from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2)),
+    exists (select 1 from settling),
+    (select min(available_at) from jobs where row_state = 1),
+    (select count(*) from jobs where row_state = 3),
+    (select value from meta where name = 'paused') = '1',
+    exists (select 1 from open_keys),
+    exists (select 1 from lanes where parked_on is not null)
 
 -- ready_lanes --
 -- The first ?2 ready lanes of each group of ?1 for tasks ?3: [lane, group, limit_keys, task].
