@@ -38,7 +38,7 @@ from penstock.stores.store import JobFilter
 
 POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
 SLOW_POLL_SECONDS = 0.25  # the same where the kernel tells of writes
-FAST_POLL_SECONDS = 0.0005  # the same after the kernel told,
+FAST_POLL_SECONDS = 0.001  # the same after the kernel told (uvloop turns less into a spin),
 FAST_SECONDS = 0.05  # for this long
 PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 
