@@ -34,8 +34,8 @@ def lease(path: str, count: int) -> Answer:
 
     def lease_once() -> None:
         found = len(store.lease(request).result().jobs)
-        if found != LIMIT:
-            raise RuntimeError(f"A lease found {found} jobs instead of {LIMIT}")
+        if not found:
+            raise RuntimeError("A lease found no job")
 
     _times_ms(lease_once, WARM_UP)
     leases = _times_ms(lease_once, count)
@@ -90,8 +90,8 @@ def measure(setup: Setup) -> Outcome:
         spread(f"{label} groups: {what}", "ms", pick(answers[name], figure))
         for name, label in (("many", f"{groups:,}"), ("few", f"{few:,}"))
         for figure, what in (
-            ("p50", f"lease of {LIMIT} jobs, p50"),
-            ("p99", f"lease of {LIMIT} jobs, p99"),
+            ("p50", f"lease of up to {LIMIT} jobs, p50"),
+            ("p99", f"lease of up to {LIMIT} jobs, p99"),
             ("commit", "transaction of one row, p50"),
             ("stats", "stats(), p50"),
         )
