@@ -28,7 +28,7 @@ from penstock.stores.reply import Reply
 
 LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
 MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`
-GROUPS_PER_LEASE = 12  # groups visited by one lease call; each costs some pages of log
+GROUPS_PER_LEASE = 8  # groups visited by one lease call; each costs some pages of log
 LANES_PER_LEASE = 64  # lanes visited by one lease call, at least one per group
 LEASE_BYTES_MAX = 32 * 1024 * 1024  # of payloads, unless single jobs of many lanes are more
 PROMOTE_SLICE = 1_000  # delayed jobs that one lease call makes ready
