@@ -202,7 +202,7 @@ def test_a_group_alone_may_use_the_whole_limit(store_world: StoreWorld) -> None:
 def test_more_groups_than_one_call_visits_are_all_served_in_turn(
     store_world: StoreWorld,
 ) -> None:
-    groups = [f"group-{n:03d}" for n in range(2 * GROUPS_PER_LEASE + 10)]
+    groups = [f"group-{n:03d}" for n in range(2 * GROUPS_PER_LEASE + GROUPS_PER_LEASE // 2)]
     store_world.add(
         *(store_world.job(f"{group}/{n}", group=group) for group in groups for n in range(4))
     )
