@@ -40,6 +40,7 @@ WORKER_POINTS = (
 )
 SUPERVISOR_POINTS = ("beat.in_tx", "bury.in_tx")
 PRODUCER_POINTS = ("enqueue.begin", "enqueue.in_tx", "enqueue.committed")
+RARE_POINTS = frozenset({*SUPERVISOR_POINTS, "sweep.in_tx", "settle.in_tx"})
 TARGETS = ("worker", "supervisor", "both")
 CONFIG = """
 app = "kill_app.py"
@@ -171,6 +172,9 @@ class Campaign:
             role = "worker" if choice < 0.50 else "supervisor"
             points = WORKER_POINTS if role == "worker" else SUPERVISOR_POINTS
             point = self.random.choice(points)
+            if point == "sweep.in_tx":  # somebody must have died with his supervisor, and expired
+                self._run_and_kill("both")
+                time.sleep(1.1)
             self._run_until_drained(role, point)
         else:
             self._run_and_kill(self.random.choice(TARGETS))
@@ -179,7 +183,12 @@ class Campaign:
         """Let a run go on to its end; whoever meets the failpoint dies on the way."""
         failpoints: dict[str, object] = {}
         if role is not None and point is not None:
-            failpoints = self._armed(role, point, self.random.randint(1, 6))
+            at = 1 if point in RARE_POINTS else self.random.randint(1, 6)
+            failpoints = self._armed(role, point, at)
+            if point == "bury.in_tx":  # a worker must die first
+                other = self.folder / "once-worker"
+                other.touch()
+                failpoints["worker"] = {"exec.during": {"at": 1, "once": str(other)}}
         process = self._launch("supervisor", "queue", "run", "--drain", failpoints=failpoints)
         once = self.folder / "once"
         armed = once.exists() and bool(failpoints)
