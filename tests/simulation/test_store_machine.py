@@ -63,6 +63,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.views import Progress
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_rows import JobRow, WorkerRow
@@ -448,6 +449,8 @@ class StoreMachine(RuleBasedStateMachine):
         charge=st.booleans(),
         max_attempts=st.integers(1, 2),
         give_up=st.sampled_from([False, False, False, True]),
+        max_crashes=st.sampled_from([None, None, 1, 2]),
+        lingers=st.booleans(),
     )
     def fail(
         self,
@@ -457,12 +460,17 @@ class StoreMachine(RuleBasedStateMachine):
         charge: bool,
         max_attempts: int,
         give_up: bool,
+        max_crashes: int | None,
+        lingers: bool,
     ) -> None:
         now, lease = self.clock.now_micros, self._pick_lease(pick)
 
         def fail(store: Store) -> Reply[list[Verdict]]:
+            job = self._job(store, lease)
             failure = JobFailure(
-                job=self._job(store, lease),
+                ref=JobRef(job.id, job.token),
+                key=job.key,
+                task=job.task,
                 error=error,
                 started_at=now - 5,
                 ended_at=now,
@@ -470,6 +478,8 @@ class StoreMachine(RuleBasedStateMachine):
                 charge=charge,
                 max_attempts=max_attempts,
                 give_up=give_up,
+                max_crashes=max_crashes,
+                lingers=lingers,
             )
             return store.fail_and_retry(lease.worker, [failure])
 
@@ -496,13 +506,35 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.revoke(self._refs(store, [lease])[0], "why"))
 
     @precondition(_has_leases)
-    @rule(some=st.lists(picks, min_size=1, max_size=3), max_crashes=st.integers(1, 3))
-    def bury(self, some: list[int], max_crashes: int) -> None:
+    @rule(
+        some=st.lists(picks, min_size=1, max_size=3),
+        max_crashes=st.integers(1, 3),
+        over_time=st.booleans(),
+    )
+    def bury(self, some: list[int], max_crashes: int, over_time: bool) -> None:
         chosen = [self._pick_lease(pick) for pick in some]
         worker = chosen[0].worker
-        self.both(
-            lambda store: store.bury(worker, self._refs(store, chosen), "signal", max_crashes)
-        )
+        late = self._pick_lease(some[-1])
+
+        def bury(store: Store) -> Reply[Progress]:
+            job = self._job(store, late)
+            overdue = JobFailure(
+                ref=JobRef(job.id, job.token),
+                key=job.key,
+                task=job.task,
+                error=AttemptError(ErrorCategory.TIMEOUT, "TimeLimitError", "too long"),
+                started_at=self.clock.now_micros - 5,
+                ended_at=self.clock.now_micros,
+                delay_seconds=1.0,
+                charge=True,
+                max_attempts=2,
+            )
+            started = self._refs(store, chosen)
+            return store.bury(
+                worker, started, "signal", max_crashes, [overdue] if over_time else []
+            )
+
+        self.both(bury)
 
     # Operators
 

@@ -79,6 +79,13 @@ class Verdict(StrEnum):
     STALE = "stale"  # somebody else's now; nothing changed
 
 
+class JobRef(NamedTuple):
+    """One lease, named."""
+
+    id: JobId
+    token: int
+
+
 class JobEnd(msgspec.Struct, gc=False):
     """The terminal end of a leased job."""
 
@@ -94,7 +101,9 @@ class JobEnd(msgspec.Struct, gc=False):
 class JobFailure(msgspec.Struct, gc=False):
     """An attempt that did not end well, and what it may cost."""
 
-    job: LeasedJob
+    ref: JobRef
+    key: str
+    task: str
     error: AttemptError
     started_at: int
     ended_at: int
@@ -102,10 +111,5 @@ class JobFailure(msgspec.Struct, gc=False):
     charge: bool
     max_attempts: int
     give_up: bool = False  # end in `error` whatever the attempts
-
-
-class JobRef(NamedTuple):
-    """One lease, named."""
-
-    id: JobId
-    token: int
+    max_crashes: int | None = None  # not None: its process died; so many deaths end the job
+    lingers: bool = False  # the body may still run: the limit keys stay held until it is released

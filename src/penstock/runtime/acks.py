@@ -134,9 +134,10 @@ class AckBuffer:
         except StoreError:
             raise
         except PenstockError as error:
-            if not any(isinstance(end, JobEnd) and end.effects for end in group):
+            with_effects = [end for end in group if isinstance(end, JobEnd) and end.effects]
+            if not with_effects:
                 raise  # a plain end cannot be refused: our bug, and it would be refused again
-            self._end_refused(group, error)
+            self._end_refused(with_effects, error)
             return
         accepted = verdicts.count(Verdict.ACCEPTED)
         if accepted:
@@ -147,7 +148,7 @@ class AckBuffer:
                 if verdict is not Verdict.ACCEPTED:
                     self._refused(end, verdict)
 
-    def _end_refused(self, group: list[JobEnd] | list[JobFailure], error: PenstockError) -> None:
+    def _end_refused(self, group: list[JobEnd], error: PenstockError) -> None:
         """An end's effects cannot be applied: the job's own fault, and trying again cannot help."""
         for end in group:
             kind = "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__

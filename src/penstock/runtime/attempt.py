@@ -155,7 +155,9 @@ def failed(
         rand=rand(),
     )
     return JobFailure(
-        job=job,
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
         error=AttemptError(decision.category, kind_of(error), message_of(error), where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,

@@ -8,7 +8,7 @@ import logging
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.job import AttemptError, JobState
+from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.attempt import Attempt
 
@@ -42,7 +42,7 @@ class Telling:
         category = verdict.error.category if verdict.error else None
         emit(_COMPLETED, correlation, category)
         job, shown = attempt.job, _shown(verdict.error)
-        if isinstance(verdict, JobFailure) and not _is_last(verdict):
+        if isinstance(verdict, JobFailure) and not _is_last(job, verdict):
             emit(SchedulerEventKind.RETRY_DEFERRED, correlation, category)
             log.warning(
                 "Job %r of task %r failed and is tried again in %.1f s (%s): %s",
@@ -60,22 +60,32 @@ class Telling:
 
     def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         """The store did not take an end."""
+        ref, key, task = named(end)
         if verdict is Verdict.STALE:
             log.warning(
                 "Job %r is no longer held by this worker; what its attempt %d did was discarded.",
-                end.job.key,
-                end.job.token,
+                key,
+                ref.token,
             )
         self._events.emit(
             SchedulerEventKind.RELEASE_DIAGNOSTIC,
-            Correlation(self._run_id, end.job.task, job_id=end.job.id),
+            Correlation(self._run_id, task, job_id=ref.id),
             verdict,
         )
 
 
-def _is_last(failure: JobFailure) -> bool:
-    used_up = failure.charge and failure.job.attempts + 1 >= failure.max_attempts
-    return failure.give_up or used_up
+def named(end: JobEnd | JobFailure) -> tuple[JobRef, str, str]:
+    """The lease, the key and the task of an end."""
+    if isinstance(end, JobFailure):
+        return end.ref, end.key, end.task
+    return JobRef(end.job.id, end.job.token), end.job.key, end.job.task
+
+
+def _is_last(job: LeasedJob, failure: JobFailure) -> bool:
+    used_up = failure.charge and job.attempts + 1 >= failure.max_attempts
+    crashes = failure.max_crashes
+    broken = crashes is not None and job.crashes + 1 >= crashes
+    return failure.give_up or used_up or broken
 
 
 def _shown(error: AttemptError | None) -> str:

@@ -182,7 +182,8 @@ class MemoryStore:
         """Take the jobs of expired workers back and forget these workers."""
         for worker in list(self._tables.workers):
             if self._alive(worker) is None:
-                self._ends.expire(self._tables.workers.pop(worker), now)
+                self._ends.expire(self._tables.workers[worker], now)
+                self._tables.forget(worker)
 
     # Leases end
 
@@ -213,10 +214,9 @@ class MemoryStore:
         holder, now = self._alive(worker), self._now()
         verdicts: list[Verdict] = []
         for failure in failures:
-            ref = JobRef(failure.job.id, failure.job.token)
-            verdict = self._ends.verdict(holder, worker, ref)
+            verdict = self._ends.verdict(holder, worker, failure.ref)
             if verdict is Verdict.ACCEPTED:
-                self._ends.fail(self._tables.jobs[ref.id], failure, now)
+                self._ends.fail(self._tables.jobs[failure.ref.id], failure, now)
             verdicts.append(verdict)
         return verdicts
 
@@ -232,20 +232,32 @@ class MemoryStore:
 
     @_operation
     def bury(
-        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+        self,
+        worker: WorkerId,
+        started: Sequence[JobRef],
+        cause: str,
+        max_crashes: int,
+        overdue: Sequence[JobFailure] = (),
     ) -> Progress:
-        row = self._tables.workers.pop(worker, None)
+        row, now = self._tables.workers.get(worker), self._now()
         if row is None:
             return Progress(0, more=False)
-        count = self._ends.bury(row, set(started), cause, max_crashes, self._now())
+        for failure in overdue:
+            if self._ends.verdict(row, worker, failure.ref) is Verdict.ACCEPTED:
+                self._ends.fail(self._tables.jobs[failure.ref.id], failure, now)
+        count = self._ends.bury(row, set(started), cause, max_crashes, now)
+        self._tables.forget(worker)
         return Progress(count, more=False)
 
     @_operation
     def retire(self, worker: WorkerId) -> Progress:
-        row = self._tables.workers.pop(worker, None)
-        held = row.held() if row is not None else []
+        row = self._tables.workers.get(worker)
+        if row is None:
+            return Progress(0, more=False)
+        held = row.held()
         for job in held:
             self._ends.release(job, self._now())
+        self._tables.forget(worker)
         return Progress(len(held), more=False)
 
     @_operation
@@ -266,6 +278,11 @@ class MemoryStore:
         return frozenset(row.new.key for row in unfinished)
 
     @_operation
+    def lingering(self, worker: WorkerId) -> list[JobRef]:
+        row = self._tables.workers.get(worker)
+        return sorted(row.lingering) if row is not None else []
+
+    @_operation
     def retry_failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId
     ) -> tuple[Progress, JobId]:
@@ -284,6 +301,8 @@ class MemoryStore:
             if finished_at >= before or len(found) > CHORE_SLICE:
                 break
             row = self._tables.jobs[job_id]
+            if self._tables.lingers(job_id):
+                continue
             if all(self._tables.jobs[child].terminal for child, _ in row.children):
                 found.append(row)
         for row in found[:CHORE_SLICE]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from penstock.model.job import JobState
+from penstock.model.lease import JobRef
 from penstock.stores.memory_index import Counts
 from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.row_state import RowState
@@ -73,10 +74,14 @@ def _indexes(tables: Tables) -> Iterator[str]:
         yield from _same(f"lane {lane.id} among the ready ones", listed, bool(turns))
         jobs = sum(row.lane is lane for row in rows)
         yield from _same(f"jobs of lane {lane.id}", lane.jobs, jobs)
-    held: dict[str, set[int]] = {}
+    held: dict[str, set[JobRef]] = {}
     for row in of[RowState.IN_PROGRESS]:
         for key in row.new.limit_keys:
-            held.setdefault(key, set()).add(row.id)
+            held.setdefault(key, set()).add(row.ref)
+    for worker in tables.workers.values():
+        for ref, limit_keys in worker.lingering.items():
+            for key in limit_keys:
+                held.setdefault(key, set()).add(ref)
     yield from _same("held limit keys", tables.held, held)
     leased = {job_id for worker in tables.workers.values() for job_id in worker.jobs}
     yield from _same("leased jobs", leased, {row.id for row in of[RowState.IN_PROGRESS]})

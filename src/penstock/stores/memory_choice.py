@@ -85,8 +85,8 @@ class FairChoice:
         return taken
 
     def _hand_out(self, row: JobRow, worker: WorkerRow, now: int, *, solo: bool) -> None:
+        row.token += 1  # before it is held: a lease is named by its token
         self._tables.move(row, RowState.IN_PROGRESS, now, worker=worker)
-        row.token += 1
         row.solo = solo
 
     def _lanes(self, request: LeaseRequest) -> Iterator[Lane]:

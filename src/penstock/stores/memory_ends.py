@@ -37,6 +37,8 @@ class Ends:
 
     def verdict(self, worker: WorkerRow | None, asked_by: str, ref: JobRef) -> Verdict:
         """May this lease still write? `worker` is None if it is not alive."""
+        if worker is not None:
+            self._tables.let_go(worker, ref)
         row = self._tables.jobs.get(ref.id)
         if row is None:
             return Verdict.STALE
@@ -120,21 +122,26 @@ class Ends:
 
     def fail(self, row: JobRow, failure: JobFailure, now: int) -> None:
         """Queue a job again later, or end it when its attempts are used up."""
+        over = failure.give_up
+        if failure.max_crashes is not None:
+            row.crashes += 1
+            over = over or row.crashes >= failure.max_crashes
         if failure.charge:
             row.attempts += 1
             row.deferred_since = None
-        elif row.deferred_since is None:
+            over = over or row.attempts >= failure.max_attempts
+        elif failure.max_crashes is None and row.deferred_since is None:
             row.deferred_since = failure.ended_at
-        over = failure.give_up or (failure.charge and row.attempts >= failure.max_attempts)
         outcome = "error" if over else "retry"
         self._record(row, outcome, failure.ended_at, failure.error, failure.started_at)
         row.error, row.started_at = failure.error, failure.started_at
         self._sign(row)
         if over:
-            self._close(row, JobState.ERROR, failure.ended_at)
+            self._close(row, JobState.ERROR, failure.ended_at, lingers=failure.lingers)
             self._edges.tell([row.id], now)
         else:
-            self._tables.queue(row, now, now + to_micros(failure.delay_seconds))
+            again_at = now + to_micros(failure.delay_seconds)
+            self._tables.queue(row, now, again_at, lingers=failure.lingers)
 
     def _sign(self, row: JobRow) -> None:
         """The holder itself ends this lease: the job is no suspect any more, the lease not lost."""
@@ -148,10 +155,11 @@ class Ends:
         row.losses = 0
         self._put_back(row, now)
 
-    def _put_back(self, row: JobRow, now: int) -> None:
+    def _put_back(self, row: JobRow, now: int, *, lingers: bool = False) -> None:
         """Make a held job ready again; a suspect stays one."""
         suspect, row.solo = row.solo, False
-        self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+        to = RowState.SUSPECT if suspect else RowState.READY
+        self._tables.move(row, to, now, lingers=lingers)
 
     # By others
 
@@ -159,13 +167,13 @@ class Ends:
         """End an attempt from outside; the job may be tried again at once."""
         error = AttemptError(ErrorCategory.OWN, "revoked", reason)
         self._record(row, "revoked", now, error)
-        self._put_back(row, now)
+        self._put_back(row, now, lingers=True)
 
     def cancel(self, rows: Sequence[JobRow], now: int) -> None:
         for row in rows:
             if row.state is RowState.IN_PROGRESS:
                 self._record(row, "cancelled", now, None)
-            self._close(row, JobState.CANCELLED, now)
+            self._close(row, JobState.CANCELLED, now, lingers=row.worker is not None)
         self._edges.tell((row.id for row in rows), now)
 
     def expire(self, worker: WorkerRow, now: int) -> None:
@@ -220,12 +228,12 @@ class Ends:
         self._close(row, JobState.ERROR, now)
         self._edges.tell([row.id], now)
 
-    def _close(self, row: JobRow, state: JobState, at: int) -> None:
+    def _close(self, row: JobRow, state: JobState, at: int, *, lingers: bool = False) -> None:
         if row.worker is not None and state is not JobState.CANCELLED:
             by_run = self._tables.ended_by_run
             by_run.setdefault(row.worker.info.run_id, Counter())[state] += 1
         row.losses, row.solo = 0, False
-        self._tables.move(row, OF_STATE[state], at)
+        self._tables.move(row, OF_STATE[state], at, lingers=lingers)
 
     def _record(
         self,

@@ -27,7 +27,7 @@ from penstock.model.job import (
     NewJob,
     WorkerId,
 )
-from penstock.model.lease import BlockedKey, Caps, WorkerInfo
+from penstock.model.lease import BlockedKey, Caps, JobRef, WorkerInfo
 from penstock.model.views import Manifest, WorkerView
 from penstock.stores.memory_index import Counts, Ordered
 from penstock.stores.row_state import PUBLIC, RowState
@@ -101,6 +101,10 @@ class JobRow:
     @property
     def terminal(self) -> bool:
         return PUBLIC[self.state] in TERMINAL
+
+    @property
+    def ref(self) -> JobRef:
+        return JobRef(self.id, self.token)
 
     @property
     def turn(self) -> Turn:
@@ -177,6 +181,7 @@ class WorkerRow:
     status: str | None = None
     status_at: int | None = None
     jobs: dict[JobId, JobRow] = field(default_factory=dict)
+    lingering: dict[JobRef, tuple[str, ...]] = field(default_factory=dict)  # with limit keys
 
     def held(self) -> list[JobRow]:
         """What it holds now, by id; safe to change while it is walked."""
@@ -211,7 +216,7 @@ class Tables:
         self.delayed: Ordered[tuple[int, JobId]] = Ordered()  # by available_at
         self.suspects: Ordered[JobId] = Ordered()
         self.ended: Ordered[tuple[int, JobId]] = Ordered()  # by finished_at
-        self.held: dict[str, set[JobId]] = {}  # by limit key: the jobs in progress
+        self.held: dict[str, set[JobRef]] = {}  # by limit key: leases, also those that linger
         self.workers: dict[WorkerId, WorkerRow] = {}
         self.task_counts = Counts()
         self.group_counts = Counts()
@@ -268,11 +273,14 @@ class Tables:
         *,
         available_at: int | None = None,
         worker: WorkerRow | None = None,
+        lingers: bool = False,
     ) -> None:
         """Change a job's state, its due time and its holder, with every index; `at` is when."""
         before, after = row.public, PUBLIC[to]
         if after not in TRANSITIONS[before] and not before is after is JobState.QUEUED:
             raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
+        if lingers and row.worker is not None:
+            row.worker.lingering[row.ref] = row.new.limit_keys
         self._leave(row)
         row.state, row.worker, row.updated_at = to, worker, at
         if available_at is not None:
@@ -284,10 +292,10 @@ class Tables:
         if group in self.ready_lanes:
             self.ready_lanes[group] = self.ready_lanes.pop(group)
 
-    def queue(self, row: JobRow, now: int, available_at: int) -> None:
+    def queue(self, row: JobRow, now: int, available_at: int, *, lingers: bool = False) -> None:
         """Make a job ready, or delayed if it is not due."""
         to = RowState.DELAYED if available_at > now else RowState.READY
-        self.move(row, to, now, available_at=available_at)
+        self.move(row, to, now, available_at=available_at, lingers=lingers)
 
     def _leave(self, row: JobRow) -> None:
         match row.state:
@@ -336,14 +344,34 @@ class Tables:
             raise InternalError(f"Job {row.new.key!r} is in progress without a worker.")
         row.worker.jobs[row.id] = row
         for key in row.new.limit_keys:
-            self.held.setdefault(key, set()).add(row.id)
+            self.held.setdefault(key, set()).add(row.ref)
 
     def _let_go(self, row: JobRow) -> None:
         if row.worker is None:
             raise InternalError(f"Job {row.new.key!r} was in progress without a worker.")
         del row.worker.jobs[row.id]
-        for key in row.new.limit_keys:
-            self.held[key].remove(row.id)
+        if row.ref not in row.worker.lingering:
+            self._free(row.ref, row.new.limit_keys)
+
+    def lingers(self, job_id: JobId) -> bool:
+        """May a body of this job still run although its lease is over?"""
+        return any(ref.id == job_id for row in self.workers.values() for ref in row.lingering)
+
+    def forget(self, worker: WorkerId) -> None:
+        """A worker is gone, and with it whatever still ran."""
+        row = self.workers.pop(worker)
+        for ref in list(row.lingering):
+            self.let_go(row, ref)
+
+    def let_go(self, worker: WorkerRow, ref: JobRef) -> None:
+        """The body of a lease that lingered has ended."""
+        limit_keys = worker.lingering.pop(ref, None)
+        if limit_keys is not None:
+            self._free(ref, limit_keys)
+
+    def _free(self, ref: JobRef, limit_keys: tuple[str, ...]) -> None:
+        for key in limit_keys:
+            self.held[key].remove(ref)
             if not self.held[key]:
                 del self.held[key]
             self.version += 1
@@ -359,7 +387,8 @@ class Tables:
             holders = self.held.get(key, set())
             if cap is not None and len(holders) >= cap:
                 shown = heapq.nsmallest(HOLDERS_SHOWN, holders)
-                return BlockedKey(key, cap, tuple(self.jobs[holder].new.key for holder in shown))
+                names = tuple(self.jobs[holder.id].new.key for holder in shown)
+                return BlockedKey(key, cap, names)
         return None
 
     def promote(self, now: int) -> None:

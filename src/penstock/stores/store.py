@@ -86,17 +86,29 @@ class JobStore(Protocol):
 
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
         `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
+        One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
+        `lingers` the lease is over but its limit keys stay held, see `lingering`.
         """
         ...
 
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
-        """Give unstarted jobs back at once, uncharged and without history; how many were held."""
+        """Give unstarted jobs back at once, uncharged and without history; how many were held.
+
+        Of a lease that lingers: its body has ended, so its limit keys are free.
+        """
         ...
 
     def bury(
-        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+        self,
+        worker: WorkerId,
+        started: Sequence[JobRef],
+        cause: str,
+        max_crashes: int,
+        overdue: Sequence[JobFailure] = (),
     ) -> Reply[Progress]:
         """End a worker whose death was seen: unstarted jobs are ready again, started ones suspect.
+
+        `overdue` are attempts because of which it was killed: they fail as they say.
 
         A started job that ran alone is charged a crash; with `max_crashes` of them it ends in
         `error`, category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
@@ -108,11 +120,25 @@ class JobStore(Protocol):
         ...
 
     def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
-        """End one attempt from outside (an operator): the job is ready again, its holder fenced."""
+        """End one attempt from outside (an operator): the job is ready again, its holder fenced.
+
+        The body may still run: the lease lingers.
+        """
         ...
 
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
-        """Cancel jobs that have not ended; the answer names those that were cancelled."""
+        """Cancel jobs that have not ended; the answer names those that were cancelled.
+
+        Of a job that runs the lease lingers until its holder has stopped the body.
+        """
+        ...
+
+    def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        """Leases of a worker that are over while their bodies may still run.
+
+        Cancelled and revoked from outside, or given up by the worker itself. Each holds its limit
+        keys until the worker releases or acknowledges it, or is gone itself.
+        """
         ...
 
     def retry_failed(

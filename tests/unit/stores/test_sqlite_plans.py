@@ -43,7 +43,7 @@ INTENDED = {
     "end_job": ["jobs USING INTEGER PRIMARY KEY"],
     "fail_job": ["jobs USING INTEGER PRIMARY KEY"],
     "release_job": ["jobs USING INTEGER PRIMARY KEY"],
-    "free_keys": ["held USING PRIMARY KEY (job_id=?)"],
+    "free_keys": ["held USING PRIMARY KEY (job_id=? AND token=?)"],
     "with_dependants": ["edges_open (parent_id=?)"],
     "jobs_by_key": ["sqlite_autoindex_jobs_1 (key=?)"],
     "read_job": ["sqlite_autoindex_jobs_1 (key=?)"],

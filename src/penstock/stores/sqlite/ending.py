@@ -16,7 +16,7 @@ from penstock.model.effects import (
     SetCursor,
     StageManifest,
 )
-from penstock.model.job import BATCH_JOBS_MAX, JobState, WorkerId
+from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.stores.row_state import OF_STATE, RowState
 from penstock.stores.sqlite.enqueueing import enqueue
@@ -30,7 +30,7 @@ def ack(tx: Transaction, worker: WorkerId, ends: Sequence[JobEnd]) -> list[Verdi
     """End jobs under their tokens, with their effects. Runs in a savepoint."""
     alive = tx.alive(worker)
     if alive is None:
-        return [_refused(tx, end.job.id, end.job.token) for end in ends]
+        return [_verdict(tx, end.job.id, end.job.token) for end in ends]
     no, run_id = alive
     plain = [end for end in ends if not end.effects]
     if len(plain) == len(ends):
@@ -84,7 +84,7 @@ def _end_one(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
 def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd], rows: str) -> None:
     """What follows when jobs have ended: history, limit keys, dependants, counters."""
     tx.run("write_history", rows, no)
-    free_keys(tx, [end.job.id for end in ends if end.job.limited])
+    free_keys(tx, [(end.job.id, end.job.token) for end in ends if end.job.limited])
     for end in ends:
         tx.move(end.job.lane_id, JobState.IN_PROGRESS, end.state)
         tx.ended_in_run(run_id, end.state)
@@ -92,14 +92,25 @@ def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd], ro
 
 
 def _refused(tx: Transaction, job_id: int, token: int) -> Verdict:
+    let_go(tx, JobRef(JobId(job_id), token))
+    return _verdict(tx, job_id, token)
+
+
+def _verdict(tx: Transaction, job_id: int, token: int) -> Verdict:
     row = tx.row("verdict_row", job_id)
     return Verdict.DUPLICATE if row is not None and row[1] == token else Verdict.STALE
 
 
-def free_keys(tx: Transaction, job_ids: Sequence[int]) -> None:
+def let_go(tx: Transaction, ref: JobRef) -> None:
+    """The body of a lease that lingered has ended: nothing is held by it any more."""
+    if tx.run("drop_lingering", ref.id, ref.token):
+        free_keys(tx, [ref])
+
+
+def free_keys(tx: Transaction, refs: Sequence[tuple[int, int]]) -> None:
     """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
-    if job_ids:
-        wanted = as_json(job_ids)
+    if refs:
+        wanted = as_json(refs)
         if tx.run("open_freed_keys", wanted):
             tx.made_work = True
         tx.run("free_keys", wanted)
@@ -145,7 +156,7 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
     )
     if not moved:
         return _refused(tx, job.id, job.token)
-    free_keys(tx, [job.id] if job.limited else [])
+    free_keys(tx, [(job.id, job.token)] if job.limited else [])
     tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     tx.touch(job.lane_id)
     return Verdict.ACCEPTED
@@ -182,21 +193,21 @@ def fail_and_retry(
     """Put jobs back with a delay, or end them in error when their attempts are used up."""
     alive = tx.alive(worker)
     if alive is None:
-        return [_refused(tx, failure.job.id, failure.job.token) for failure in failures]
-    verdicts = [_fail(tx, *alive, failure) for failure in failures]
+        return [_verdict(tx, *failure.ref) for failure in failures]
+    verdicts = [fail(tx, *alive, failure) for failure in failures]
     failpoints.hit("ack.in_tx")
     tx.passed.append("ack.committed")
     return verdicts
 
 
-def _fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
-    job = failure.job
+def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
+    """End one attempt of a worker badly."""
+    ref = failure.ref
     again_at = tx.now + round(failure.delay_seconds * MICROSECONDS)
     error = as_json(failure.error)
     row = tx.row(
         "fail_job",
-        job.id,
-        job.token,
+        *ref,
         again_at,
         int(failure.charge),
         failure.max_attempts if failure.charge else 2**62,
@@ -206,29 +217,33 @@ def _fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict
         failure.ended_at,
         no,
         tx.now,
+        failure.max_crashes,
     )
     if row is None:
-        return _refused(tx, job.id, job.token)
-    ended = row[0] == RowState.ERROR
+        return _refused(tx, *ref)
+    row_state, lane_id, limited = row
+    ended = row_state == RowState.ERROR
     outcome = str(JobState.ERROR) if ended else RETRY
     tx.run(
         "write_attempt",
-        job.id,
-        job.token,
+        *ref,
         no,
         outcome,
         failure.started_at,
         failure.ended_at,
         error,
     )
-    free_keys(tx, [job.id] if job.limited else [])
+    if failure.lingers:
+        tx.run("linger", *ref, no)
+    elif limited:
+        free_keys(tx, [ref])
     if ended:
-        tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.ERROR)
+        tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
         tx.ended_in_run(run_id, JobState.ERROR)
-        note_ended(tx, as_json([(job.id,)]))
+        note_ended(tx, as_json([(ref.id,)]))
     else:
-        tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
-        tx.touch(job.lane_id)
+        tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+        tx.touch(lane_id)
     return Verdict.ACCEPTED
 
 
@@ -242,11 +257,12 @@ def release(tx: Transaction, worker: WorkerId, refs: Sequence[JobRef]) -> int:
     for ref in refs:
         row = tx.row("release_job", ref.id, ref.token, alive[0], tx.now)
         if row is None:
+            let_go(tx, ref)
             continue
         count += 1
         tx.move(row[0], JobState.IN_PROGRESS, JobState.QUEUED)
         tx.touch(row[0])
         if row[1]:
-            freed.append(int(ref.id))
+            freed.append(ref)
     free_keys(tx, freed)
     return count

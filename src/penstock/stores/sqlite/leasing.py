@@ -309,7 +309,9 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
     tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:
-        held = [(job.id, key) for job in jobs if job.limited for key in keys[job.lane_id]]
+        held = [
+            (job.id, job.token, key) for job in jobs if job.limited for key in keys[job.lane_id]
+        ]
         tx.run("hold_keys", as_json(held))
     counts: dict[int, int] = {}
     for job in jobs:
@@ -328,7 +330,7 @@ def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[Leas
         job = _decode_job(row)
         tx.run("mark_solo", job.id, no, tx.now)
         if keys:
-            tx.run("hold_keys", as_json([(job.id, key) for key in keys]))
+            tx.run("hold_keys", as_json([(job.id, job.token, key) for key in keys]))
         tx.move(job.lane_id, JobState.QUEUED, JobState.IN_PROGRESS)
         return [job]
     return []

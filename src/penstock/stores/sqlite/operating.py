@@ -10,7 +10,6 @@ from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
 from penstock.model.views import Progress
 from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.sqlite.ending import free_keys
 from penstock.stores.sqlite.enqueueing import upstream_error
 from penstock.stores.sqlite.settling import note_ended
 from penstock.stores.sqlite.transaction import Transaction, as_json
@@ -24,13 +23,13 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
         row = tx.row("open_job", key)
         if row is None:
             continue
-        job_id, lane_id, row_state, token, worker, limited = row
+        job_id, lane_id, row_state, token, worker = row
         tx.run("cancel_job", job_id, tx.now)
         tx.run("close_edges_of", as_json([job_id]))
         if row_state == RowState.IN_PROGRESS:
             outcome = str(JobState.CANCELLED)
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
-            free_keys(tx, [job_id] if limited else [])
+            tx.run("linger", job_id, token, worker)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
         tx.touch(lane_id)
         cancelled[key] = job_id
@@ -45,10 +44,10 @@ def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
     row = tx.row("revoke_job", ref.id, ref.token, tx.now)
     if row is None or held is None:
         return Verdict.STALE
-    lane_id, limited = row
+    lane_id = row[0]
     why = AttemptError(ErrorCategory.OWN, "revoked", error)
     tx.run("write_attempt", ref.id, ref.token, held[0], "revoked", None, tx.now, as_json(why))
-    free_keys(tx, [ref.id] if limited else [])
+    tx.run("linger", *ref, held[0])
     tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     tx.touch(lane_id)
     return Verdict.ACCEPTED

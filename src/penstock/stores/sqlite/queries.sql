@@ -327,13 +327,14 @@ insert into limits (limit_key, cap) values (?1, ?2) on conflict (limit_key) do u
 delete from limits where limit_key = ?1
 
 -- hold_keys --
--- Limit keys of leased jobs; ?1 = [[job, key], …].
-insert into held (job_id, limit_key) select value ->> 0, value ->> 1 from jsonb_each(?1)
+-- Limit keys of leases; ?1 = [[job, token, key], …].
+insert into held (job_id, token, limit_key) select value ->> 0, value ->> 1, value ->> 2 from jsonb_each(?1)
 
 -- open_freed_keys --
--- Notes the keys that these jobs give back and for which lanes are parked; ?1 = [job, …].
+-- Notes the keys that these leases give back and for which lanes are parked; ?1 = [[job, token], …].
 insert or ignore into open_keys (limit_key)
-select distinct held.limit_key from jsonb_each(?1) as freed cross join held on held.job_id = freed.value
+select distinct held.limit_key from jsonb_each(?1) as freed
+cross join held on held.job_id = freed.value ->> 0 and held.token = freed.value ->> 1
 where exists (select 1 from lanes where lanes.parked_on = held.limit_key)
 
 -- open_key --
@@ -341,8 +342,25 @@ where exists (select 1 from lanes where lanes.parked_on = held.limit_key)
 insert or ignore into open_keys (limit_key) values (?1)
 
 -- free_keys --
--- Jobs give their limit keys back; ?1 = [job, …].
-delete from held where job_id in (select value from jsonb_each(?1))
+-- Leases give their limit keys back; ?1 = [[job, token], …].
+delete from held where (job_id, token) in (select value ->> 0, value ->> 1 from jsonb_each(?1))
+
+-- linger --
+-- A lease is over while its body may still run.
+insert into lingering (job_id, token, worker) values (?1, ?2, ?3)
+
+-- drop_lingering --
+-- The body of such a lease has ended.
+delete from lingering where job_id = ?1 and token = ?2
+
+-- lingering_of --
+-- Such leases of a worker, by its number.
+select job_id, token from lingering where worker = ?1
+
+-- lingering_by_id --
+-- The same by its id.
+select lingering.job_id, lingering.token from workers join lingering on lingering.worker = workers.no
+where workers.id = ?1
 
 -- list_open_keys --
 -- Keys that may have room while lanes are parked on them.
@@ -441,15 +459,20 @@ where id = ?1 and token = ?2 and worker = ?8 and row_state = 4 and due_at < ?4
 
 -- fail_job --
 -- Ends an attempt badly: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = limit, ?6 = give up,
--- ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now.
+-- ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now, ?12 = how many crashes end it, or null: it was none.
 update jobs set
     attempts = attempts + ?4,
-    row_state = case when ?6 or attempts + ?4 >= ?5 then 7 when ?3 > ?11 then 1 else 2 end,
-    finished_at = case when ?6 or attempts + ?4 >= ?5 then ?9 end,
+    crashes = crashes + (?12 is not null),
+    row_state = case
+        when ?6 or attempts + ?4 >= ?5 or crashes + 1 >= ?12 then 7 when ?3 > ?11 then 1 else 2
+    end,
+    finished_at = case when ?6 or attempts + ?4 >= ?5 or crashes + 1 >= ?12 then ?9 end,
     available_at = ?3, error = ?7, started_at = ?8, updated_at = ?9, ended_token = token, worker = null, solo = 0,
-    losses = 0, deferred_since = case when ?4 then null else coalesce(deferred_since, ?9) end
+    losses = 0, deferred_since = case
+        when ?4 then null when ?12 is not null then deferred_since else coalesce(deferred_since, ?9)
+    end
 where id = ?1 and token = ?2 and worker = ?10 and row_state = 4
-returning row_state
+returning row_state, lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
 
 -- release_job --
 -- Gives an unstarted job back; a suspect stays one.
@@ -567,15 +590,14 @@ update jobs set row_state = 8, pending = 0, finished_at = ?2, updated_at = ?2, w
 where id = ?1 and row_state < 5
 
 -- open_job --
--- A job that has not ended: [id, lane, row_state, token, worker, limited].
-select jobs.id, jobs.lane_id, jobs.row_state, jobs.token, jobs.worker, lanes.limit_keys <> '[]'
-from jobs join lanes on lanes.id = jobs.lane_id where jobs.key = ?1 and jobs.row_state < 5
+-- A job that has not ended: [id, lane, row_state, token, worker].
+select id, lane_id, row_state, token, worker from jobs where key = ?1 and row_state < 5
 
 -- revoke_job --
 -- Ends a lease from outside.
 update jobs set row_state = case when solo then 3 else 2 end, worker = null, solo = 0, updated_at = ?3
 where id = ?1 and token = ?2 and row_state = 4
-returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
+returning lane_id
 
 -- holder_of --
 -- The worker that holds a lease.
@@ -641,6 +663,7 @@ select json_group_array(json_array(id, lane_id, row_state)) from (
     select id, lane_id, row_state from jobs
     where row_state >= 5 and finished_at < ?1
         and not exists (select 1 from settling where settling.job_id = jobs.id)
+        and not exists (select 1 from lingering where lingering.job_id = jobs.id)
         and not exists (
             select 1 from edges join jobs as child on child.id = edges.child_id
             where edges.parent_id = jobs.id and child.row_state < 5
@@ -783,13 +806,18 @@ select spec from lanes where head_id is not (
 )
 
 -- check_held --
--- Holders that are not leases of limited jobs, and leases that hold nothing.
+-- Holders that are not leases of limited jobs, and leases that hold nothing; leases that linger without a worker.
 select 'holder of ' || held.limit_key || ' is not a lease: ' || held.job_id from held
-where not exists (select 1 from jobs where jobs.id = held.job_id and jobs.row_state = 4)
+where not exists (
+    select 1 from jobs where jobs.id = held.job_id and jobs.token = held.token and jobs.row_state = 4
+) and not exists (select 1 from lingering where lingering.job_id = held.job_id and lingering.token = held.token)
+union all
+select 'a lease lingers though its worker is gone: ' || lingering.job_id from lingering
+where not exists (select 1 from workers where workers.no = lingering.worker and workers.ended_at is null)
 union all
 select 'lease of a limited job holds nothing: ' || jobs.key from jobs join lanes on lanes.id = jobs.lane_id
 where jobs.row_state = 4 and lanes.limit_keys <> '[]'
-    and not exists (select 1 from held where held.job_id = jobs.id)
+    and not exists (select 1 from held where held.job_id = jobs.id and held.token = jobs.token)
 
 -- check_pending --
 -- Jobs whose open dependencies are not what they say.

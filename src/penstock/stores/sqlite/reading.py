@@ -22,6 +22,7 @@ from penstock.model.job import (
     JobState,
     WorkerId,
 )
+from penstock.model.lease import JobRef
 from penstock.model.views import Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sqlite.connection import mapped_errors
@@ -173,6 +174,9 @@ class SqliteReader:
             Manifest(dataset=d, slice=s, document=doc, plan_id=p, level=level, job_id=j)
             for d, s, doc, p, level, j in self.rows(query, name)
         ]
+
+    def lingering(self, worker: WorkerId) -> list[JobRef]:
+        return [JobRef(job_id, token) for job_id, token in self.rows("lingering_by_id", worker)]
 
     def caps(self) -> dict[str, int]:
         return dict(_decode_any(self.value("all_caps")))

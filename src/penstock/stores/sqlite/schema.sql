@@ -76,10 +76,19 @@ create table settling (
 
 create table held (
     job_id integer not null,
+    token integer not null,
     limit_key text not null,
-    primary key (job_id, limit_key)
+    primary key (job_id, token, limit_key)
 ) strict, without rowid;
 create index held_by_key on held (limit_key);
+
+create table lingering (
+    job_id integer not null,
+    token integer not null,
+    worker integer not null,
+    primary key (job_id, token)
+) strict, without rowid;
+create index lingering_by_worker on lingering (worker);
 
 create table open_keys (
     limit_key text primary key

@@ -130,10 +130,15 @@ class SqliteStore:
         return self._writer.submit(lambda tx: ending.release(tx, worker, refs))
 
     def bury(
-        self, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+        self,
+        worker: WorkerId,
+        started: Sequence[JobRef],
+        cause: str,
+        max_crashes: int,
+        overdue: Sequence[JobFailure] = (),
     ) -> Reply[Progress]:
         return self._writer.submit(
-            lambda tx: sweeping.bury(tx, worker, started, cause, max_crashes), urgent=True
+            lambda tx: sweeping.bury(tx, worker, started, cause, max_crashes, overdue), urgent=True
         )
 
     def retire(self, worker: WorkerId) -> Reply[Progress]:
@@ -144,6 +149,9 @@ class SqliteStore:
 
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         return self._writer.submit(lambda tx: operating.cancel(tx, keys))
+
+    def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        return self._read(lambda: self._reader.lingering(worker))
 
     def retry_failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
-from penstock.model.lease import JobRef
+from penstock.model.lease import JobFailure, JobRef
 from penstock.model.views import Progress
 from penstock.stores.row_state import RowState
-from penstock.stores.sqlite.ending import free_keys
+from penstock.stores.sqlite.ending import fail, free_keys, let_go
 from penstock.stores.sqlite.settling import note_ended
 from penstock.stores.sqlite.transaction import Transaction, as_json
 from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, SWEEP_SLICE
@@ -47,13 +47,20 @@ def sweep(tx: Transaction) -> bool:
 
 
 def bury(
-    tx: Transaction, worker: WorkerId, started: Sequence[JobRef], cause: str, max_crashes: int
+    tx: Transaction,
+    worker: WorkerId,
+    started: Sequence[JobRef],
+    cause: str,
+    max_crashes: int,
+    overdue: Sequence[JobFailure],
 ) -> Progress:
     """End a worker whose death was seen; unstarted jobs are ready again, started ones suspect."""
     row = tx.row("worker_no", worker)
     if row is None:
         return Progress(0, more=False)
     failpoints.hit("bury.in_tx")
+    for failure in overdue:
+        fail(tx, row[0], row[1], failure)
     fate = _Fate(frozenset(started), cause, max_crashes, died=True)
     count = _take_back(tx, row[0], row[1], fate, SWEEP_SLICE)
     if count < SWEEP_SLICE:
@@ -73,6 +80,8 @@ def retire(tx: Transaction, worker: WorkerId) -> Progress:
 
 
 def _end_worker(tx: Transaction, no: int) -> None:
+    for job_id, token in tx.rows("lingering_of", no):  # no more than it had slots
+        let_go(tx, JobRef(job_id, token))
     tx.run("end_worker", no, tx.now)
     tx.run("forget_workers", tx.now - WORKER_ROWS_KEPT_SECONDS * MICROSECONDS)
     tx.forget_alive()
@@ -81,7 +90,7 @@ def _end_worker(tx: Transaction, no: int) -> None:
 def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) -> int:
     leased = tx.array("leased_by", no, most)
     back: list[tuple[int, int, int, int]] = []
-    freed: list[int] = []
+    freed: list[tuple[int, int]] = []
     crashed: list[tuple[int, int, int, int]] = []
     for job_id, token, solo, lane_id, losses, crashes, limited in leased:
         ran_alone = bool(solo) and (fate.expired or JobRef(job_id, token) in fate.started)
@@ -105,7 +114,7 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
             tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
             tx.touch(lane_id)
         if limited:
-            freed.append(job_id)
+            freed.append((job_id, token))
     if back:
         tx.run("take_back", as_json(back), tx.now)
         tx.made_work = True

@@ -14,6 +14,7 @@ from penstock.testing.store_contract.effects import *  # noqa: F403
 from penstock.testing.store_contract.enqueue import *  # noqa: F403
 from penstock.testing.store_contract.leasing import *  # noqa: F403
 from penstock.testing.store_contract.limits import *  # noqa: F403
+from penstock.testing.store_contract.lingering import *  # noqa: F403
 from penstock.testing.store_contract.operators import *  # noqa: F403
 from penstock.testing.store_contract.purging import *  # noqa: F403
 from penstock.testing.store_contract.suspects import *  # noqa: F403

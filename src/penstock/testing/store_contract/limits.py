@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.model.effects import Rearm
 from penstock.model.job import LeasedJob, WorkerId
-from penstock.testing.store_contract.world import TTL_SECONDS, StoreWorld, ref
+from penstock.testing.store_contract.world import TTL_SECONDS, StoreWorld
 
 Free = Callable[[StoreWorld, WorkerId, LeasedJob], object]
 
@@ -86,14 +86,6 @@ def _by_release(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
     return world.give_back(worker, [job])
 
 
-def _by_revocation(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
-    return world.store.revoke(ref(job), "").result()
-
-
-def _by_cancelling(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
-    return world.cancel(job.key)
-
-
 def _by_rearming(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
     at = world.clock.now_micros + 1_000_000_000
     return world.ack(worker, job, effects=[Rearm(at)])
@@ -118,8 +110,6 @@ def test_every_end_of_a_lease_frees_its_keys(store_world: StoreWorld) -> None:
         _by_ack,
         _by_failure,
         _by_release,
-        _by_revocation,
-        _by_cancelling,
         _by_rearming,
         _by_burial,
         _by_retirement,

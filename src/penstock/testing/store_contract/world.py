@@ -200,10 +200,14 @@ class StoreWorld:
         max_attempts: int = 3,
         give_up: bool = False,
         error: AttemptError = TROUBLE,
+        max_crashes: int | None = None,
+        lingers: bool = False,
     ) -> JobFailure:
         now = self.clock.now_micros
         return JobFailure(
-            job=job,
+            ref=JobRef(job.id, job.token),
+            key=job.key,
+            task=job.task,
             error=error,
             started_at=now - 1,
             ended_at=now,
@@ -211,6 +215,8 @@ class StoreWorld:
             charge=charge,
             max_attempts=max_attempts,
             give_up=give_up,
+            max_crashes=max_crashes,
+            lingers=lingers,
         )
 
     def fail(
