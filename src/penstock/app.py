@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from penstock import wiring
 from penstock.clock import Duration, SystemClock, to_seconds
+from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
 from penstock.definitions.request import (
     Enqueued,
@@ -20,12 +22,13 @@ from penstock.definitions.request import (
     check_name,
     to_new_job,
 )
-from penstock.definitions.task import LimitValue, Task, TaskDecorator, TaskOptions
+from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, TaskOptions
 from penstock.errors import StoreBusy, UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
+from penstock.runtime.remote import TaskOrder
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -66,6 +69,7 @@ class Penstock:
         priority: int = 0,
         max_attempts: int | None = None,
         timeout: Duration | None = _CONFIGURED,
+        executor: Literal["process"] | None = None,
     ) -> TaskDecorator:
         """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
 
@@ -76,6 +80,8 @@ class Penstock:
             priority: higher goes first, inside a group.
             max_attempts: how many of its own faults a job may have.
             timeout: of one attempt; None for no limit.
+            executor: "process" runs either kind in another process, which can be killed: for work
+                that holds the GIL, may crash, or does not stop. Only its JSON crosses.
         """
         if function is not None:
             raise UsageError("Write @app.task() with parentheses.")
@@ -91,6 +97,7 @@ class Penstock:
             timeout_seconds=limit_seconds,
             has_timeout=timeout is not None,
             limits=dict(limits or {}),
+            executor=executor,
         )
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
@@ -231,14 +238,29 @@ class Penstock:
         settings = self.load(flags).settings
         ids = SystemIds()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
+        task_order = self._task_order()
         run = EmbeddedRun(self.store, SystemClock(), settings.runtime)
         return await run.run(
             lambda keeper, table: wiring.build_worker(
-                options, self.tasks, settings, self.store, keeper, table, ids=ids
+                options,
+                self.tasks,
+                settings,
+                self.store,
+                keeper,
+                table,
+                ids=ids,
+                task_order=task_order,
             ),
             wiring.slot_count(settings),
             options.run_id,
         )
+
+    def _task_order(self) -> TaskOrder | None:
+        """How other processes get at this app; None if no task asks for one."""
+        if all(task.kind != PROCESS for task in self.tasks.values()):
+            return None
+        address = address_of(self, self.name)
+        return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))
 
 
 def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:

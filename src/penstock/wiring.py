@@ -13,7 +13,7 @@ import uvloop
 
 from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
-from penstock.definitions.task import Task
+from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError
 from penstock.events import log_sink
 from penstock.events.log_sink import LogEvents
@@ -22,6 +22,8 @@ from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import TaskLimits
+from penstock.runtime.processes import ProcessPool
+from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
@@ -60,7 +62,7 @@ def task_limits(
         if options.has_timeout:
             timeout = options.timeout_seconds or settings.tasks.timeout
         attempts = options.max_attempts or settings.tasks.max_attempts
-        merged[name] = (task, TaskLimits(attempts, timeout))
+        merged[name] = (task, TaskLimits(attempts, timeout, settings.tasks.max_crashes))
     return merged
 
 
@@ -85,21 +87,30 @@ def build_worker(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
+    task_order: TaskOrder | None = None,
     sinks: tuple[EventSink, ...] | None = None,
+    worn: Callable[[str], None] | None = None,
 ) -> Worker:
-    """Put a worker together; must be called on its loop."""
+    """Put a worker together; must be called on its loop.
+
+    Without a `task_order` the bodies of process tasks run where all others run.
+    """
     clock = clock or SystemClock()
     runtime = settings.runtime
     config = WorkerConfig(
         run_id=options.run_id,
-        async_slots=runtime.async_slots,
-        thread_slots=runtime.thread_slots,
+        slots={
+            ASYNC: runtime.async_slots,
+            THREAD: runtime.thread_slots,
+            PROCESS: runtime.process_slots,
+        },
         lease_ttl_seconds=runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
         drain=options.drain,
         solo=options.solo,
         runs_suspects=not options.supervised,
     )
+    loop = asyncio.get_running_loop()
     return Worker(
         config,
         task_limits(tasks, settings),
@@ -107,11 +118,13 @@ def build_worker(
         ConfiguredCaps(settings.caps()),
         keeper,
         table,
-        threads(asyncio.get_running_loop()),
+        threads(loop),
+        None if task_order is None else ProcessPool(task_order, loop),
         clock,
         ids or SystemIds(),
         RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
         SchedulerEvents(clock, default_sinks() if sinks is None else sinks),
+        worn,
     )
 
 
@@ -121,7 +134,8 @@ def default_sinks() -> tuple[EventSink, ...]:
 
 
 def slot_count(settings: Settings) -> int:
-    return settings.runtime.async_slots + settings.runtime.thread_slots
+    runtime = settings.runtime
+    return runtime.async_slots + runtime.thread_slots + runtime.process_slots
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import signal
@@ -31,26 +32,32 @@ from penstock.runtime import messages
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
+from penstock.runtime.parent_death import end_soon_after_parent
+from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement
 
 
 def main() -> None:
     """Do as the order says."""
+    end_soon_after_parent()
     order = messages.decode_order(sys.argv[1])
     pid = os.getpid()
-    channel = socket.socket(fileno=order.socket_fd)
+    channel = socket.socket(fileno=_out_of_the_way(order.socket_fd))
+    table_fd = _out_of_the_way(order.table_fd)
+    _take_low_descriptors()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        left_behind = _work(order, channel)
+        left_behind = _work(order, channel, table_fd)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -77,7 +84,21 @@ def _end(exit_code: int) -> None:
     os._exit(exit_code)
 
 
-def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
+def _out_of_the_way(fd: int) -> int:
+    """The same file under a high number: tasks that close low ones do not hit us."""
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOW_DESCRIPTORS)
+    os.close(fd)
+    return high
+
+
+def _take_low_descriptors() -> None:
+    """Let the files of the store, too, have high numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < LOW_DESCRIPTORS:
+        pass
+    os.close(fd)
+
+
+def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> int:
     spec = order.spec
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
@@ -87,7 +108,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket) -> int:
     url = app.store_url(loaded)
     store = wiring.open_store(url, durability=settings.durability, folder=folder)
     app.use_store(store)
-    table = SlotTable(order.table_fd, wiring.slot_count(settings), fresh=True)
+    table = SlotTable(table_fd, wiring.slot_count(settings), fresh=True)
     runtime = settings.runtime
     hello = messages.Hello(
         store_url=store.url,
@@ -133,7 +154,24 @@ async def _run(
         run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
     )
     keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
-    worker = wiring.build_worker(options, app.tasks, settings, app.store, keeper, table)
+    spec = order.spec
+    task_order = TaskOrder(
+        app=settings.app,
+        folder=spec.folder,
+        path=tuple(sys.path),
+        log_level=spec.log_level,
+        log_format=spec.log_format,
+    )
+    worker = wiring.build_worker(
+        options,
+        app.tasks,
+        settings,
+        app.store,
+        keeper,
+        table,
+        task_order=task_order,
+        worn=lambda reason: messages.send(channel, messages.Worn(reason)),
+    )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
     listener = threading.Thread(

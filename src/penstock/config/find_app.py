@@ -109,3 +109,23 @@ def _only(module: ModuleType, name: str, kind: type[T]) -> T:
             "module:attribute."
         )
     return next(iter(found.values()))[1]
+
+
+def address_of(app: object, name: str) -> str:
+    """How another process can import this very app: `module:attribute`, or a file."""
+    for module_name, module in list(sys.modules.items()):
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if value is not app:
+                continue
+            if module_name != "__main__":
+                return f"{module_name}:{attribute}"
+            spec = getattr(module, "__spec__", None)
+            if spec is not None:  # python -m package.module
+                return f"{spec.name}:{attribute}"
+            file = getattr(module, "__file__", None)
+            if file is not None:
+                return str(Path(file).resolve())
+    raise AppNotFound(
+        f"The app {name!r} has tasks with executor='process', but no file that another process "
+        f"could import it from; define it at the top level of a module."
+    )

@@ -17,6 +17,9 @@ from penstock.errors import PayloadError, UsageError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Where a body runs: on the loop, in a thread, in another process. Each is a resource of its own.
+ASYNC, THREAD, PROCESS = "async", "thread", "process"
+
 #: A keyed limit: a constant, or a function of some of the arguments, matched by name.
 LimitValue = str | Callable[..., str]
 
@@ -30,6 +33,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     has_timeout: bool = True  # False: the author said timeout=None
     limits: Mapping[str, LimitValue] = msgspec.field(default_factory=dict)
+    executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
 
 
 class _Limit:
@@ -93,6 +97,12 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UsageError(f"Task {name!r} is a generator; a task returns its result.")
+        if options.executor not in (None, PROCESS):
+            raise UsageError(
+                f"Task {name!r}: executor must be {PROCESS!r} or left out, got "
+                f"{options.executor!r}."
+            )
+        self.kind = options.executor or (ASYNC if self.is_async else THREAD)
         self.codec = ArgumentCodec(name, function)
         self._limits = [
             _Limit(name, dimension, value, self.codec.names)

@@ -140,6 +140,16 @@ class TimeLimitError(Exception):
     """A task ran past its own time limit. Made by the runtime; never a transport's time-out."""
 
 
+class RemoteError(Exception):
+    """An error that was raised in another process, as it was seen there."""
+
+    def __init__(self, kind: str, message: str, where: str | None, classified: Classified) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.where = where
+        self.classified = classified
+
+
 def classify(
     error: BaseException, *, now: float, classifiers: Sequence[Classifier] = ()
 ) -> Classified:
@@ -160,6 +170,8 @@ def classify(
 def _classify(
     error: BaseException, now: float, classifiers: Sequence[Classifier], depth: int
 ) -> Classified:
+    if isinstance(error, RemoteError):
+        return error.classified
     if isinstance(error, TimeLimitError) or depth > LOOK_THROUGH_MAX:
         return _UNKNOWN
     said = _ask(classifiers, error)

@@ -31,7 +31,7 @@ from penstock.model.job import (
     LeasedJob,
 )
 from penstock.model.lease import JobEnd, JobFailure, JobRef
-from penstock.retry.classify import TimeLimitError
+from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 
 
@@ -39,6 +39,7 @@ class Stop(Enum):
     """Why is an attempt being stopped from outside?"""
 
     TIMEOUT = "timeout"
+    CANCELLED = "cancelled"  # by an operator; the job has ended already
     SHUTDOWN = "shutdown"
     LOST = "lost"  # the lease is not ours any more
 
@@ -48,6 +49,18 @@ class TaskLimits(msgspec.Struct, frozen=True):
 
     max_attempts: int
     timeout_seconds: float | None
+    max_crashes: int
+
+
+class ProcessDied(Exception):
+    """The process of a body ended before the body did."""
+
+
+class Encoded(msgspec.Struct, frozen=True, gc=False):
+    """What a body returned in another process, as strict JSON text."""
+
+    text: str | None
+    problem: str | None = None  # why it is not JSON
 
 
 class Attempt:
@@ -60,7 +73,9 @@ class Attempt:
         "deadline_monotonic",
         "ended",
         "job",
+        "kill",
         "limits",
+        "lingers",
         "ref",
         "slot",
         "started_at",
@@ -86,21 +101,30 @@ class Attempt:
         self.correlation = correlation
         self.context = Context(JobInfo(job.key, job.task, job.attempts + 1, job.partition))
         self.aio_task: asyncio.Task[None] | None = None
+        self.kill: Callable[[], None] | None = None  # ends the process of the body
         self.deadline_monotonic: float | None = None
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
+        self.lingers = False  # given up while the body runs: the store must hear of its end
 
     def __repr__(self) -> str:
         return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"
 
     def ask_to_stop(self, why: Stop) -> None:
-        """Cancel a coroutine, tell a thread; once, or a clean-up could never come to its end."""
+        """Cancel a coroutine, tell a thread, kill a process; once, or no clean-up could end."""
         if self.stop is not None:
             return
         self.stop = why
         self.context._cancelled = True
         if self.aio_task is not None:
             self.aio_task.cancel()
+        elif self.kill is not None:
+            self.kill()
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
+        return self.aio_task is not None or self.kill is not None
 
 
 Verdict = JobEnd | JobFailure | JobRef | None
@@ -118,6 +142,8 @@ def judge(
     job = attempt.job
     if attempt.stop is Stop.LOST:
         return None
+    if attempt.stop is Stop.CANCELLED:
+        return JobRef(job.id, job.token)  # the job has ended; its lease is let go
     if error is None:
         return _returned(attempt, value, now_at)
     if isinstance(error, Skip):
@@ -127,6 +153,8 @@ def judge(
         return JobRef(job.id, job.token)  # whatever it raised, it was we who stopped it
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
+    if isinstance(error, ProcessDied):
+        return _crashed(attempt, error, now_at, policy, rand)
     return failed(attempt, error, now_at, policy, rand)
 
 
@@ -168,14 +196,36 @@ def failed(
     )
 
 
+def _crashed(
+    attempt: Attempt,
+    error: ProcessDied,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobFailure:
+    """It was alone in its process: the death is its own, and counts as a crash."""
+    job = attempt.job
+    return JobFailure(
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
+        error=AttemptError(ErrorCategory.CRASHED, "crashed", f"its process died: {error}"),
+        started_at=attempt.started_at,
+        ended_at=now_at,
+        delay_seconds=policy.own.delay(job.crashes, rand()),
+        charge=False,
+        max_attempts=attempt.limits.max_attempts,
+        max_crashes=attempt.limits.max_crashes,
+    )
+
+
 def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:  # noqa: ANN401
     job = attempt.job
     result: str | None = None
     if value is not None:
-        try:
-            result = strict_json.dumps(value, limit_bytes=RESULT_BYTES_MAX)
-        except StrictJsonError as error:
-            message = bounded(f"result is not JSON: {error}")
+        encoded = value if type(value) is Encoded else encode(value)
+        if encoded.problem is not None:
+            message = bounded(f"result is not JSON: {encoded.problem}")
             return JobEnd(
                 job,
                 JobState.ERROR,
@@ -183,11 +233,22 @@ def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:
                 now_at,
                 error=AttemptError(ErrorCategory.OWN, "result", message),
             )
+        result = encoded.text
     enqueued = attempt.context._enqueued
     if enqueued:
         effects = (EnqueueJobs(tuple(enqueued)),)
         return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result, None, effects)
     return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result)
+
+
+def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
+    """What a body returned, as strict JSON text; None is no result."""
+    if value is None:
+        return Encoded(None)
+    try:
+        return Encoded(strict_json.dumps(value, limit_bytes=RESULT_BYTES_MAX))
+    except StrictJsonError as error:
+        return Encoded(None, str(error))
 
 
 def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
@@ -197,11 +258,15 @@ def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
 
 
 def kind_of(error: BaseException) -> str:
+    if isinstance(error, RemoteError):
+        return error.kind
     return bounded(type(error).__qualname__)
 
 
 def where_of(error: BaseException) -> str | None:
     """Where in the user's code an error was raised: the last frame that is not a library's."""
+    if isinstance(error, RemoteError):
+        return error.where
     found = None
     step = error.__traceback__
     while step is not None:

@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 from penstock.runtime import messages
-from penstock.runtime.slot_table import SlotSnapshot, SlotTable
+from penstock.runtime.exits import describe_exit
+from penstock.runtime.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
 #: How a worker process is started; a test launcher may put itself in front.
 worker_command: list[str] = [sys.executable, "-m", "penstock.cli.worker_process"]
@@ -28,6 +29,9 @@ class Child:
         self.hello: messages.Hello | None = None
         self.failed: messages.Failed | None = None
         self.finished: messages.Finished | None = None
+        self.worn: messages.Worn | None = None
+        self.replaced = False  # another one was started in the place of a worn one
+        self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
         self.told_to_go = False
         self.channel_ended = False
         self.kill_at_monotonic = float("inf")
@@ -106,6 +110,8 @@ class Child:
                 self.hello = message
             elif isinstance(message, messages.Failed):
                 self.failed = message
+            elif isinstance(message, messages.Worn):
+                self.worn = message
             else:
                 self.finished = message
         return bool(data)
@@ -120,15 +126,7 @@ class Child:
 
     def cause(self) -> str:
         """How the process ended, for people."""
-        code = self.process.returncode
-        if code is None:
-            return "it still runs"
-        if code < 0:
-            try:
-                return f"killed by {signal.Signals(-code).name}"
-            except ValueError:
-                return f"killed by signal {-code}"
-        return f"exit code {code}"
+        return describe_exit(self.process.returncode)
 
     def close(self) -> None:
         """Let go of everything; the process has ended."""

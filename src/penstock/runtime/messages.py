@@ -63,6 +63,12 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     left_behind: int = 0  # open jobs that nobody can do
 
 
+class Worn(msgspec.Struct, frozen=True, tag="worn"):
+    """A worker leases nothing more and ends when what runs has ended: start another one."""
+
+    reason: str
+
+
 class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
@@ -75,7 +81,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished
+FromWorker = Hello | Failed | Finished | Worn
 ToWorker = Go | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode

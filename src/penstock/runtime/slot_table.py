@@ -17,11 +17,12 @@ from typing import NamedTuple
 from penstock.model.job import JobId, WorkerId
 from penstock.model.lease import JobRef
 
-VERSION = 1
+VERSION = 2
 WORKER_ID_BYTES = 64
 _HEADER = struct.Struct("<qq64sdd")  # version, slots, worker id, lease deadline, last loop turn
 _LEASE = struct.Struct("<d")
-_RECORD = struct.Struct("<qqd")  # job, token, deadline (0: none)
+_RECORD = struct.Struct("<qqdq")  # job, token, deadline (0: none), attempts that it may have
+_DEADLINE = struct.Struct("<d")
 _JOB = struct.Struct("<q")
 _LEASE_OFFSET = 16 + WORKER_ID_BYTES
 _TURN_OFFSET = _LEASE_OFFSET + 8
@@ -32,6 +33,7 @@ class SlotRecord(NamedTuple):
 
     ref: JobRef
     deadline_monotonic: float  # 0: no limit
+    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,21 @@ class SlotTable:
     def set_worker(self, worker: WorkerId) -> None:
         self._map[16 : 16 + WORKER_ID_BYTES] = worker.encode().ljust(WORKER_ID_BYTES, b"\0")
 
-    def occupy(self, slot: int, job_id: int, token: int, deadline_monotonic: float) -> None:
+    def occupy(
+        self, slot: int, job_id: int, token: int, deadline_monotonic: float, max_attempts: int
+    ) -> None:
         offset = _HEADER.size + slot * _RECORD.size
-        _RECORD.pack_into(self._map, offset, 0, token, deadline_monotonic)
+        _RECORD.pack_into(self._map, offset, 0, token, deadline_monotonic, max_attempts)
         _JOB.pack_into(self._map, offset, job_id)
 
     def vacate(self, slot: int) -> None:
         if self._map.closed:
             return  # a body that was left behind ends after its worker
         _JOB.pack_into(self._map, _HEADER.size + slot * _RECORD.size, 0)
+
+    def forget_deadline(self, slot: int) -> None:
+        """The worker itself has given this attempt up; nobody else need enforce its limit."""
+        _DEADLINE.pack_into(self._map, _HEADER.size + slot * _RECORD.size + 16, 0.0)
 
     def turn(self, now_monotonic: float) -> None:
         """The event loop is alive."""
@@ -101,11 +109,11 @@ class SlotTable:
         _, _, worker, lease_until, turn = _HEADER.unpack_from(self._map, 0)
         running = []
         for slot in range(self.slots):
-            job_id, token, deadline = _RECORD.unpack_from(
+            job_id, token, deadline, max_attempts = _RECORD.unpack_from(
                 self._map, _HEADER.size + slot * _RECORD.size
             )
             if job_id:
-                running.append(SlotRecord(JobRef(JobId(job_id), token), deadline))
+                running.append(SlotRecord(JobRef(JobId(job_id), token), deadline, max_attempts))
         name = worker.rstrip(b"\0").decode()
         return SlotSnapshot(WorkerId(name) if name else None, lease_until, turn, tuple(running))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, Clock
-from penstock.definitions.task import Task
+from penstock.definitions.task import PROCESS, Task
 from penstock.errors import PayloadError
 from penstock.events import correlation as correlations
 from penstock.events.correlation import Correlation
@@ -31,12 +31,11 @@ from penstock.runtime.attempt import (
     time_limit_error,
 )
 from penstock.runtime.deadlines import Deadlines
+from penstock.runtime.processes import ProcessRunner, RemoteValue
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
-
-ASYNC, THREAD = "async", "thread"  # the kinds of slots
 
 log = logging.getLogger("penstock.worker")
 
@@ -52,10 +51,10 @@ class Slots:
     def __init__(
         self,
         tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
-        async_slots: int,
-        thread_slots: int,
+        counts: Mapping[str, int],
         table: SlotTable,
         threads: ThreadRunner,
+        processes: ProcessRunner | None,
         clock: Clock,
         policy: RetryPolicy,
         rand: Callable[[], float],
@@ -64,11 +63,13 @@ class Slots:
         ended: Ended,
     ) -> None:
         self._tasks = tasks
-        self._async_free = list(range(async_slots))
-        self._thread_free = list(range(async_slots, async_slots + thread_slots))
-        self._async_slots = async_slots
+        self._kinds = [kind for kind, count in counts.items() for _ in range(count)]
+        self._free: dict[str, list[int]] = {kind: [] for kind in counts}
+        for slot, kind in enumerate(self._kinds):
+            self._free[kind].append(slot)
         self._table = table
         self._threads = threads
+        self._processes = processes
         self._clock = clock
         self._policy = policy
         self._rand = rand
@@ -81,20 +82,21 @@ class Slots:
         # By job and token: a lost lease may still run beside its successor.
         self.running: dict[tuple[int, int], Attempt] = {}
         self.occupied = 0  # abandoned bodies included
+        #: Bodies that were given up and still run: since when.
+        self.abandoned: dict[Attempt, float] = {}
 
     def free(self) -> dict[str, int]:
         """Free slots by kind."""
-        return {ASYNC: len(self._async_free), THREAD: len(self._thread_free)}
+        return {kind: len(slots) for kind, slots in self._free.items()}
 
     def startable(self, job: LeasedJob) -> bool:
         """Is there a slot of the kind that this job needs?"""
-        task = self._tasks[job.task][0]
-        return bool(self._async_free if task.is_async else self._thread_free)
+        return bool(self._free[self._tasks[job.task][0].kind])
 
     def start(self, job: LeasedJob) -> None:
         """Run a job in a free slot; the caller has asked `startable`."""
         task, limits = self._tasks[job.task]
-        slot = self._async_free.pop() if task.is_async else self._thread_free.pop()
+        slot = self._free[task.kind].pop()
         correlation = Correlation(
             self._run_id, job.task, job.partition, job.group, job.id, f"{job.id}:{job.token}"
         )
@@ -105,11 +107,17 @@ class Slots:
             deadline = self._clock.monotonic() + limits.timeout_seconds
             attempt.deadline_monotonic = deadline
             self._deadlines.add(deadline, attempt)
-        self._table.occupy(slot, job.id, job.token, deadline)
+        self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
-        if task.is_async:
+        if task.kind == PROCESS and self._processes is not None:
+            attempt.kill = self._processes.submit(
+                attempt.context.job,
+                job.payload,
+                lambda value, error: self._finish(attempt, value, error),
+            )
+        elif task.is_async:
             attempt.aio_task = self._create_task(self._run_coroutine(attempt))
         else:
             self._run_thread(attempt)
@@ -146,6 +154,9 @@ class Slots:
         error: BaseException | None,
     ) -> None:
         """The body has ended, in whatever way."""
+        if type(value) is RemoteValue:
+            attempt.context._enqueued = list(value.enqueued) or None
+            value = value.encoded
         if os.getpid() != self._pid:
             os._exit(0)  # a forked child came back from a body: it is not this worker
         self._vacate(attempt)
@@ -153,8 +164,11 @@ class Slots:
             log.debug(
                 "Job %r of task %r raised:", attempt.job.key, attempt.job.task, exc_info=error
             )
-        if attempt.ended:
-            return  # abandoned before; somebody else has it by now
+        if attempt.ended:  # abandoned before; somebody else may have the job by now
+            self.abandoned.pop(attempt, None)
+            if attempt.lingers:
+                self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
+            return
         now_at = round(self._clock.now() * MICROSECONDS)
         verdict: JobEnd | JobFailure | JobRef | None
         try:
@@ -176,9 +190,15 @@ class Slots:
 
     def _vacate(self, attempt: Attempt) -> None:
         self._table.vacate(attempt.slot)
-        free = self._async_free if attempt.slot < self._async_slots else self._thread_free
-        free.append(attempt.slot)
+        self._free[self._kinds[attempt.slot]].append(attempt.slot)
         self.occupied -= 1
+
+    def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
+        """Which job does this asyncio task run?"""
+        for attempt in list(self.running.values()):
+            if aio_task is not None and attempt.aio_task is aio_task:
+                return f"job {attempt.job.key!r} of task {attempt.job.task!r}"
+        return "a task that was started by other code"
 
     def next_deadline(self) -> float | None:
         return self._deadlines.next_at()
@@ -187,26 +207,48 @@ class Slots:
         """Stop what is over its time; give up what was told and would not."""
         now = self._clock.monotonic()
         for attempt in self._deadlines.expired(now):
-            if attempt.stop is Stop.TIMEOUT:
-                self._abandon(attempt)
+            if attempt.stop is not None:
+                self._abandon(attempt)  # it was told, and had its time
                 continue
             attempt.ask_to_stop(Stop.TIMEOUT)
-            attempt.deadline_monotonic = now + ABANDON_SECONDS
-            self._deadlines.discard()
-            if attempt.aio_task is None:
-                self._abandon(attempt)  # a thread cannot be stopped from outside
+            if attempt.can_be_stopped:
+                self._expect_end(attempt)
             else:
-                self._deadlines.add(attempt.deadline_monotonic, attempt)
+                self._abandon(attempt)
+
+    def withdraw(self, ref: JobRef) -> bool:
+        """The job of a running attempt was cancelled: stop its body; False if it does not run."""
+        attempt = self.running.get(ref)
+        if attempt is not None and attempt.stop is None:
+            log.info("Job %r of task %r was cancelled.", attempt.job.key, attempt.job.task)
+            attempt.ask_to_stop(Stop.CANCELLED)
+            self._expect_end(attempt)
+        return attempt is not None
+
+    def _expect_end(self, attempt: Attempt) -> None:
+        """It was told to stop: soon it shall have ended."""
+        if attempt.deadline_monotonic is not None:
+            self._deadlines.discard()
+        attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS
+        self._deadlines.add(attempt.deadline_monotonic, attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
+        late = attempt.stop is Stop.TIMEOUT
         log.error(
-            "Job %r of task %r runs past its time limit and does not stop; it is given up and "
-            "keeps its slot until it ends.",
+            "Job %r of task %r %s and does not stop; it is given up and keeps its slot until it "
+            "ends.",
             attempt.job.key,
             attempt.job.task,
+            "runs past its time limit" if late else "was told to stop",
         )
-        now_at = round(self._clock.now() * MICROSECONDS)
-        verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
+        verdict: JobFailure | None = None
+        if late:
+            now_at = round(self._clock.now() * MICROSECONDS)
+            verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
+            verdict.lingers = True
+        attempt.lingers = late or attempt.stop is Stop.CANCELLED
+        self.abandoned[attempt] = self._clock.monotonic()
+        self._table.forget_deadline(attempt.slot)
         self._end(attempt, verdict)
 
     def stop_all(self, why: Stop) -> None:

@@ -15,15 +15,18 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, to_micros
 from penstock.errors import PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
-from penstock.model.job import JobId, JobState, WorkerId
-from penstock.model.lease import JobRef
+from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
+from penstock.model.lease import JobFailure, JobRef
+from penstock.retry.backoff import OWN
+from penstock.retry.classify import TimeLimitError
 from penstock.runtime import messages
 from penstock.runtime.child import Child
 from penstock.runtime.display import Display
 from penstock.runtime.messages import RunSpec
+from penstock.runtime.slot_table import SlotRecord
 from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.store import JobFilter, Store
 
@@ -60,7 +63,8 @@ class Supervisor:
         self._open_store = open_store
         self._display = display
         self._clock = clock or SystemClock()
-        self.run_id = (ids or SystemIds()).new_id("run")
+        self._ids = ids or SystemIds()
+        self.run_id = self._ids.new_id("run")
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
         self._store: Store | None = None
@@ -201,9 +205,25 @@ class Supervisor:
             child.told_to_go = True
             if self._may_start():
                 child.tell(messages.Go())
+        if child.worn is not None and not child.replaced:
+            self._replace(child)
         if child.failed is not None and self._failed is None:
             self._failed = child.failed
             self._tell_all(messages.Abort())
+
+    def _replace(self, child: Child) -> None:
+        """Start another worker beside one that is worn; too many of those are told to hurry."""
+        child.replaced = True
+        if not self._may_start():
+            return
+        if not child.solo:  # another solo worker is started while there are suspects
+            self._start(solo=False)
+        worn = [other for other in self._children if other.replaced]
+        for other in worn[: -self._spec.processes]:
+            other.tell(messages.Stop())
+            grace = self._hello.grace_seconds if self._hello else 0.0
+            at = self._clock.monotonic() + grace + AFTER_GRACE_SECONDS
+            other.kill_at_monotonic = min(other.kill_at_monotonic, at)
 
     def _pass_on(self, child: Child) -> bool:
         """Show what a worker wrote; False if it has nothing (more) to say."""
@@ -235,9 +255,16 @@ class Supervisor:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
         for child in self._children:
-            if now >= child.kill_at_monotonic or self._is_overdue(child, now):
+            if now >= child.kill_at_monotonic:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
                 self._forced = True
+                child.kill()
+            elif not child.overdue and (overdue := _overdue(child, now)):
+                log.error(
+                    "Worker %d cannot stop an attempt that is past its time limit and is killed.",
+                    child.process.pid,
+                )
+                child.overdue = overdue
                 child.kill()
         if self._store is None:
             return
@@ -250,13 +277,6 @@ class Supervisor:
             self._solo_pause = SOLO_FIRST_SECONDS
         elif self._may_start() and now >= self._solo_at and not any(c.solo for c in self._children):
             self._start(solo=True)
-
-    def _is_overdue(self, child: Child, now: float) -> bool:
-        snapshot = child.snapshot()
-        return snapshot is not None and any(
-            record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
-            for record in snapshot.running
-        )
 
     def _start(self, *, solo: bool) -> None:
         child = Child(
@@ -309,19 +329,41 @@ class Supervisor:
                 except (KeyError, ValueError):
                     continue
         if snapshot is not None and snapshot.worker is not None and self._store is not None:
-            started = [record.ref for record in snapshot.running]
+            # Where the cause of a death is known, nobody else is under suspicion.
+            ran = [record.ref for record in snapshot.running]
+            started = [] if child.overdue else ran
             max_crashes = self._hello.max_crashes if self._hello else 3
             try:
+                overdue = [self._time_out(self._store, record) for record in child.overdue]
                 while (
-                    self._store.bury(snapshot.worker, started, child.cause(), max_crashes)
+                    self._store.bury(snapshot.worker, started, child.cause(), max_crashes, overdue)
                     .result(BURY_SECONDS)
                     .more
                 ):
-                    pass
-                self._tell_death(child, started)
+                    overdue = []
+                self._tell_death(child, ran)
             except (PenstockError, TimeoutError) as error:
                 log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
         child.close()
+
+    def _time_out(self, store: Store, record: SlotRecord) -> JobFailure:
+        """What an attempt has earned that only its worker's death could stop."""
+        now_at = to_micros(self._clock.now())
+        ref = record.ref
+        found = store.jobs(JobFilter(), JobId(ref.id - 1), 1).result(BURY_SECONDS)
+        job = found[0] if found and found[0].id == ref.id else None
+        message = "ran past its time limit and could only be stopped with its worker"
+        return JobFailure(
+            ref=ref,
+            key=job.key if job else "",
+            task=job.task if job else "",
+            error=AttemptError(ErrorCategory.TIMEOUT, TimeLimitError.__name__, message),
+            started_at=job.updated_at if job else now_at,
+            ended_at=now_at,
+            delay_seconds=OWN.delay(job.attempts if job else 0, self._ids.random()),
+            charge=True,
+            max_attempts=record.max_attempts,
+        )
 
     def _tell_death(self, child: Child, started: Sequence[JobRef]) -> None:
         """Name what ran in a worker that died, and what became of it."""
@@ -387,3 +429,13 @@ class Supervisor:
             child.tell(message)
             if isinstance(message, messages.Abort):
                 child.kill_at_monotonic = min(child.kill_at_monotonic, now + ABORT_SECONDS)
+
+
+def _overdue(child: Child, now: float) -> tuple[SlotRecord, ...]:
+    """Attempts that are past their limit although their worker had time to stop them."""
+    snapshot = child.snapshot()
+    return tuple(
+        record
+        for record in (snapshot.running if snapshot is not None else ())
+        if record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
+    )

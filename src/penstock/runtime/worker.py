@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from penstock import failpoints
@@ -31,25 +29,27 @@ from penstock.model.lease import (
     LeaseBatch,
     LeaseRequest,
     Verdict,
-    WorkerInfo,
 )
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
 from penstock.runtime.dispatcher import WINDOW_MAX, Appetite, WindowSize
 from penstock.runtime.drain import Drain
+from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.ready import ReadySource, RoundRobinWindow
+from penstock.runtime.registration import RETRY_SECONDS, Registration
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.slots import ASYNC, THREAD, Slots
+from penstock.runtime.slots import Slots
 from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
+from penstock.runtime.wear import Wear
+from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
-RETRY_SECONDS = 0.5  # between two lease calls when the store is busy
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
@@ -67,10 +67,12 @@ class Worker:
         keeper: LeaseKeeper,
         table: SlotTable,
         threads: ThreadRunner,
+        processes: ProcessRunner | None,
         clock: Clock,
         ids: IdSource,
         policy: RetryPolicy,
         events: SchedulerEvents,
+        worn: Callable[[str], None] | None = None,
         ready: ReadySource | None = None,
     ) -> None:
         self._config = config
@@ -80,8 +82,9 @@ class Worker:
         self._keeper = keeper
         self._table = table
         self._threads = threads
+        self._processes = processes
         self._clock = clock
-        self._ids = ids
+        self._name = Registration(config, self._task_names, store, keeper, table, clock, ids)
         self._events = events
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
@@ -90,10 +93,10 @@ class Worker:
         self._acks = AckBuffer(store, clock, self._wake.set, self._refused, self._accepted)
         self._slots = Slots(
             tasks,
-            config.async_slots,
-            config.thread_slots,
+            config.slots,
             table,
             threads,
+            processes,
             clock,
             policy,
             ids.random,
@@ -101,8 +104,11 @@ class Worker:
             config.run_id,
             self._attempt_ended,
         )
+        self._withdrawals = Withdrawals(store, self._slots, self._acks.add)
+        self._say_worn = worn  # somebody can replace us
+        self._wear = Wear(clock)
         self._window = WindowSize(clock.monotonic())
-        kinds = {name: ASYNC if task.is_async else THREAD for name, (task, _) in tasks.items()}
+        kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._appetite = Appetite(kinds, self._window)
         self._drain = Drain(store, self._task_names, config.run_id, clock)
         self._background: set[asyncio.Task[None]] = set()
@@ -114,9 +120,7 @@ class Worker:
         self._idle_told = False
         self._stopping: Stopping | None = None
         self._stop_at = float("inf")
-        self._losing = False  # the lease is over, and no new one is there yet
         self._failure: BaseException | None = None
-        self.worker_id = WorkerId("")
         self.totals = Totals()
 
     def __repr__(self) -> str:
@@ -124,6 +128,10 @@ class Worker:
             f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._ready)} "
             f"waiting, {self._acks.pending} to acknowledge>"
         )
+
+    @property
+    def worker_id(self) -> WorkerId:
+        return self._name.worker_id
 
     @property
     def running(self) -> int:
@@ -141,14 +149,11 @@ class Worker:
 
     def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
         """Which job does this asyncio task run?"""
-        for attempt in list(self._slots.running.values()):
-            if aio_task is not None and attempt.aio_task is aio_task:
-                return f"job {attempt.job.key!r} of task {attempt.job.task!r}"
-        return "a task that was started by other code"
+        return self._slots.name_of(aio_task)
 
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
-        await self._register()
+        await self._name.sign_on()
         self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         ticker = asyncio.get_running_loop().create_task(self._tick())
         ticker.add_done_callback(self._note_failure)
@@ -176,10 +181,11 @@ class Worker:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            self._stop_at = now + self._config.grace_seconds
             self._give_back()
         if how is Stopping.NOW:
             self._stop_at = now
+        elif how is Stopping.GRACEFUL:
+            self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
         self._wake.set()
 
@@ -201,30 +207,14 @@ class Worker:
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
         self._slots.stop_all(Stop.LOST)
-        self._slots.forsake_all()
+        left = self._slots.forsake_all()
         self._threads.close()
+        if self._processes is not None:
+            self._processes.close()
         for task in (*self._background, *([self._waiting] if self._waiting else [])):
             task.cancel()
-        try:
-            while (await self._store.retire(self.worker_id)).more:
-                pass
-        except PenstockError as error:
-            log.warning("The worker could not sign off: %s", error)
-
-    async def _register(self) -> None:
-        """Become a new worker; an id is never used twice."""
-        worker = WorkerInfo(
-            id=WorkerId(self._ids.new_id("w")),
-            run_id=self._config.run_id,
-            tasks=self._task_names,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-        )
-        sent = self._clock.monotonic()
-        await self._store.register(worker, self._config.lease_ttl_seconds)
-        self.worker_id = worker.id
-        self._table.set_worker(worker.id)
-        self._keeper.adopt(worker.id, sent + self._config.lease_ttl_seconds)
+        refs = [JobRef(*attempt.ref) for attempt in left]
+        await self._name.sign_off(refs, bodies_left=bool(self._slots.abandoned))
 
     async def _tick(self) -> None:
         """Show that the loop turns; look at our own lease, and at the deadlines."""
@@ -238,6 +228,10 @@ class Worker:
                 self._slots.stop_all(Stop.SHUTDOWN)
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
+            if self._slots.running or len(self._ready):
+                self._spawn(self._ask_for_withdrawals())
+            if self._say_worn is not None and self._stopping is None:
+                self._look_for_wear(self._say_worn)
             self._wake.set()
             next_deadline = self._slots.next_deadline()
             pause = TICK_SECONDS
@@ -245,11 +239,25 @@ class Worker:
                 pause = min(pause, max(next_deadline - self._clock.monotonic(), 0.001))
             await self._clock.sleep(pause)
 
+    async def _ask_for_withdrawals(self) -> None:
+        try:
+            await self._withdrawals.ask(self.worker_id)
+        except (StoreBusy, StoreFull):
+            return  # the next tick asks again
+
+    def _look_for_wear(self, say: Callable[[str], None]) -> None:
+        """Let another worker take over when this process is no longer fit for new work."""
+        reason = self._wear.reason(self._slots.abandoned)
+        if reason is not None:
+            log.warning("This worker is replaced: %s.", reason)
+            self.stop(Stopping.WORN)
+            say(reason)
+
     def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
-        if self._losing:
+        if self._name.losing:
             return  # the tick and a lease call may both notice it
-        self._losing = True
+        self._name.losing = True
         log.error(
             "The lease of worker %s could not be renewed in time; its jobs are given up and it "
             "starts anew.",
@@ -260,19 +268,10 @@ class Worker:
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
-        self._spawn(self._register_anew())
+        self._spawn(self._start_anew())
 
-    async def _register_anew(self) -> None:
-        """Never go on under the old name: its jobs were given up, and a late beat may save it."""
-        while True:
-            try:
-                await self._register()
-            except (StoreBusy, StoreFull) as error:
-                log.warning("The store cannot be reached: %s", error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                break
-        self._losing = False
+    async def _start_anew(self) -> None:
+        await self._name.sign_on_anew()
         self._wake.set()
 
     def _turn(self) -> None:
@@ -280,7 +279,7 @@ class Worker:
         if self._stopping is None and self._acks.pending < WINDOW_MAX:
             self._fill_slots()
         self._acks.kick(self.worker_id)
-        if self._stopping is None and not self._leasing and not self._losing:
+        if self._stopping is None and not self._leasing and not self._name.losing:
             self._lease_more()
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
@@ -290,7 +289,8 @@ class Worker:
         slots, ready = self._slots, self._ready
         while (job := ready.next(slots.startable)) is not None:
             self._appetite.started(job)
-            slots.start(job)
+            if not self._withdrawals.take(job):
+                slots.start(job)
 
     def _lease_more(self) -> None:
         solo = self._config.solo or self._solo_turn()
@@ -357,7 +357,7 @@ class Worker:
         elif self._config.solo or not request.solo:
             self._exhausted = self._exhausted.union(request.tasks)
         self._drain.next_due_at = batch.next_due_at
-        if worker != self.worker_id or self._losing:
+        if worker != self.worker_id or self._name.losing:
             return  # the lease was lost meanwhile; what came belongs to nobody
         if self._stopping is not None:
             for job in batch.jobs:

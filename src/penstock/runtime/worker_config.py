@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -15,8 +16,7 @@ class WorkerConfig:
     """What a worker is told at its start."""
 
     run_id: str
-    async_slots: int
-    thread_slots: int
+    slots: Mapping[str, int]  # by kind: async, thread, process
     lease_ttl_seconds: float
     grace_seconds: float
     drain: bool = False
@@ -39,6 +39,7 @@ class LeaseKeeper(Protocol):
 class Stopping(Enum):
     """How is a worker told to stop?"""
 
+    WORN = 0  # lease nothing more, and end when what runs has ended: another one takes over
     GRACEFUL = 1
     NOW = 2
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in the process of a task with `executor="process"`?
+
+Started by a worker, never by a person. It imports the user's app and runs one body after another,
+until its worker is gone or kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.app import Penstock
+from penstock.cli.logs import set_up_logging
+from penstock.clock import SystemClock
+from penstock.config.find_app import find_app
+from penstock.definitions.context import Context
+from penstock.errors import PayloadError, PenstockError, Skip
+from penstock.retry.classify import classify
+from penstock.runtime import remote
+from penstock.runtime.attempt import encode, kind_of, message_of, where_of
+from penstock.runtime.embedded import run_and_close
+from penstock.runtime.parent_death import end_with_parent
+from penstock.wiring import new_event_loop
+
+HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
+
+
+def main() -> None:
+    """Run what the worker sends until it sends no more."""
+    end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    channel = _channel(int(sys.argv[1]))
+    order = remote.decode_to_task(remote.receive(channel) or b"")
+    if not isinstance(order, remote.TaskOrder):
+        raise SystemExit("A task process is told its app first.")
+    set_up_logging(order.log_level, order.log_format)
+    try:
+        app = _load(order)
+    except PenstockError as error:
+        remote.send(channel, remote.NotLoaded(str(error)))
+        return
+    while (data := remote.receive(channel)) is not None:
+        call = remote.decode_to_task(data)
+        if isinstance(call, remote.RunJob):
+            remote.send(channel, _run(app, call))
+
+
+def _channel(fd: int) -> socket.socket:
+    import fcntl
+
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    os.close(fd)
+    return socket.socket(fileno=high)
+
+
+def _load(order: remote.TaskOrder) -> Penstock:
+    for place in order.path:
+        if place not in sys.path:
+            sys.path.append(place)
+    return find_app(order.app, Path(order.folder), Penstock)
+
+
+def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
+    """Run one body, whatever it does."""
+    context = Context(call.job)
+    try:
+        value = _body(app, call, context)
+    except Skip as skip:
+        return remote.Skipped(message_of(skip))
+    except PayloadError as error:
+        return remote.BadPayload(str(error))
+    except BaseException as error:
+        classified = classify(error, now=SystemClock().now())
+        return remote.Raised(
+            kind_of(error),
+            message_of(error),
+            where_of(error),
+            classified.category,
+            classified.wait_seconds,
+        )
+    encoded = encode(value)
+    return remote.Returned(encoded.text, encoded.problem, tuple(context._enqueued or ()))
+
+
+def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
+    task = app.find_task(call.job.task)
+    args, kwargs = task.codec.call_arguments(call.payload)
+    if not task.is_async:
+        return task.function(context, *args, **kwargs)
+    return run_and_close(new_event_loop(), task.function(context, *args, **kwargs))
+
+
+if __name__ == "__main__":
+    main()

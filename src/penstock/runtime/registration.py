@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which name does a worker hold its leases, and how does it sign on and off?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError, StoreBusy, StoreFull
+from penstock.ids import IdSource
+from penstock.model.job import WorkerId
+from penstock.model.lease import JobRef, WorkerInfo
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
+from penstock.stores.store import JobStore
+
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+
+log = logging.getLogger("penstock.worker")
+
+
+class Registration:
+    """Owns the worker's id. An id is never used twice: who has lost one is somebody else."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        tasks: tuple[str, ...],
+        store: JobStore,
+        keeper: LeaseKeeper,
+        table: SlotTable,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._store = store
+        self._keeper = keeper
+        self._table = table
+        self._clock = clock
+        self._ids = ids
+        self.worker_id = WorkerId("")
+        self.losing = False  # the lease is over, and no new one is there yet
+
+    async def sign_on(self) -> None:
+        """Become a new worker."""
+        worker = WorkerInfo(
+            id=WorkerId(self._ids.new_id("w")),
+            run_id=self._config.run_id,
+            tasks=self._tasks,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        sent = self._clock.monotonic()
+        await self._store.register(worker, self._config.lease_ttl_seconds)
+        self.worker_id = worker.id
+        self._table.set_worker(worker.id)
+        self._keeper.adopt(worker.id, sent + self._config.lease_ttl_seconds)
+
+    async def sign_on_anew(self) -> None:
+        """Never go on under the old name: its jobs were given up, and a late beat may save it."""
+        while True:
+            try:
+                await self.sign_on()
+            except (StoreBusy, StoreFull) as error:
+                log.warning("The store cannot be reached: %s", error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self.losing = False
+                return
+
+    async def sign_off(self, running: Sequence[JobRef], *, bodies_left: bool) -> None:
+        """Give everything back, as far as the store lets us.
+
+        Bodies that were given up run until the process ends: then the supervisor, who sees that,
+        frees what they hold.
+        """
+        try:
+            if bodies_left and not self._config.runs_suspects:
+                await self._store.release(self.worker_id, running)
+                return
+            while (await self._store.retire(self.worker_id)).more:
+                pass
+        except PenstockError as error:
+            log.warning("The worker could not sign off: %s", error)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a job cross into another process, and its end come back?
+
+As JSON, in frames with their length in front. Nothing is pickled: the other process has imported
+the same app, and looks the task up by its name.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import msgspec
+
+from penstock.definitions.context import JobInfo
+from penstock.model.job import NewJob
+from penstock.retry.classify import FailureClass
+
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1024 * 1024
+
+
+class TaskOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
+    """Which app a task process shall import, and how it logs."""
+
+    app: str | None
+    folder: str
+    path: tuple[str, ...]  # where modules are looked for
+    log_level: str = "info"
+    log_format: str = "text"
+
+
+class RunJob(msgspec.Struct, frozen=True, tag="run"):
+    """One body to run."""
+
+    job: JobInfo
+    payload: str
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """The body has returned: its result as JSON text, or why it is none, and what it enqueued."""
+
+    result: str | None = None
+    problem: str | None = None
+    enqueued: tuple[NewJob, ...] = ()
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """The body has raised."""
+
+    kind: str
+    message: str
+    where: str | None = None
+    category: FailureClass = FailureClass.UNKNOWN
+    wait_seconds: float | None = None
+
+
+class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
+    """The body has raised `Skip`."""
+
+    reason: str
+
+
+class BadPayload(msgspec.Struct, frozen=True, tag="payload"):
+    """The arguments cannot be rebuilt."""
+
+    message: str
+
+
+class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded"):
+    """The app cannot be imported there."""
+
+    message: str
+
+
+ToTask = TaskOrder | RunJob
+FromTask = Returned | Raised | Skipped | BadPayload | NotLoaded
+
+_encode = msgspec.json.Encoder().encode
+decode_to_task = msgspec.json.Decoder(ToTask).decode
+decode_from_task = msgspec.json.Decoder(FromTask).decode
+
+
+def send(channel: socket.socket, message: ToTask | FromTask) -> None:
+    """Write one frame; OSError if nobody listens."""
+    data = _encode(message)
+    channel.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket) -> bytes | None:
+    """Read one frame; None if the other side is gone."""
+    head = _read(channel, _LENGTH.size)
+    return None if head is None else _read(channel, _LENGTH.unpack(head)[0])
+
+
+def _read(channel: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            part = channel.recv(min(size - len(data), _CHUNK))
+        except OSError:
+            return None
+        if not part:
+            return None
+        data += part
+    return bytes(data)

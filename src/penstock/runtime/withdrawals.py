@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the jobs that a worker holds were cancelled meanwhile?
+
+The store keeps the leases that ended from outside (`lingering`); the worker asks now and again,
+stops the bodies, and passes over what has not started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.model.job import LeasedJob, WorkerId
+from penstock.model.lease import JobRef
+from penstock.runtime.slots import Slots
+from penstock.stores.store import JobStore
+
+
+class Withdrawals:
+    """Keeps the refs of cancelled jobs that wait in the window. Belongs to one loop."""
+
+    def __init__(self, store: JobStore, slots: Slots, release: Callable[[JobRef], None]) -> None:
+        self._store = store
+        self._slots = slots
+        self._release = release
+        self._waiting: set[tuple[int, int]] = set()
+        self._asking = False
+
+    async def ask(self, worker: WorkerId) -> None:
+        """Look for leases that are over, and stop what runs under them."""
+        if self._asking:
+            return  # the store is slow; one question at a time
+        self._asking = True
+        try:
+            refs = await self._store.lingering(worker)
+        finally:
+            self._asking = False
+        self._waiting = {ref for ref in refs if not self._slots.withdraw(ref)}
+
+    def take(self, job: LeasedJob) -> bool:
+        """Was this job cancelled before it began? Then its lease is let go."""
+        ref = JobRef(job.id, job.token)
+        if ref not in self._waiting:
+            return False
+        self._waiting.discard(ref)
+        self._release(ref)
+        return True
