@@ -7,52 +7,25 @@ and their end; the store tells the rest.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.model.job import Attempt, Job, JobId, JobState, WorkerId
+from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.kill_campaign import children_of, is_alive
+from tests.faults.shop import GRACE, NOTES, Shop, ends_within, wait_until
 
 pytestmark = pytest.mark.faults
 
-GRACE = 1.0
-CONFIG = """
-app = "shop.py"
-store = "sqlite:///shop.db"
-durability = "normal"
-[runtime]
-lease_ttl_seconds = 1.0
-beat_seconds = 0.25
-grace_seconds = 1.0
-async_slots = 4
-thread_slots = 2
-[tasks]
-max_crashes = 2
-"""
-APP = """
-import asyncio, ctypes, os, signal, time
-from penstock import Context, Penstock
-
-app = Penstock("shop")
-
-def note(word, ctx):
-    line = f"{word} {ctx.job.key} {os.getpid()} {time.monotonic():.6f}\\n".encode()
-    descriptor = os.open("bodies.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(descriptor, line)
-    os.close(descriptor)
-
+APP = (
+    NOTES
+    + """
 @app.task()
 async def sleeps(ctx: Context, seconds: float) -> None:
     note("start", ctx)
@@ -97,100 +70,14 @@ async def leaves(ctx: Context) -> None:
     await asyncio.sleep(0.05)
     os._exit(0)
 """
-
-
-class Shop:
-    """One project folder, its store, and the runs in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "penstock.toml").write_text(CONFIG)
-        (folder / "shop.py").write_text(APP)
-        self.store = SqliteStore.open(folder / "shop.db", durability="normal")
-        self._running: list[subprocess.Popen[str]] = []
-
-    def add(self, task: str, count: int = 1, **arguments: float) -> list[str]:
-        from penstock.definitions.request import JobRequest, to_new_job
-
-        payload = str(arguments).replace("'", '"')
-        keys = [f"{task}-{n}" for n in range(count)]
-        self.store.enqueue(
-            [to_new_job(JobRequest[None](task=task, payload=payload, key=key)) for key in keys]
-        ).result()
-        return keys
-
-    def run(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", "queue", "run", *arguments],
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._running.append(process)
-        return process
-
-    def drain(self) -> tuple[int, str]:
-        process = self.run("--drain")
-        _, err = process.communicate(timeout=60)
-        return process.returncode, err
-
-    def bodies(self, word: str = "start") -> list[tuple[str, int, float]]:
-        log = self.folder / "bodies.log"
-        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-        return [(key, int(pid), float(at)) for said, key, pid, at in lines if said == word]
-
-    def starts(self) -> Counter[str]:
-        return Counter(key for key, _, _ in self.bodies())
-
-    def states(self) -> dict[str, JobState]:
-        jobs = self.store.jobs(JobFilter(), JobId(0), 1_000).result()
-        return {job.key: job.state for job in jobs}
-
-    def job(self, key: str) -> Job:
-        found = self.store.job(key).result()
-        assert found is not None, key
-        return found
-
-    def attempts(self, key: str) -> list[Attempt]:
-        return self.store.attempts(key).result()
-
-    def close(self) -> None:
-        for process in self._running:
-            for pid in [*children_of(process.pid), process.pid]:
-                if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            process.wait()
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-        self.store.close()
+)
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, APP)
     yield shop
     shop.close()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> float:
-    """Wait for something; how long it took."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < seconds, "it did not happen in time"
-        time.sleep(0.01)
-    return time.monotonic() - began
-
-
-def ends_within(process: subprocess.Popen[str], seconds: float) -> float:
-    began = time.monotonic()
-    process.wait(seconds)
-    return time.monotonic() - began
 
 
 def test_signals_stop_a_run_in_order_and_what_is_left_is_done_by_the_next(shop: Shop) -> None:

@@ -48,6 +48,7 @@ def main() -> None:
     while (data := remote.receive(channel)) is not None:
         call = remote.decode_to_task(data)
         if isinstance(call, remote.RunJob):
+            remote.send(channel, remote.Began())
             remote.send(channel, _run(app, call))
 
 

@@ -39,14 +39,20 @@ class Deadlines:
         """Take out the attempts whose time is over."""
         found = []
         heap = self._heap
-        while heap and (heap[0][2].ended or heap[0][0] <= now_monotonic):
-            attempt = heappop(heap)[2]
-            if not attempt.ended:
-                found.append(attempt)
+        while heap and (_is_over(heap[0]) or heap[0][0] <= now_monotonic):
+            entry = heappop(heap)
+            if not _is_over(entry):
+                found.append(entry[2])
         return found
 
     def next_at(self) -> float | None:
         heap = self._heap
-        while heap and heap[0][2].ended:
+        while heap and _is_over(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
+
+
+def _is_over(entry: tuple[float, int, Attempt]) -> bool:
+    """Has the attempt ended, or does it have another deadline by now?"""
+    deadline, _, attempt = entry
+    return attempt.ended or attempt.deadline_monotonic != deadline

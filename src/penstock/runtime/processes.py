@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -45,8 +46,10 @@ class RemoteValue(msgspec.Struct, frozen=True):
 class ProcessRunner(Protocol):
     """Runs a body in another process and reports its end on the loop."""
 
-    def submit(self, job: JobInfo, payload: str, done: Done) -> Callable[[], None]:
-        """Start a body; the answer kills it."""
+    def submit(
+        self, job: JobInfo, payload: str, began: Callable[[], None], done: Done
+    ) -> Callable[[], None]:
+        """Start a body; the answer kills it. `began`: its process is there, its time counts."""
         ...
 
     def close(self) -> None: ...
@@ -76,14 +79,15 @@ class TaskProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def run(self, call: remote.RunJob) -> RemoteValue:
+    def run(self, call: remote.RunJob, began: Callable[[], None]) -> RemoteValue:
         """Run one body; raises what it raised, or ProcessDied."""
         with contextlib.suppress(OSError):
             remote.send(self._channel, call)
-        data = remote.receive(self._channel)
-        if data is None:
-            raise ProcessDied(self._death())
-        match remote.decode_from_task(data):
+        answer = self._hear()
+        if isinstance(answer, remote.Began):
+            began()
+            answer = self._hear()
+        match answer:
             case remote.Returned(result, problem, enqueued):
                 return RemoteValue(Encoded(result, problem), enqueued)
             case remote.Raised(kind, message, where, category, wait_seconds):
@@ -93,8 +97,15 @@ class TaskProcess:
             case remote.BadPayload(message):
                 raise PayloadError(message)
             case remote.NotLoaded(message):
-                problem = message
-        raise RuntimeError(f"its process could not load the app: {problem}")
+                raise RuntimeError(f"its process could not load the app: {message}")
+        raise RuntimeError("its process began twice")
+
+    def _hear(self) -> remote.FromTask:
+        data = remote.receive(self._channel)
+        if data is None:
+            raise ProcessDied(self._death())
+        answer: remote.FromTask = remote.decode_from_task(data)
+        return answer
 
     def _death(self) -> str:
         try:
@@ -117,8 +128,9 @@ class TaskProcess:
 class _Work:
     """One body on its way: where it runs, and whether it still may."""
 
-    def __init__(self, call: remote.RunJob, done: Done) -> None:
+    def __init__(self, call: remote.RunJob, began: Callable[[], None], done: Done) -> None:
         self.call = call
+        self.began = began
         self.done = done
         self._lock = threading.Lock()
         self._process: TaskProcess | None = None
@@ -154,8 +166,10 @@ class ProcessPool:
         self._lock = threading.Lock()
         self._working: set[_Work] = set()
 
-    def submit(self, job: JobInfo, payload: str, done: Done) -> Callable[[], None]:
-        work = _Work(remote.RunJob(job, payload), done)
+    def submit(
+        self, job: JobInfo, payload: str, began: Callable[[], None], done: Done
+    ) -> Callable[[], None]:
+        work = _Work(remote.RunJob(job, payload), began, done)
         with self._lock:
             self._working.add(work)
             if self._idle:
@@ -177,20 +191,21 @@ class ProcessPool:
                     if process is None or not process.alive:
                         process = self._fresh(process)
                     work.begin(process)
-                    value = process.run(work.call)
+                    value = process.run(work.call, partial(self._tell, work.began))
                 except BaseException as raised:
                     error = raised
                 work.end()
                 with self._lock:
                     self._idle += 1
                     self._working.discard(work)
-                try:
-                    self._loop.call_soon_threadsafe(work.done, value, error)
-                except RuntimeError:  # the loop has ended: nobody listens any more
-                    return
+                self._tell(work.done, value, error)
         finally:
             if process is not None:
                 process.close()
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody listens any more
+            self._loop.call_soon_threadsafe(what, *arguments)
 
     def _fresh(self, former: TaskProcess | None) -> TaskProcess:
         if former is not None:

@@ -37,6 +37,10 @@ class RunJob(msgspec.Struct, frozen=True, tag="run"):
     payload: str
 
 
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The app is there and the body begins: its time counts from now on."""
+
+
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The body has returned: its result as JSON text, or why it is none, and what it enqueued."""
 
@@ -74,7 +78,7 @@ class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded"):
 
 
 ToTask = TaskOrder | RunJob
-FromTask = Returned | Raised | Skipped | BadPayload | NotLoaded
+FromTask = Began | Returned | Raised | Skipped | BadPayload | NotLoaded
 
 _encode = msgspec.json.Encoder().encode
 decode_to_task = msgspec.json.Decoder(ToTask).decode

@@ -23,6 +23,7 @@ _HEADER = struct.Struct("<qq64sdd")  # version, slots, worker id, lease deadline
 _LEASE = struct.Struct("<d")
 _RECORD = struct.Struct("<qqdq")  # job, token, deadline (0: none), attempts that it may have
 _DEADLINE = struct.Struct("<d")
+_DEADLINE_OFFSET = 16  # inside a record
 _JOB = struct.Struct("<q")
 _LEASE_OFFSET = 16 + WORKER_ID_BYTES
 _TURN_OFFSET = _LEASE_OFFSET + 8
@@ -86,9 +87,10 @@ class SlotTable:
             return  # a body that was left behind ends after its worker
         _JOB.pack_into(self._map, _HEADER.size + slot * _RECORD.size, 0)
 
-    def forget_deadline(self, slot: int) -> None:
-        """The worker itself has given this attempt up; nobody else need enforce its limit."""
-        _DEADLINE.pack_into(self._map, _HEADER.size + slot * _RECORD.size + 16, 0.0)
+    def set_deadline(self, slot: int, deadline_monotonic: float) -> None:
+        """Move the time limit of a running attempt; 0 for none."""
+        offset = _HEADER.size + slot * _RECORD.size + _DEADLINE_OFFSET
+        _DEADLINE.pack_into(self._map, offset, deadline_monotonic)
 
     def turn(self, now_monotonic: float) -> None:
         """The event loop is alive."""

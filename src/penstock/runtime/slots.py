@@ -37,6 +37,8 @@ from penstock.runtime.threads import ThreadRunner
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
+START_SECONDS = 60.0  # for a process that has to import the app first
+
 log = logging.getLogger("penstock.worker")
 
 _SPAWNED = SchedulerEventKind.WORKER_SPAWNED
@@ -103,24 +105,36 @@ class Slots:
         started_at = round(self._clock.now() * MICROSECONDS)
         attempt = Attempt(job, task, limits, slot, started_at, correlation)
         deadline = 0.0
+        remote = task.kind == PROCESS and self._processes is not None
         if limits.timeout_seconds is not None:
             deadline = self._clock.monotonic() + limits.timeout_seconds
+            if remote:
+                deadline += START_SECONDS
             attempt.deadline_monotonic = deadline
             self._deadlines.add(deadline, attempt)
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
-        if task.kind == PROCESS and self._processes is not None:
+        if remote and self._processes is not None:
             attempt.kill = self._processes.submit(
                 attempt.context.job,
                 job.payload,
+                lambda: self._began(attempt),
                 lambda value, error: self._finish(attempt, value, error),
             )
         elif task.is_async:
             attempt.aio_task = self._create_task(self._run_coroutine(attempt))
         else:
             self._run_thread(attempt)
+
+    def _began(self, attempt: Attempt) -> None:
+        """A body's process is there: its time counts from now on, not from the wish for it."""
+        seconds = attempt.limits.timeout_seconds
+        if seconds is not None and attempt.stop is None:
+            deadline = self._clock.monotonic() + seconds
+            self._expect_end(attempt, deadline)
+            self._table.set_deadline(attempt.slot, deadline)
 
     async def _run_coroutine(self, attempt: Attempt) -> None:
         value, error = None, None
@@ -212,7 +226,7 @@ class Slots:
                 continue
             attempt.ask_to_stop(Stop.TIMEOUT)
             if attempt.can_be_stopped:
-                self._expect_end(attempt)
+                self._expect_end(attempt, now + ABANDON_SECONDS)
             else:
                 self._abandon(attempt)
 
@@ -222,15 +236,15 @@ class Slots:
         if attempt is not None and attempt.stop is None:
             log.info("Job %r of task %r was cancelled.", attempt.job.key, attempt.job.task)
             attempt.ask_to_stop(Stop.CANCELLED)
-            self._expect_end(attempt)
+            self._expect_end(attempt, self._clock.monotonic() + ABANDON_SECONDS)
         return attempt is not None
 
-    def _expect_end(self, attempt: Attempt) -> None:
-        """It was told to stop: soon it shall have ended."""
+    def _expect_end(self, attempt: Attempt, deadline_monotonic: float) -> None:
+        """By then it shall have ended; an earlier expectation is forgotten."""
         if attempt.deadline_monotonic is not None:
             self._deadlines.discard()
-        attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS
-        self._deadlines.add(attempt.deadline_monotonic, attempt)
+        attempt.deadline_monotonic = deadline_monotonic
+        self._deadlines.add(deadline_monotonic, attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
         late = attempt.stop is Stop.TIMEOUT
@@ -248,7 +262,7 @@ class Slots:
             verdict.lingers = True
         attempt.lingers = late or attempt.stop is Stop.CANCELLED
         self.abandoned[attempt] = self._clock.monotonic()
-        self._table.forget_deadline(attempt.slot)
+        self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, verdict)
 
     def stop_all(self, why: Stop) -> None:

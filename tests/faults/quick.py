@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real entry points with short patience, so that a test need not wait as long as a user.
+
+Stands in front of the command and of its workers; changes nothing but how long they wait for what
+does not stop.
+"""
+
+from __future__ import annotations
+
+import sys
+
+ABANDON_SECONDS = 0.5
+PATIENCE_SECONDS = 0.5
+OVERDUE_SECONDS = 1.5
+
+
+def main() -> None:
+    from penstock.runtime import child, slots, supervisor, wear
+
+    slots.ABANDON_SECONDS = ABANDON_SECONDS
+    wear.PATIENCE_SECONDS = PATIENCE_SECONDS
+    supervisor.OVERDUE_SECONDS = OVERDUE_SECONDS
+    child.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]
+    if sys.argv.pop(1) == "worker":
+        from penstock.cli import worker_process
+
+        worker_process.main()
+    else:
+        from penstock.cli import main as cli
+
+        cli.run()
+
+
+if __name__ == "__main__":
+    main()

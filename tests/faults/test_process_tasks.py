@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do bodies in processes of their own return, fail, die and stop as others do?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.job import ErrorCategory, JobState
+from tests.faults.kill_campaign import is_alive
+from tests.faults.shop import GRACE, NOTES, ROOT, Shop, ends_within, wait_until
+
+pytestmark = pytest.mark.faults
+
+APP = (
+    NOTES
+    + """
+from penstock import Skip
+
+@app.task()
+async def child(ctx: Context, n: int) -> int:
+    note("start", ctx)
+    return n
+
+@app.task(executor="process", max_attempts=1)
+def works(ctx: Context, how: str, text: str = "") -> object:
+    note("start", ctx)
+    if how == "return":
+        return {"pid": os.getpid(), "size": len(text), "key": ctx.job.key}
+    if how == "raise":
+        raise ValueError("it does not fit")
+    if how == "skip":
+        raise Skip("not today")
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "bytes":
+        return b"no JSON"
+    if how == "refused":
+        raise ConnectionRefusedError("nobody there")
+    if how == "enqueue":
+        for n in range(3):
+            ctx.enqueue(child.job(n=n), key=f"child-{n}")
+    return None
+
+@app.task(executor="process", max_attempts=1)
+async def awaits(ctx: Context, seconds: float) -> int:
+    note("start", ctx)
+    await asyncio.sleep(seconds)
+    note("end", ctx)
+    return os.getpid()
+
+@app.task(executor="process", max_attempts=1)
+def dies(ctx: Context, how: str) -> None:
+    note("start", ctx)
+    if how == "segfault":
+        ctypes.string_at(0)
+    elif how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "leave":
+        os._exit(0)
+
+@app.task(executor="process", timeout=0.5, max_attempts=1)
+def hoards(ctx: Context) -> None:
+    note("start", ctx)
+    ctypes.PyDLL(None).sleep(600)  # a C call that keeps the GIL
+
+@app.task(executor="process")
+def waits(ctx: Context) -> None:
+    note("start", ctx)
+    time.sleep(600)
+"""
+)
+EMBEDDED = """
+import os
+from penstock import Context, Penstock
+
+app = Penstock("here", store="sqlite:///here.db")
+
+@app.task(executor="process")
+def where(ctx: Context) -> int:
+    return os.getpid()
+
+if __name__ == "__main__":
+    app.enqueue(where.job(), key="one")
+    report = app.run(drain=True)
+    print(report.done, app.store.job("one").result().result != str(os.getpid()))
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path, APP)
+    yield shop
+    shop.close()
+
+
+def test_a_body_in_a_process_returns_raises_skips_and_enqueues(shop: Shop) -> None:
+    for how in ("return", "raise", "skip", "exit", "bytes", "enqueue"):
+        shop.add("works", name=how, how=how, text="x" * 500_000)
+
+    code, err = shop.drain()
+
+    assert code == 1
+    assert "Traceback" not in err
+    assert '"size":500000' in (shop.job("return-0").result or "").replace(" ", "")
+    assert shop.job("skip-0").state is JobState.SKIPPED
+    assert shop.job("enqueue-0").state is JobState.DONE
+    assert [shop.job(f"child-{n}").result for n in range(3)] == ["0", "1", "2"]
+    errors = {how: shop.job(f"{how}-0").last_error for how in ("raise", "skip", "exit", "bytes")}
+    said = {how: (error.kind, error.message) for how, error in errors.items() if error}
+    assert said["raise"] == ("ValueError", "it does not fit")
+    assert said["skip"] == ("Skip", "not today")
+    assert said["exit"] == ("SystemExit", "3")
+    assert "result is not JSON" in said["bytes"][1]
+    raised = errors["raise"]
+    assert raised is not None
+    assert "shop.py" in (raised.where or "")
+
+
+def test_bodies_share_the_processes_and_run_beside_each_other(shop: Shop) -> None:
+    shop.add("awaits", 6, seconds=0.1)
+
+    code, err = shop.drain()
+
+    assert code == 0, err
+    pids = {pid for _, pid, _ in shop.bodies()}
+    assert 1 <= len(pids) <= len(os.sched_getaffinity(0))
+    assert {shop.job(f"awaits-{n}").result for n in range(6)} == {str(pid) for pid in pids}
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [("segfault", "SIGSEGV"), ("kill", "SIGKILL"), ("leave", "exit code 0")],
+)
+def test_a_death_of_its_process_costs_a_job_one_crash_and_nobody_else_anything(
+    shop: Shop, how: str, cause: str
+) -> None:
+    shop.add("dies", how=how)
+    neighbours = shop.add("awaits", 3, seconds=0.05)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    job = shop.job("dies-0")
+    assert (job.state, job.crashes, job.attempts) == (JobState.ERROR, 2, 0)
+    assert job.last_error is not None
+    assert job.last_error.category is ErrorCategory.CRASHED
+    assert cause in job.last_error.message
+    assert shop.starts()["dies-0"] == 2
+    for key in neighbours:
+        assert (shop.job(key).state, shop.starts()[key]) == (JobState.DONE, 1)
+
+
+def test_a_body_past_its_time_limit_is_killed_even_if_it_keeps_the_gil(shop: Shop) -> None:
+    shop.add("hoards", 2)
+    neighbours = shop.add("awaits", 2, seconds=0.05)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    job = shop.job("hoards-0")
+    assert job.last_error is not None
+    assert (job.attempts, job.last_error.category) == (1, ErrorCategory.TIMEOUT)
+    pids = [pid for key, pid, _ in shop.bodies() if key.startswith("hoards")]
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
+    assert all(shop.job(key).state is JobState.DONE for key in neighbours)
+    assert "does not stop" not in err
+
+
+def test_a_cancelled_body_and_one_that_must_stop_are_killed(shop: Shop) -> None:
+    shop.add("waits", 2)
+    run = shop.run()
+    wait_until(lambda: len(shop.bodies()) == 2)
+    pids = {key: pid for key, pid, _ in shop.bodies()}
+
+    shop.store.cancel(["waits-0"]).result()
+
+    wait_until(lambda: not is_alive(pids["waits-0"]), 10)
+    assert is_alive(pids["waits-1"])
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5
+    assert not is_alive(pids["waits-1"])
+    job = shop.job("waits-1")
+    assert (job.state, job.attempts, job.crashes) == (JobState.QUEUED, 0, 0)
+
+
+@pytest.mark.parametrize("victim", ["worker", "supervisor"])
+def test_task_processes_end_with_whoever_started_them(shop: Shop, victim: str) -> None:
+    shop.add("waits", 2)
+    run = shop.run()
+    wait_until(lambda: len(shop.bodies()) == 2)
+    pids = [pid for _, pid, _ in shop.bodies()]
+    (worker,) = {_parent(pid) for pid in pids}
+
+    os.kill(worker if victim == "worker" else run.pid, signal.SIGKILL)
+
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), 10)
+
+
+def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text(EMBEDDED)
+
+    done = subprocess.run(
+        [sys.executable, "here.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
