@@ -22,8 +22,10 @@ class Deadlines:
         self._stale = 0  # entries of ended attempts, at most
 
     def add(self, deadline_monotonic: float, attempt: Attempt) -> None:
+        """Give an attempt a deadline; one that it had before counts no more."""
         self._sequence += 1
         self._live += 1
+        attempt.deadline_monotonic = deadline_monotonic
         heappush(self._heap, (deadline_monotonic, self._sequence, attempt))
 
     def discard(self) -> None:

@@ -110,7 +110,6 @@ class Slots:
             deadline = self._clock.monotonic() + limits.timeout_seconds
             if remote:
                 deadline += START_SECONDS
-            attempt.deadline_monotonic = deadline
             self._deadlines.add(deadline, attempt)
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
@@ -243,7 +242,6 @@ class Slots:
         """By then it shall have ended; an earlier expectation is forgotten."""
         if attempt.deadline_monotonic is not None:
             self._deadlines.discard()
-        attempt.deadline_monotonic = deadline_monotonic
         self._deadlines.add(deadline_monotonic, attempt)
 
     def _abandon(self, attempt: Attempt) -> None:

@@ -159,6 +159,7 @@ class _Attempt:
 
     def __init__(self) -> None:
         self.ended = False
+        self.deadline_monotonic: float | None = None
 
 
 def attempt() -> Attempt:
@@ -189,6 +190,23 @@ def test_what_has_ended_is_neither_expired_nor_waited_for() -> None:
 
     assert heap.next_at() == 30.0
     assert heap.expired(100.0) == [open_one]
+    assert heap.next_at() is None
+
+
+def test_a_deadline_can_be_moved_either_way() -> None:
+    heap = Deadlines()
+    later, sooner = attempt(), attempt()
+    heap.add(10.0, later)
+    heap.add(50.0, sooner)
+
+    heap.discard()
+    heap.add(40.0, later)
+    heap.discard()
+    heap.add(20.0, sooner)
+
+    assert heap.next_at() == 20.0
+    assert heap.expired(30.0) == [sooner]
+    assert heap.expired(100.0) == [later]
     assert heap.next_at() is None
 
 
