@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import JobId, JobState, WorkerId
 
 
 class EnqueueReport(msgspec.Struct, frozen=True):
@@ -68,3 +70,29 @@ class Progress(msgspec.Struct, frozen=True):
 
     count: int
     more: bool
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """What one slice of a retry did."""
+
+    failed: int  # jobs that this slice put back
+    dependants_total: int  # put back since the store was made, by whoever went on with it
+    more: bool
+    last: JobId  # where the next slice begins
+
+
+class RetryCounts(msgspec.Struct, frozen=True):
+    """What a retry would put back."""
+
+    failed: int
+    dependants: int
+
+
+class EndMark(NamedTuple):
+    """A place in the order of ends."""
+
+    finished_at: int
+    id: int
+
+
+FIRST_END = EndMark(-1, 0)
