@@ -39,6 +39,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int
     served_elsewhere: frozenset[str]  # tasks that other live workers know
     ended_in_run: dict[JobState, int]  # leases that ended for good in this run, by end
+    paused: bool = False
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,13 @@ class Progress(msgspec.Struct, frozen=True):
 
     count: int
     more: bool
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How far dependants have been told of ends and retries."""
+
+    more: bool
+    dependants_total: int  # put back by retries since the store was made
 
 
 class Retried(msgspec.Struct, frozen=True):

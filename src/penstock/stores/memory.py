@@ -34,6 +34,7 @@ from penstock.model.views import (
     Progress,
     Retried,
     RetryCounts,
+    Settled,
     Stats,
     WorkerView,
 )
@@ -295,6 +296,10 @@ class MemoryStore:
         return sorted(row.lingering) if row is not None else []
 
     @_operation
+    def settle(self) -> Settled:
+        return Settled(more=False, dependants_total=self._tables.put_back)
+
+    @_operation
     def retry_failed(self, task: str | None, max_attempts: int | None, after_id: JobId) -> Retried:
         return self._chores.retry_failed(task, max_attempts, after_id, self._now())
 
@@ -369,6 +374,7 @@ class MemoryStore:
                 task for other in others if other is not None for task in other.info.tasks
             ),
             ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
+            paused=self._paused,
         )
 
     @_operation

@@ -31,6 +31,7 @@ from penstock.model.views import (
     Progress,
     Retried,
     RetryCounts,
+    Settled,
     Stats,
     WorkerView,
 )
@@ -149,6 +150,13 @@ class JobStore(Protocol):
 
         Cancelled and revoked from outside, or given up by the worker itself. Each holds its limit
         keys until the worker releases or acknowledges it, or is gone itself.
+        """
+        ...
+
+    def settle(self) -> Reply[Settled]:
+        """Go on with what ended and retried jobs have still to tell, a slice.
+
+        Lease calls do the same; this is for whoever wants to see the end of it without a worker.
         """
         ...
 

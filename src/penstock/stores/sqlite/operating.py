@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.views import EndMark, Progress, Retried
+from penstock.model.views import EndMark, Progress, Retried, Settled
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.sqlite.enqueueing import upstream_error
 from penstock.stores.sqlite.reviving import revive_later, total
@@ -51,6 +51,11 @@ def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
     tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     tx.touch(lane_id)
     return Verdict.ACCEPTED
+
+
+def go_on(tx: Transaction) -> Settled:
+    """Tell and put back a slice of dependants."""
+    return Settled(settle(tx), total(tx))
 
 
 def retry_failed(

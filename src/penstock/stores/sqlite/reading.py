@@ -108,8 +108,11 @@ class SqliteReader:
             next_due_at=self.value("next_due"),
             suspects=self.value("count_suspects"),
             workers=self.value("count_workers", boot.boot_id, boot.at),
-            paused=self.first("read_meta", "paused") == "1",
+            paused=self._is_paused(),
         )
+
+    def _is_paused(self) -> bool:
+        return bool(self.first("read_meta", "paused") == "1")
 
     def _some_groups(self) -> list[str]:
         """A bounded number of groups, those with open work first."""
@@ -134,6 +137,7 @@ class SqliteReader:
             suspects=self.value("count_suspects"),
             served_elsewhere=frozenset(elsewhere),
             ended_in_run={JobState(s): n for s, n in self.rows("read_run_counts", run_id, ends)},
+            paused=self._is_paused(),
         )
 
     def job(self, key: str) -> Job | None:

@@ -31,6 +31,7 @@ from penstock.model.views import (
     Progress,
     Retried,
     RetryCounts,
+    Settled,
     Stats,
     WorkerView,
 )
@@ -170,6 +171,9 @@ class SqliteStore:
 
     def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.lingering(worker))
+
+    def settle(self) -> Reply[Settled]:
+        return self._writer.submit(operating.go_on)
 
     def retry_failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId

@@ -275,7 +275,9 @@ class StoreWorld:
 
     def retry_failed(self, task: str | None = None, max_attempts: int | None = None) -> int:
         """Retry to the end; how many jobs were put back, dependants included."""
-        before = self._put_back_so_far()
+        while (settled := self.store.settle().result()).more:
+            continue
+        before = settled.dependants_total
         after, failed = JobId(0), 0
         for _ in range(CALLS_MAX):
             step = self.store.retry_failed(task, max_attempts, after).result()
@@ -283,9 +285,6 @@ class StoreWorld:
             if not step.more:
                 return failed + step.dependants_total - before
         raise AssertionError("a retry that never ends")
-
-    def _put_back_so_far(self) -> int:
-        return self.store.retry_failed("no such task", None, JobId(0)).result().dependants_total
 
     def purge(self, before: int) -> int:
         total, mark = 0, FIRST_END
