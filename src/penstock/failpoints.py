@@ -26,6 +26,7 @@ POINTS = frozenset(
         "sweep.in_tx",
         "bury.in_tx",
         "settle.in_tx",
+        "revive.in_tx",
     }
 )
 

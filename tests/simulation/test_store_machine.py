@@ -63,7 +63,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import Progress
+from penstock.model.views import FIRST_END, Progress
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_rows import JobRow, WorkerRow
@@ -547,8 +547,11 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.model._tables.by_state[JobState.ERROR]))
     @rule(task=st.sampled_from([None, "x"]), max_attempts=st.sampled_from([None, None, 0, 1]))
     def retry_failed(self, task: str | None, max_attempts: int | None) -> None:
+        self.both(lambda store: store.would_retry(task, max_attempts))
         ours, model = (
-            store.retry_failed(task, max_attempts, JobId(0)).result()[0]
+            msgspec.structs.replace(
+                store.retry_failed(task, max_attempts, JobId(0)).result(), last=JobId(0)
+            )
             for store in (self.store, self.model)
         )
         assert ours == model
@@ -556,7 +559,12 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.model._tables.ended))
     @rule(age=st.sampled_from([0, 5_000_000, 30_000_000]))
     def purge(self, age: int) -> None:
-        self.both(lambda store: store.purge(self.clock.now_micros - age))
+        border = self.clock.now_micros - age
+        self.both(lambda store: store.would_purge(border))
+        ours, model = (
+            store.purge(border, FIRST_END).result()[0] for store in (self.store, self.model)
+        )
+        assert ours == model
 
     @precondition(lambda self: bool(self.model._tables.held) or bool(self.model._tables.caps))
     @rule(

@@ -14,6 +14,8 @@ from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInf
 from penstock.runtime.worker import LOOK_SECONDS
 from tests.unit.runtime.worker_world import World, simulate
 
+PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."
+
 
 def make_app(name: str = "drain", *extra: str) -> Penstock:
     app = Penstock(name)
@@ -187,13 +189,18 @@ def test_two_draining_workers_of_different_apps_end_together() -> None:
     simulate(first, main)
 
 
-def test_a_paused_queue_is_waited_for_and_goes_on_when_it_is_resumed() -> None:
+def test_a_paused_queue_is_waited_for_and_goes_on_when_it_is_resumed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def main(world: World) -> None:
         world.store.set_paused(True).result()
         world.enqueue("sleeps", "k")
         running = world.start(world.worker())
         await asyncio.sleep(100)
         assert world.states() == {"k": "queued"}
+        assert caplog.messages.count(PAUSED) == 1
 
         world.store.set_paused(False).result()
         await running

@@ -37,9 +37,9 @@ def one_sentence(text: str) -> str:
     return escaped(" ".join(text.split()))
 
 
-def say(text: str = "") -> None:
-    """Print a line for people on stdout; nobody listening is no error."""
-    _write(f"{text}\n")
+def say(text: str = "") -> bool:
+    """Print a line for people on stdout; nobody listening is no error, but answers False."""
+    return write(f"{text}\n")
 
 
 def warn(text: str) -> None:
@@ -52,11 +52,17 @@ def warn(text: str) -> None:
 
 def print_document(document: Mapping[str, object]) -> None:
     """Print the one JSON document of a command."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    _write(_TERMINAL_ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    write(document_text(document, indent=2) + "\n")
 
 
-def _write(text: str) -> None:
+def document_text(document: Mapping[str, object], *, indent: int) -> str:
+    """A JSON document that a terminal may be shown; an indent of 0 is one line."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
+    return _TERMINAL_ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def write(text: str) -> bool:
+    """Write to stdout as it is; False: nobody reads any more, and what follows goes nowhere."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -64,6 +70,8 @@ def _write(text: str) -> None:
         # The reader has seen enough. What is still to be said goes nowhere, and the exit code
         # stays that of the work.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def open_missing_streams() -> None:

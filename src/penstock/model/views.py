@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import JobId, JobState, WorkerId
 
 
 class EnqueueReport(msgspec.Struct, frozen=True):
@@ -37,6 +39,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int
     served_elsewhere: frozenset[str]  # tasks that other live workers know
     ended_in_run: dict[JobState, int]  # leases that ended for good in this run, by end
+    paused: bool = False
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,3 +71,36 @@ class Progress(msgspec.Struct, frozen=True):
 
     count: int
     more: bool
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How far dependants have been told of ends and retries."""
+
+    more: bool
+    dependants_total: int  # put back by retries since the store was made
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """What one slice of a retry did."""
+
+    failed: int  # jobs that this slice put back
+    dependants_total: int  # put back since the store was made, by whoever went on with it
+    more: bool
+    last: JobId  # where the next slice begins
+
+
+class RetryCounts(msgspec.Struct, frozen=True):
+    """What a retry would put back."""
+
+    failed: int
+    dependants: int
+
+
+class EndMark(NamedTuple):
+    """A place in the order of ends."""
+
+    finished_at: int
+    id: int
+
+
+FIRST_END = EndMark(-1, 0)

@@ -86,7 +86,7 @@ class Drain:
         now = self._clock.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-        if now - self._waiting_since < SAY_AFTER_SECONDS:
+        if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
         reason = self._reason(outlook)
         if reason != self._said:
@@ -94,6 +94,8 @@ class Drain:
             log.info("Waiting: %s", reason)
 
     def _reason(self, outlook: Outlook) -> str:
+        if outlook.paused:
+            return "the queue is paused; `penstock queue resume` lets it go on."
         count = {
             state: sum(states.get(state, 0) for states in outlook.open_by_task.values())
             for state in (JobState.IN_PROGRESS, JobState.QUEUED)
@@ -105,4 +107,4 @@ class Drain:
         if outlook.next_due_at is not None:
             left = outlook.next_due_at / MICROSECONDS - self._clock.now()
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
-        return f"{count[JobState.QUEUED]} job(s) are queued behind limits or a pause."
+        return f"{count[JobState.QUEUED]} job(s) are queued behind limits."

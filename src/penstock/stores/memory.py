@@ -26,16 +26,28 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.model.views import (
+    EndMark,
+    EnqueueReport,
+    Manifest,
+    Outlook,
+    Progress,
+    Retried,
+    RetryCounts,
+    Settled,
+    Stats,
+    WorkerView,
+)
 from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
+from penstock.stores.memory_chores import Chores
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
 from penstock.stores.memory_idlers import Idlers
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
-from penstock.stores.store import CHORE_SLICE, GROUPS_IN_STATS, JobFilter
+from penstock.stores.store import GROUPS_IN_STATS, JobFilter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +86,7 @@ class MemoryStore:
         self._tables = Tables()
         self._edges = Dependants(self._tables)
         self._ends = Ends(self._tables, self._edges)
+        self._chores = Chores(self._tables, self._edges, self._ends)
         self._choice = FairChoice(self._tables)
         self._paused = False
         self._closed = False
@@ -283,31 +296,24 @@ class MemoryStore:
         return sorted(row.lingering) if row is not None else []
 
     @_operation
-    def retry_failed(
-        self, task: str | None, max_attempts: int | None, after_id: JobId
-    ) -> tuple[Progress, JobId]:
-        now = self._now()
-        failed = self._tables.failed(task, max_attempts, after_id)
-        found = list(islice(failed, CHORE_SLICE + 1))
-        revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
-        count = len(revived) + self._edges.put_back(revived, now)
-        last = revived[-1] if revived else after_id
-        return Progress(count, more=len(found) > CHORE_SLICE), last
+    def settle(self) -> Settled:
+        return Settled(more=False, dependants_total=self._tables.put_back)
 
     @_operation
-    def purge(self, before: int) -> Progress:
-        found: list[JobRow] = []
-        for finished_at, job_id in self._tables.ended:
-            if finished_at >= before or len(found) > CHORE_SLICE:
-                break
-            row = self._tables.jobs[job_id]
-            if self._tables.lingers(job_id):
-                continue
-            if all(self._tables.jobs[child].terminal for child, _ in row.children):
-                found.append(row)
-        for row in found[:CHORE_SLICE]:
-            self._tables.delete(row)
-        return Progress(len(found[:CHORE_SLICE]), more=len(found) > CHORE_SLICE)
+    def retry_failed(self, task: str | None, max_attempts: int | None, after_id: JobId) -> Retried:
+        return self._chores.retry_failed(task, max_attempts, after_id, self._now())
+
+    @_operation
+    def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:
+        return self._chores.would_retry(task, max_attempts)
+
+    @_operation
+    def purge(self, before: int, after: EndMark) -> tuple[Progress, EndMark]:
+        return self._chores.purge(before, after)
+
+    @_operation
+    def would_purge(self, before: int) -> int:
+        return self._chores.would_purge(before)
 
     # Reading
 
@@ -368,6 +374,7 @@ class MemoryStore:
                 task for other in others if other is not None for task in other.info.tasks
             ),
             ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
+            paused=self._paused,
         )
 
     @_operation
@@ -393,6 +400,11 @@ class MemoryStore:
     @_operation
     def caps(self) -> dict[str, int]:
         return dict(self._tables.caps)
+
+    @_operation
+    def holders(self, limit: int) -> dict[str, int]:
+        held = self._tables.held
+        return {key: len(held[key]) for key in sorted(held)[:limit]}
 
     @_operation
     def set_cap(self, limit_key: str, cap: int | None) -> None:

@@ -127,6 +127,35 @@ class Dependants:
             child.open |= self._unmet(child.needs)
         return len(back)
 
+    def would_put_back(self, revived: Iterable[JobId]) -> int:
+        """How many would put_back let wait again? Changes nothing."""
+        todo = list(revived)
+        back, failed = set(todo), len(todo)
+        heapq.heapify(todo)
+        while todo:
+            parent = self._tables.jobs[heapq.heappop(todo)]
+            for child_id, _ in sorted(parent.children):
+                child = self._tables.jobs[child_id]
+                hangs = child.state is RowState.SKIPPED and child.skipped_by in back
+                if not hangs or child_id in back:
+                    continue
+                if all(n.parent in back or not self._forbids(n) for n in child.needs):
+                    back.add(child_id)
+                    heapq.heappush(todo, child_id)
+        return len(back) - failed
+
+    def forget(self, row: JobRow) -> None:
+        """Delete an ended job; a skipped dependant that it forbids stays skipped for good."""
+        for child_id, kind in sorted(row.children):
+            child = self._tables.jobs[child_id]
+            hangs = child.state is RowState.SKIPPED and child.skipped_by in self._tables.jobs
+            if hangs and row.forbids(kind) and child.skipped_by != row.id:
+                self._blame(child, row)
+        self._tables.delete(row)
+
+    def _forbids(self, need: Need) -> bool:
+        return self._tables.jobs[need.parent].forbids(need.kind)
+
     def _needs(self, after: Sequence[Edge]) -> set[Need]:
         """One edge for each parent; where both kinds are asked for, `success` asks for more."""
         strict = {edge.key for edge in after if edge.kind is EdgeKind.SUCCESS}

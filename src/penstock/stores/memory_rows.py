@@ -225,6 +225,7 @@ class Tables:
         self.cursors: dict[str, str] = {}
         self.committed: dict[tuple[str, str], Manifest] = {}  # by dataset and slice
         self.staged: dict[tuple[str | None, int | None, str, str], Manifest] = {}
+        self.put_back = 0  # dependants that retries have put back
         self.version = 0  # rises when there may be something new to lease
         self._last_id = 0
         self._last_lane = 0

@@ -23,7 +23,18 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.model.views import (
+    EndMark,
+    EnqueueReport,
+    Manifest,
+    Outlook,
+    Progress,
+    Retried,
+    RetryCounts,
+    Settled,
+    Stats,
+    WorkerView,
+)
 from penstock.stores.reply import Reply
 
 LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
@@ -35,6 +46,7 @@ PROMOTE_SLICE = 1_000  # delayed jobs that one lease call makes ready
 SWEEP_SLICE = 1_000  # jobs of expired workers that one lease call takes back
 SETTLE_SLICE = 500  # dependants that one transaction tells about an end
 CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touches
+PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has more
 GROUPS_IN_STATS = 1_000
 
 
@@ -141,21 +153,39 @@ class JobStore(Protocol):
         """
         ...
 
-    def retry_failed(
-        self, task: str | None, max_attempts: int | None, after_id: JobId
-    ) -> Reply[tuple[Progress, JobId]]:
-        """Put one slice of failed jobs back, with what was skipped because of them.
+    def settle(self) -> Reply[Settled]:
+        """Go on with what ended and retried jobs have still to tell, a slice.
 
-        Walks jobs in `error` (of `task`, with at most `max_attempts` charged attempts) with an id
-        above `after_id`; answers what it did and where the next slice starts.
+        Lease calls do the same; this is for whoever wants to see the end of it without a worker.
         """
         ...
 
-    def purge(self, before: int) -> Reply[Progress]:
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Reply[Retried]:
+        """Put one slice of failed jobs back, and what was skipped because of them.
+
+        Walks jobs in `error` (of `task`, with at most `max_attempts` charged attempts) with an id
+        above `after_id`; answers what it did and where the next slice starts. Dependants follow
+        in slices of their own, here and in lease calls of anybody: repeat while it says `more`.
+        """
+        ...
+
+    def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
+        """What retry_failed would put back if nothing else happened; changes nothing."""
+        ...
+
+    def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
         """Forget one slice of jobs that ended before a time (microseconds), with their history.
 
-        A job that an unfinished job still waits for is kept.
+        A job that an unfinished job still waits for is kept. Walks by end from a mark; answers
+        what it did and where the next slice starts. A skipped dependant of a failed job that is
+        forgotten stays skipped for good: nobody can put that one back.
         """
+        ...
+
+    def would_purge(self, before: int) -> Reply[int]:
+        """How many jobs purge would forget now; changes nothing."""
         ...
 
     def stats(self) -> Reply[Stats]: ...
@@ -191,6 +221,10 @@ class LimitStore(Protocol):
     """Caps that an operator changed while running."""
 
     def caps(self) -> Reply[dict[str, int]]: ...
+
+    def holders(self, limit: int) -> Reply[dict[str, int]]:
+        """How many jobs hold each limit key now; at most `limit` keys, by name."""
+        ...
 
     def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
         """Override a cap, or with None forget the override; wakes who waited for it."""

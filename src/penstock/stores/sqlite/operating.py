@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.views import Progress
+from penstock.model.views import EndMark, Progress, Retried, Settled
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.sqlite.enqueueing import upstream_error
-from penstock.stores.sqlite.settling import note_ended
+from penstock.stores.sqlite.reviving import revive_later, total
+from penstock.stores.sqlite.settling import note_ended, settle
 from penstock.stores.sqlite.transaction import Transaction, as_json
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.store import CHORE_SLICE, PURGE_EDGES
 
 
 def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
@@ -53,62 +53,65 @@ def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
     return Verdict.ACCEPTED
 
 
+def go_on(tx: Transaction) -> Settled:
+    """Tell and put back a slice of dependants."""
+    return Settled(settle(tx), total(tx))
+
+
 def retry_failed(
     tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId
-) -> tuple[Progress, JobId]:
-    """Put one slice of failed jobs back, with what was skipped because of them."""
-    failed = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)
-    if not failed:
-        return Progress(0, more=False), after_id
-    tx.run("requeue_jobs", as_json(failed), tx.now)
-    for _, lane_id in failed:
-        tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
-        tx.touch(lane_id)
-    restored = _restore(tx, [job_id for job_id, _ in failed])
-    last = JobId(failed[-1][0])
-    return Progress(len(failed) + restored, more=len(failed) == CHORE_SLICE), last
-
-
-def _restore(tx: Transaction, causes: Sequence[int]) -> int:
-    """Put back what was skipped because of these jobs.
-
-    In the order of ids, in which parents come before their dependants: so each one sees what has
-    become of all that it waits for.
-    """
-    heap = _skipped_because(tx, causes)
-    heapify(heap)
-    count, last = 0, 0
-    while heap:
-        job_id = heappop(heap)
-        if job_id == last:
-            continue
-        last = job_id
-        only = as_json([job_id])
-        spoilt = tx.array("spoilt_by", only)
-        if spoilt:
-            _, parent, row_state, key = spoilt[0]
-            tx.run("blame", job_id, parent, as_json(upstream_error(row_state, key)))
-            continue
-        tx.run("reopen_edges", only)
-        for _, lane_id, row_state in tx.rows("restore_children", only, tx.now):
-            tx.move(lane_id, JobState.SKIPPED, PUBLIC[row_state])
+) -> Retried:
+    """Put one slice of failed jobs back; what was skipped because of them follows in slices."""
+    if settle(tx):  # whoever is not told yet that a job failed cannot be put back
+        return Retried(0, total(tx), more=True, last=after_id)
+    seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)
+    failed = [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted]
+    if failed:
+        tx.run("requeue_jobs", as_json(failed), tx.now)
+        for _, lane_id in failed:
+            tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
             tx.touch(lane_id)
-        count += 1
-        for child in _skipped_because(tx, [job_id]):
-            heappush(heap, child)
-    return count
+        revive_later(tx, [job_id for job_id, _ in failed])
+        left = settle(tx)
+    else:
+        left = False
+    return Retried(
+        len(failed),
+        total(tx),
+        more=left or len(seen) == CHORE_SLICE,
+        last=JobId(seen[-1][0]) if seen else after_id,
+    )
 
 
-def _skipped_because(tx: Transaction, causes: Sequence[int]) -> list[int]:
-    return [job_id for job_id, _ in tx.array("skipped_because", as_json(causes))]
+def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMark]:
+    """Forget what may be forgotten of the next jobs that ended long ago."""
+    if settle(tx):  # what is still to be told or put back must not be forgotten
+        return Progress(0, more=True), after
+    seen = _few_edges(tx.array("old_jobs", before, *after, CHORE_SLICE))
+    if not seen:
+        return Progress(0, more=False), after
+    old = [(job_id, lane_id, row_state) for job_id, lane_id, row_state, _, free, _ in seen if free]
+    if old:
+        _forget(tx, old)
+    job_id, _, _, finished_at, _, _ = seen[-1]
+    return Progress(len(old), more=True), EndMark(finished_at, job_id)
 
 
-def purge(tx: Transaction, before: int) -> Progress:
-    """Forget one slice of jobs that ended long ago."""
-    old = tx.array("purgeable", before, CHORE_SLICE)
-    if not old:
-        return Progress(0, more=False)
+def _few_edges(seen: Sequence[list[int]]) -> list[list[int]]:
+    """The first of these jobs, as many as have a bounded number of edges; at least one."""
+    edges = 0
+    found: list[list[int]] = []
+    for row in seen:
+        edges += row[-1]
+        if found and edges > PURGE_EDGES:
+            break
+        found.append(row)
+    return found
+
+
+def _forget(tx: Transaction, old: Sequence[tuple[int, int, int]]) -> None:
     rows = as_json(old)
+    _blame_forgotten(tx, [job_id for job_id, _, _ in old], rows)
     tx.run("note_purged", rows)
     tx.run("purge_history", rows)
     tx.run("purge_edges_to", rows)
@@ -123,4 +126,19 @@ def purge(tx: Transaction, before: int) -> Progress:
     states = as_json(list(JobState))
     tx.run("purge_lanes", as_json(sorted(lanes)), states)
     tx.run("purge_group_counts", as_json(sorted(groups)), states)
-    return Progress(len(old), more=len(old) == CHORE_SLICE)
+
+
+def _blame_forgotten(tx: Transaction, order: Sequence[int], rows: str) -> None:
+    """Skipped dependants stay skipped when one of those that forbid them is forgotten.
+
+    They are blamed on it, whatever skipped them first: nobody can put it back any more.
+    """
+    places = {job_id: place for place, job_id in enumerate(order)}
+    blamed: dict[int, tuple[int, int, str] | None] = {}
+    spoilt = tx.array("spoilt_by_forgotten", rows)
+    for child, parent, row_state, key, blames in sorted(spoilt, key=lambda row: places[row[1]]):
+        fresh = (child, parent, as_json(upstream_error(row_state, key)))
+        blamed.setdefault(child, None if blames == parent else fresh)
+    changed = [blame for blame in blamed.values() if blame is not None]
+    if changed:
+        tx.run("blame", as_json(changed))

@@ -228,7 +228,7 @@ from found join lanes on lanes.id = found.id
 -- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
 select
     exists (select 1 from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2)),
-    exists (select 1 from settling),
+    exists (select 1 from settling) or exists (select 1 from reviving) or exists (select 1 from revivable),
     (select min(available_at) from jobs where row_state = 1),
     (select count(*) from jobs where row_state = 3),
     (select value from meta where name = 'paused') = '1',
@@ -308,6 +308,10 @@ from jsonb_each(?1) as wanted
 select json_group_array(key) from (
     select jobs.key from held join jobs on jobs.id = held.job_id where held.limit_key = ?1 order by jobs.id limit 10
 )
+
+-- list_holders --
+-- How many jobs hold each limit key: [key, count], at most ?1 keys.
+select limit_key, count(*) from held group by limit_key order by limit_key limit ?1
 
 -- cap_overrides --
 -- Caps that an operator set; ?1 = [key, …].
@@ -604,16 +608,18 @@ returning lane_id
 select worker from jobs where id = ?1 and token = ?2 and row_state = 4
 
 -- blame --
--- A dependant stays skipped, for another reason.
-update jobs set skipped_by = ?2, error = ?3 where id = ?1 and row_state = 6
+-- Dependants stay skipped, for another reason; ?1 = [[id, parent, error], …].
+update jobs set skipped_by = blamed.value ->> 1, error = blamed.value ->> 2
+from jsonb_each(?1) as blamed where jobs.id = blamed.value ->> 0 and +jobs.row_state = 6
 
 -- failed_jobs --
--- A slice of failed jobs to put back: [id, lane]; jobs whose dependants are still being told are passed over.
+-- The next ?4 failed jobs above an id: [id, lane, shall it be put back]; ?2 = task, ?3 = most attempts.
 -- `row_state >= 6` repeats the condition of jobs_unhappy: SQLite uses a partial index only if it reads it.
-select json_group_array(json_array(id, lane_id)) from (
-    select jobs.id, jobs.lane_id from jobs join lanes on lanes.id = jobs.lane_id
-    where jobs.row_state >= 6 and jobs.row_state = 7 and jobs.id > ?1 and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3)
-        and not exists (select 1 from settling where settling.job_id = jobs.id)
+select json_group_array(json_array(id, lane_id, wanted)) from (
+    select jobs.id, jobs.lane_id,
+        (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3) as wanted
+    from jobs join lanes on lanes.id = jobs.lane_id
+    where jobs.row_state >= 6 and jobs.row_state = 7 and jobs.id > ?1
     order by jobs.id limit ?4
 )
 
@@ -624,13 +630,56 @@ update jobs set
     updated_at = ?2
 where id in (select value ->> 0 from jsonb_each(?1)) and row_state = 7
 
+-- revive_later --
+-- Notes jobs that were put back and have dependants; ?1 = [id, …].
+insert into reviving (job_id, after_id)
+select value, 0 from jsonb_each(?1) where exists (select 1 from edges where parent_id = value)
+on conflict (job_id) do update set after_id = 0
+
 -- skipped_because --
--- Who was skipped because of these jobs: [id, lane]; ?1 = [id, …].
-select json_group_array(json_array(jobs.id, jobs.lane_id))
-from jsonb_each(?1) as cause
-cross join edges on edges.parent_id = cause.value
-cross join jobs on jobs.id = edges.child_id
-where jobs.row_state = 6 and jobs.skipped_by = cause.value
+-- Who was skipped because of a job? [id, …].
+select json_group_array(jobs.id) from edges cross join jobs on jobs.id = edges.child_id
+where edges.parent_id = ?1 and jobs.row_state = 6 and jobs.skipped_by = ?1
+
+-- edges_of_revived --
+-- The next ?1 edges of jobs that were put back: [parent, child, was it skipped because of the parent].
+select json_group_array(json_array(job_id, child_id, hangs)) from (
+    select reviving.job_id, edges.child_id, jobs.row_state = 6 and jobs.skipped_by is reviving.job_id as hangs
+    from reviving cross join edges on edges.parent_id = reviving.job_id and edges.child_id > reviving.after_id
+    cross join jobs on jobs.id = edges.child_id
+    order by reviving.job_id, edges.child_id limit ?1
+)
+
+-- drop_reviving --
+-- All dependants of all jobs that were put back are collected.
+delete from reviving
+
+-- drop_reviving_below --
+-- The same for jobs below an id.
+delete from reviving where job_id < ?1
+
+-- collected_to --
+-- The dependants of a job that was put back are collected up to this one.
+update reviving set after_id = ?2 where job_id = ?1
+
+-- judge_later --
+-- Notes skipped dependants that shall be put back if nobody else forbids it; ?1 = [id, …].
+insert or ignore into revivable (job_id) select value from jsonb_each(?1)
+
+-- next_revivable --
+-- The first ?1 of them: [id, its first dependant].
+select json_group_array(json_array(job_id, first_child)) from (
+    select job_id, (select min(child_id) from edges where parent_id = job_id) as first_child
+    from revivable order by job_id limit ?1
+)
+
+-- drop_revivable --
+-- They are judged; ?1 = [id, …].
+delete from revivable where job_id in (select value from jsonb_each(?1))
+
+-- is_reviving --
+-- Is anything left to put back?
+select exists (select 1 from reviving) or exists (select 1 from revivable)
 
 -- reopen_edges --
 -- Edges of a dependant whose parents have not ended as they must.
@@ -639,11 +688,14 @@ update edges set open = 1 where child_id in (select value from jsonb_each(?1)) a
 )
 
 -- spoilt_by --
--- A parent that still keeps a dependant from running: [child, parent, row_state, key].
-select json_group_array(json_array(edges.child_id, jobs.id, jobs.row_state, jobs.key))
-from jsonb_each(?1) as child cross join edges on edges.child_id = child.value
-cross join jobs on jobs.id = edges.parent_id
-where edges.kind = 'success' and jobs.row_state in (6, 7, 8)
+-- Parents that keep dependants from running: [child, parent, row_state, key], by parent; ?1 = [child, …].
+select json_group_array(json_array(child_id, id, row_state, key)) from (
+    select edges.child_id, jobs.id, jobs.row_state, jobs.key
+    from jsonb_each(?1) as child cross join edges on edges.child_id = child.value
+    cross join jobs on jobs.id = edges.parent_id
+    where edges.kind = 'success' and jobs.row_state in (6, 7, 8)
+    order by jobs.id
+)
 
 -- restore_children --
 -- Skipped dependants wait again, or are ready; ?1 = [id, …], ?2 = now: [id, lane, row_state].
@@ -654,22 +706,33 @@ update jobs set
         when available_at > ?2 then 1 else 2
     end,
     skipped_by = null, error = null, finished_at = null, updated_at = ?2
-where id in (select value from jsonb_each(?1)) and row_state = 6
+where id in (select value from jsonb_each(?1)) and +row_state = 6
 returning id, lane_id, row_state
 
--- purgeable --
--- A slice of jobs that ended long ago and that nobody waits for: [id, lane, row_state].
-select json_group_array(json_array(id, lane_id, row_state)) from (
-    select id, lane_id, row_state from jobs
-    where row_state >= 5 and finished_at < ?1
-        and not exists (select 1 from settling where settling.job_id = jobs.id)
-        and not exists (select 1 from lingering where lingering.job_id = jobs.id)
-        and not exists (
+-- old_jobs --
+-- The next ?4 jobs that ended before ?1, above the mark ?2, ?3: [id, lane, row_state, finished_at, may it go
+-- (nobody waits for it, no body of it runs), about how many edges it has].
+select json_group_array(json_array(id, lane_id, row_state, finished_at, free, edges)) from (
+    select id, lane_id, row_state, finished_at,
+        not exists (select 1 from lingering where lingering.job_id = jobs.id) and not exists (
             select 1 from edges join jobs as child on child.id = edges.child_id
             where edges.parent_id = jobs.id and child.row_state < 5
-        )
-    order by finished_at limit ?2
+        ) as free,
+        (select count(*) from (select 1 from edges where parent_id = jobs.id limit 500))
+        + (select count(*) from (select 1 from edges where child_id = jobs.id limit 500)) as edges
+    from jobs where row_state >= 5 and finished_at < ?1 and (finished_at, id) > (?2, ?3)
+    order by finished_at, id limit ?4
 )
+
+-- spoilt_by_forgotten --
+-- Skipped dependants of jobs to be forgotten that forbid them: [child, parent, row_state, key, what skipped it]; those
+-- that are blamed on a forgotten job already are left out; ?1 = [[id, …], …].
+select json_group_array(json_array(child.id, parent.id, parent.row_state, parent.key, child.skipped_by))
+from jsonb_each(?1) as old cross join jobs as parent on parent.id = old.value ->> 0
+cross join edges on edges.parent_id = parent.id and edges.kind = 'success'
+cross join jobs as child on child.id = edges.child_id
+where parent.row_state >= 6 and child.row_state = 6
+    and exists (select 1 from jobs as cause where cause.id = child.skipped_by)
 
 -- note_purged --
 -- Remembers the highest id that is purged, so that it is not given again; ?1 = [[id, …], …].
@@ -732,11 +795,25 @@ cross join counters on scope = 'group' and state = states.value and name = wante
 -- How many groups have or had jobs; no more than 100,001 are counted.
 select count(*) from (select distinct name from counters where scope = 'group' limit 100001)
 
--- oldest_head --
--- When the longest waiting next-in-line job fell due; no more than 10,000 lanes are asked.
-select min(head_at) from (
-    select head_at from lanes where head_id is not null and parked_on is null limit 10000
+-- oldest_ready --
+-- When the longest waiting ready job fell due: the first of each lane and priority, by skip-scan; no more than ?1
+-- of them are asked.
+with recursive firsts (id, lane_id, priority, available_at, n) as (
+    select id, lane_id, priority, available_at, 1 from jobs where id = (
+        select id from jobs where row_state = 2 and lane_id > 0
+        order by lane_id, priority desc, available_at, id limit 1
+    )
+    union all
+    select jobs.id, jobs.lane_id, jobs.priority, jobs.available_at, firsts.n + 1
+    from firsts join jobs on jobs.id = coalesce((
+        select id from jobs where row_state = 2 and lane_id = firsts.lane_id and priority < firsts.priority
+        order by priority desc, available_at, id limit 1
+    ), (
+        select id from jobs where row_state = 2 and lane_id > firsts.lane_id
+        order by lane_id, priority desc, available_at, id limit 1
+    )) where firsts.n < ?1
 )
+select min(available_at) from firsts
 
 -- count_workers --
 -- Workers that are alive.
@@ -758,6 +835,7 @@ select
     or exists (select 1 from jobs where row_state = 1 and available_at <= ?1)
     or exists (select 1 from jobs where row_state = 3)
     or exists (select 1 from open_keys) or exists (select 1 from settling)
+    or exists (select 1 from reviving) or exists (select 1 from revivable)
     or exists (select 1 from workers where ended_at is null and (boot_id <> ?2 or expires_at <= ?3))
 
 -- read_job --
@@ -765,10 +843,40 @@ select
 select * from job_rows where key = ?1
 
 -- list_jobs --
--- A page of jobs for people; ?2, ?3 = bounds of row_state, ?4 = task.
+-- Jobs for people with ids above ?1 up to ?2; ?3, ?4 = bounds of row_state, ?5 = task, ?6 = most.
 select * from job_rows
-where id > ?1 and row_state between ?2 and ?3 and (?4 is null or task = ?4)
-order by id limit ?5
+where id > ?1 and id <= ?2 and +row_state between ?3 and ?4 and (?5 is null or task = ?5)
+order by id limit ?6
+
+-- window_end --
+-- The id of the last of the next ?2 jobs above an id.
+select max(id) from (select id from jobs where id > ?1 order by id limit ?2)
+
+-- list_unhappy --
+-- Jobs for people above an id that ended otherwise than done; ?2 = row_state, ?3 = task, ?4 = most.
+select job_rows.* from (
+    select id from jobs where row_state >= 6 and row_state = ?2 and id > ?1
+        and (?3 is null or (select task from lanes where lanes.id = lane_id) = ?3)
+    order by id limit ?4
+) as wanted cross join job_rows on job_rows.id = wanted.id
+
+-- next_waiting --
+-- The first waiting job above an id, from the edges that are open.
+select min(+child_id) from edges where open = 1 and +child_id > ?1
+
+-- next_queued --
+-- The first queued job above an id, from the indexes of what is queued.
+select min(id) from (
+    select min(+id) as id from jobs where row_state = 2 and +id > ?1
+    union all
+    select min(+id) from jobs where row_state = 1 and +id > ?1
+    union all
+    select min(id) from jobs where row_state = 3 and id > ?1
+)
+
+-- next_in_progress --
+-- The first job above an id that is in progress, from the index of leases.
+select min(+id) from jobs where row_state = 4 and +id > ?1
 
 -- read_attempts --
 -- The history of a job.

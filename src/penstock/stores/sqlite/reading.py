@@ -35,7 +35,16 @@ _decode_error = msgspec.json.Decoder(AttemptError).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_any = msgspec.json.Decoder().decode
 
+WINDOW_JOBS = 5_000  # rows that one read of a list looks at
+LANES_ASKED = 10_000  # lanes times priorities that are asked for their oldest ready job
+
 _OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
+_UNHAPPY = (JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED)
+_JUMPS: dict[JobState | None, str] = {
+    JobState.WAITING: "next_waiting",
+    JobState.QUEUED: "next_queued",
+    JobState.IN_PROGRESS: "next_in_progress",
+}
 
 
 class SqliteReader:
@@ -62,6 +71,10 @@ class SqliteReader:
         found = self.rows(query, *parameters)
         return found[0][0] if found else None
 
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        """The one JSON column of a query that answers with one."""
+        return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -85,7 +98,7 @@ class SqliteReader:
         wanted, kinds = as_json(names), as_json(list(JobState))
         for group, state, n in self.rows("read_group_counts", wanted, kinds):
             groups.setdefault(group, {})[JobState(state)] = n
-        oldest = self.value("oldest_head")
+        oldest = self.value("oldest_ready", LANES_ASKED)
         return Stats(
             states=states,
             tasks=tasks,
@@ -95,8 +108,11 @@ class SqliteReader:
             next_due_at=self.value("next_due"),
             suspects=self.value("count_suspects"),
             workers=self.value("count_workers", boot.boot_id, boot.at),
-            paused=self.first("read_meta", "paused") == "1",
+            paused=self._is_paused(),
         )
+
+    def _is_paused(self) -> bool:
+        return bool(self.first("read_meta", "paused") == "1")
 
     def _some_groups(self) -> list[str]:
         """A bounded number of groups, those with open work first."""
@@ -121,6 +137,7 @@ class SqliteReader:
             suspects=self.value("count_suspects"),
             served_elsewhere=frozenset(elsewhere),
             ended_in_run={JobState(s): n for s, n in self.rows("read_run_counts", run_id, ends)},
+            paused=self._is_paused(),
         )
 
     def job(self, key: str) -> Job | None:
@@ -128,14 +145,39 @@ class SqliteReader:
         return _job(found[0]) if found else None
 
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+        if wanted.state in _UNHAPPY:
+            low = int(OF_STATE[wanted.state])
+            rows = self.rows("list_unhappy", after_id, low, wanted.task, limit)
+            return [_job(row) for row in rows]
         low, high = 0, int(RowState.CANCELLED)
         if wanted.state is JobState.QUEUED:
             low, high = int(RowState.DELAYED), int(RowState.SUSPECT)
         elif wanted.state is not None:
             low = high = int(OF_STATE[wanted.state])
-        return [
-            _job(row) for row in self.rows("list_jobs", after_id, low, high, wanted.task, limit)
-        ]
+        return [_job(row) for row in self._walk(wanted, after_id, limit, low, high)]
+
+    def _walk(
+        self, wanted: JobFilter, after_id: JobId, limit: int, low: int, high: int
+    ) -> list[Row]:
+        """Look through jobs by id in short reads; where a read finds none, jump to the next one.
+
+        What has not ended is in small indexes, so the jump does not walk past what has.
+        """
+        found: list[Row] = []
+        at: int | None = after_id
+        while len(found) < limit:
+            end = self.value("window_end", at, WINDOW_JOBS)
+            if end is None:
+                break
+            rows = self.rows("list_jobs", at, end, low, high, wanted.task, limit - len(found))
+            found += rows
+            at = end
+            if not rows and wanted.state in _JUMPS:
+                following = self.value(_JUMPS[wanted.state], end)
+                if following is None:
+                    break
+                at = following - 1
+        return found
 
     def attempts(self, key: str) -> list[Attempt]:
         return [

@@ -74,6 +74,15 @@ create table settling (
     job_id integer primary key
 ) strict;
 
+create table reviving (
+    job_id integer primary key,
+    after_id integer not null
+) strict;
+
+create table revivable (
+    job_id integer primary key
+) strict;
+
 create table held (
     job_id integer not null,
     token integer not null,

@@ -13,6 +13,7 @@ from penstock import failpoints
 from penstock.model.job import EdgeKind, JobState
 from penstock.stores.row_state import RowState
 from penstock.stores.sqlite.enqueueing import upstream_error
+from penstock.stores.sqlite.reviving import STEP_COST, revive
 from penstock.stores.sqlite.transaction import Transaction, as_json
 from penstock.stores.store import SETTLE_SLICE
 
@@ -22,22 +23,34 @@ def note_ended(tx: Transaction, ids_json: str) -> None:
     waiting = tx.array("with_dependants", ids_json)
     if waiting:
         tx.run("settle_later", as_json(waiting))
-        settle(tx)
+        _tell(tx, SETTLE_SLICE)
 
 
-def settle(tx: Transaction, budget: int = SETTLE_SLICE) -> bool:
-    """Tell at most `budget` dependants; True if some are left."""
+def settle(tx: Transaction) -> bool:
+    """Go on telling, then putting back, a bounded number of dependants; True if some are left.
+
+    Nobody is put back before all are told: a job that is skipped and has not told its own
+    dependants would be taken for one that did.
+    """
+    left = _tell(tx, SETTLE_SLICE)
+    if left <= 0:
+        return bool(tx.value("is_settling")) or bool(tx.value("is_reviving"))
+    return bool(tx.value("is_reviving")) and revive(tx, left)
+
+
+def _tell(tx: Transaction, budget: int) -> int:
+    """Tell dependants; what is left of the budget, 0 or less if there may be more to tell."""
     while budget > 0:
         row = tx.row("next_settling")
         if row is None:
-            return False
+            break
         job_id, row_state, key = row
         children = tx.array("open_dependants", job_id, budget)
         if not children:
             tx.run("drop_settling", job_id)
             continue
         failpoints.hit("settle.in_tx")
-        budget -= len(children)
+        budget -= len(children) + STEP_COST
         done = row_state == RowState.DONE
         freed = [child for child, kind in children if done or kind == EdgeKind.FINISHED]
         spoilt = [child for child, kind in children if not (done or kind == EdgeKind.FINISHED)]
@@ -45,7 +58,7 @@ def settle(tx: Transaction, budget: int = SETTLE_SLICE) -> bool:
             _free(tx, job_id, freed)
         if spoilt:
             _skip(tx, job_id, row_state, key, spoilt)
-    return bool(tx.value("is_settling"))
+    return budget
 
 
 def _free(tx: Transaction, parent_id: int, children: Sequence[int]) -> None:

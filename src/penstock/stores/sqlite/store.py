@@ -23,11 +23,30 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
+from penstock.model.views import (
+    EndMark,
+    EnqueueReport,
+    Manifest,
+    Outlook,
+    Progress,
+    Retried,
+    RetryCounts,
+    Settled,
+    Stats,
+    WorkerView,
+)
 from penstock.stores.group_commit import GroupCommit
 from penstock.stores.named_sql import read_queries
 from penstock.stores.reply import Reply
-from penstock.stores.sqlite import ending, enqueueing, leasing, operating, registering, sweeping
+from penstock.stores.sqlite import (
+    ending,
+    enqueueing,
+    foreseeing,
+    leasing,
+    operating,
+    registering,
+    sweeping,
+)
 from penstock.stores.sqlite.connection import open_connection, prepare_file
 from penstock.stores.sqlite.opening import PACKAGE, migrate
 from penstock.stores.sqlite.reading import SqliteReader
@@ -153,15 +172,24 @@ class SqliteStore:
     def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.lingering(worker))
 
+    def settle(self) -> Reply[Settled]:
+        return self._writer.submit(operating.go_on)
+
     def retry_failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId
-    ) -> Reply[tuple[Progress, JobId]]:
+    ) -> Reply[Retried]:
         return self._writer.submit(
             lambda tx: operating.retry_failed(tx, task, max_attempts, after_id)
         )
 
-    def purge(self, before: int) -> Reply[Progress]:
-        return self._writer.submit(lambda tx: operating.purge(tx, before))
+    def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
+        return self._read(lambda: foreseeing.would_retry(self._reader, task, max_attempts))
+
+    def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
+        return self._writer.submit(lambda tx: operating.purge(tx, before, after))
+
+    def would_purge(self, before: int) -> Reply[int]:
+        return self._read(lambda: foreseeing.would_purge(self._reader, before))
 
     def stats(self) -> Reply[Stats]:
         return self._read(lambda: self._reader.stats(self._now(), self._boot_clock.boot_time()))
@@ -194,6 +222,9 @@ class SqliteStore:
 
     def caps(self) -> Reply[dict[str, int]]:
         return self._read(self._reader.caps)
+
+    def holders(self, limit: int) -> Reply[dict[str, int]]:
+        return self._read(lambda: dict(self._reader.rows("list_holders", limit)))
 
     def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
         return self._writer.submit(lambda tx: registering.set_cap(tx, limit_key, cap))

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from penstock.errors import StoreClosed
-from penstock.model.job import Edge, JobId, JobState
+from penstock.model.job import Edge, Job, JobId, JobState
+from penstock.model.lease import Verdict
 from penstock.stores.store import JobFilter
 from penstock.testing.store_contract.world import TROUBLE, TTL_SECONDS, StoreWorld, refusal
 
@@ -240,3 +241,65 @@ def test_a_closed_store_refuses_calls_and_may_be_closed_again(store_world: Store
 
     refusal(store_world.store.enqueue([store_world.job("b")]), StoreClosed)
     refusal(store_world.store.job("a"), StoreClosed)
+
+
+def test_the_oldest_ready_job_may_be_of_low_priority_or_stopped_by_a_limit(
+    store_world: StoreWorld,
+) -> None:
+    store_world.caps = {"host:a": 1}
+    store_world.add(store_world.job("holder", limit_keys=["host:a"], group="x"))
+    worker = store_world.new_worker()
+    held = store_world.take_one(worker)
+    store_world.add(store_world.job("stopped", limit_keys=["host:a"], group="x"))
+    assert store_world.take_all(worker) == {}  # its lane is found full
+    store_world.clock.advance(4.0)
+    store_world.add("low")
+    store_world.clock.advance(2.0)
+    store_world.add(store_world.job("high", priority=9))
+
+    ages = [store_world.store.stats().result().oldest_ready_seconds]
+    store_world.cancel("stopped")
+    ages.append(store_world.store.stats().result().oldest_ready_seconds)
+    store_world.cancel("low")
+    ages.append(store_world.store.stats().result().oldest_ready_seconds)
+
+    assert ages == [6.0, 2.0, 0.0]
+    assert store_world.ack(worker, held) is Verdict.ACCEPTED
+
+
+def test_a_list_of_one_state_is_whole_and_in_the_order_of_ids(store_world: StoreWorld) -> None:
+    """Queued jobs are delayed, ready, or back after a retry; pages of two are put together."""
+    store_world.add("b", "a", store_world.job("late", delay=9.0), "gone")
+    worker = store_world.new_worker()
+    store_world.run(worker, "gone")
+    store_world.add(store_world.job("w2", after=[Edge("b")]), "c")
+    store_world.add(store_world.job("w1", after=[Edge("a")]), store_world.job("low", priority=-5))
+
+    def listed(state: JobState) -> list[str]:
+        found: list[Job] = []
+        wanted, last = JobFilter(state=state), JobId(0)
+        while page := store_world.store.jobs(wanted, last, 2).result():
+            found += page
+            last = page[-1].id
+        assert [job.id for job in found] == sorted(job.id for job in found)
+        return [job.key for job in found]
+
+    assert listed(JobState.QUEUED) == ["b", "a", "late", "c", "low"]
+    assert listed(JobState.WAITING) == ["w2", "w1"]
+    assert listed(JobState.DONE) == ["gone"]
+    assert listed(JobState.ERROR) == []
+
+
+def test_holders_of_limit_keys_are_counted(store_world: StoreWorld) -> None:
+    store_world.add(
+        store_world.job("a", limit_keys=["host:x", "user:u"]),
+        store_world.job("b", limit_keys=["host:x"]),
+        store_world.job("c"),
+    )
+    worker = store_world.new_worker()
+    jobs = store_world.take_all(worker)
+
+    assert store_world.store.holders(10).result() == {"host:x": 2, "user:u": 1}
+    assert store_world.store.holders(1).result() == {"host:x": 2}
+    store_world.give_back(worker, jobs.values())
+    assert store_world.store.holders(10).result() == {}

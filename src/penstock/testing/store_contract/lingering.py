@@ -115,10 +115,10 @@ def test_a_job_that_lingers_is_not_purged(store_world: StoreWorld) -> None:
     store_world.store.cancel(["a"]).result()
     store_world.clock.advance(1)
 
-    assert store_world.store.purge(store_world.clock.now_micros).result().count == 0
+    assert store_world.purge(store_world.clock.now_micros) == 0
 
     store_world.store.release(worker, [ref(job)]).result()
-    assert store_world.store.purge(store_world.clock.now_micros).result().count == 1
+    assert store_world.purge(store_world.clock.now_micros) == 1
 
 
 def test_a_job_that_did_not_run_does_not_linger(store_world: StoreWorld) -> None:

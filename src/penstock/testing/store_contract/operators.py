@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from penstock.model.job import Edge, JobId, JobState, finished
 from penstock.model.lease import Verdict
-from penstock.stores.store import CHORE_SLICE
-from penstock.testing.store_contract.world import StoreWorld
+from penstock.stores.store import CHORE_SLICE, SETTLE_SLICE
+from penstock.testing.store_contract.world import TROUBLE, StoreWorld
 
 
 def test_jobs_that_have_not_ended_can_be_cancelled(store_world: StoreWorld) -> None:
@@ -162,11 +164,11 @@ def test_more_failed_jobs_than_one_slice_are_all_retried(store_world: StoreWorld
     failures = [store_world.failure(job, max_attempts=1) for job in jobs]
     store_world.store.fail_and_retry(worker, failures).result()
 
-    first, after = store_world.store.retry_failed(None, None, JobId(0)).result()
-    second, _ = store_world.store.retry_failed(None, None, after).result()
+    first = store_world.store.retry_failed(None, None, JobId(0)).result()
+    second = store_world.store.retry_failed(None, None, first.last).result()
 
-    assert (first.count, first.more) == (CHORE_SLICE, True)
-    assert (second.count, second.more) == (50, False)
+    assert (first.failed, first.more) == (CHORE_SLICE, True)
+    assert (second.failed, second.more) == (50, False)
     assert store_world.store.stats().result().states[JobState.QUEUED] == count
 
 
@@ -321,3 +323,109 @@ def test_a_retry_does_not_stop_a_dependant_that_was_released(store_world: StoreW
     assert store_world.states("a", "b") == [JobState.QUEUED, JobState.QUEUED]
     store_world.run(worker, "a")
     assert store_world.state("b") is JobState.QUEUED
+
+
+def test_a_retry_in_the_midst_of_a_long_skip_puts_everything_back(store_world: StoreWorld) -> None:
+    """The chain is longer than a slice, so most of it is not told of the failure yet."""
+    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
+    store_world.add(keys[0], *links)
+    store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)
+
+    store_world.retry_failed()
+    store_world.settle()
+
+    states = store_world.store.stats().result().states
+    assert (states[JobState.QUEUED], states[JobState.WAITING]) == (1, len(keys) - 1)
+
+
+def test_a_retry_is_foreseen_without_changing_anything(store_world: StoreWorld) -> None:
+    """Of eight jobs three failed; `g` hangs on a cancelled one as well, `h` on `g`."""
+    store_world.add(store_world.job("a", task="x"), "b", "stopped")
+    store_world.add(
+        store_world.job("c", after=[Edge("a")]),
+        store_world.job("d", after=[Edge("c"), Edge("b")]),
+        store_world.job("g", after=[Edge("a"), Edge("stopped")]),
+        store_world.job("h", after=[Edge("g")]),
+    )
+    worker = store_world.new_worker(tasks=["x", "work"])
+    for key in "ab":
+        store_world.run(worker, key, JobState.ERROR)
+    store_world.cancel("stopped")
+    store_world.settle()
+    before = store_world.store.stats().result().states
+
+    foreseen = [
+        store_world.store.would_retry(task, most).result()
+        for task, most in (("x", None), (None, None), (None, 0), ("y", None))
+    ]
+
+    assert [(x.failed, x.dependants) for x in foreseen] == [(1, 1), (2, 2), (2, 2), (0, 0)]
+    assert store_world.store.stats().result().states == before
+    assert store_world.retry_failed() == 4
+
+
+def test_a_wide_retry_is_cut_into_slices_and_goes_on_by_itself(store_world: StoreWorld) -> None:
+    """More dependants than any slice; `last` hangs on all of them. The caller dies after one call,
+    and leases go on.
+    """
+    count = 3 * SETTLE_SLICE
+    wide = [store_world.job(f"child-{n}", after=[Edge("a")]) for n in range(count)]
+    store_world.add("a", *wide)
+    last = [Edge(f"child-{n}") for n in range(count)]
+    store_world.add(store_world.job("last", after=last))
+    worker = store_world.new_worker()
+    store_world.run(worker, "a", JobState.ERROR)
+    store_world.settle()
+
+    store_world.store.retry_failed(None, None, JobId(0)).result()
+    store_world.run(worker, "a")
+    store_world.settle()
+    children = store_world.take_all(worker, 500)
+    ends = [store_world.end(job) for job in children.values()]
+
+    assert len(children) == count
+    store_world.store.ack(worker, ends[1:]).result()
+    store_world.settle()
+    assert (store_world.state("last"), store_world.view("last").pending) == (JobState.WAITING, 1)
+    store_world.store.ack(worker, ends[:1]).result()
+    assert store_world.state("last") is JobState.QUEUED
+
+
+def test_a_job_that_fails_again_while_its_dependants_come_back_skips_them_all(
+    store_world: StoreWorld,
+) -> None:
+    """Goal: nobody waits for ever, and nobody runs. Method: after one slice of the retry the job
+    fails again; then all comes to rest, and another retry brings everything back.
+    """
+    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
+    store_world.add(keys[0], *links)
+    worker = store_world.new_worker()
+    store_world.run(worker, keys[0], JobState.ERROR)
+    store_world.settle()
+
+    store_world.store.retry_failed(None, None, JobId(0)).result()
+    (job,) = store_world.take(worker).values()
+    store_world.ack(worker, job, JobState.ERROR, error=TROUBLE)
+    store_world.settle()
+
+    states = store_world.store.stats().result().states
+    assert (states[JobState.ERROR], states[JobState.SKIPPED]) == (1, len(keys) - 1)
+    assert store_world.retry_failed() == len(keys)
+    assert store_world.store.stats().result().states[JobState.WAITING] == len(keys) - 1
+
+
+def test_nothing_is_forgotten_that_is_still_to_be_put_back(store_world: StoreWorld) -> None:
+    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
+    store_world.add(keys[0], *links)
+    store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)
+    store_world.settle()
+    store_world.clock.advance(1.0)
+
+    store_world.store.retry_failed(None, None, JobId(0)).result()
+
+    assert store_world.purge(store_world.clock.now_micros) == 0
+    states = store_world.store.stats().result().states
+    assert (states[JobState.QUEUED], states[JobState.WAITING]) == (1, len(keys) - 1)

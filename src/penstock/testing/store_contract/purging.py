@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from penstock.model.job import Edge, JobState
 from penstock.model.lease import Verdict
+from penstock.model.views import FIRST_END
 from penstock.stores.store import CHORE_SLICE
 from penstock.testing.store_contract.world import StoreWorld, ref
 
@@ -93,7 +94,7 @@ def test_more_old_jobs_than_one_slice_are_all_purged(store_world: StoreWorld) ->
     store_world.store.ack(worker, [store_world.end(job) for job in jobs]).result()
     store_world.clock.advance(1.0)
 
-    first = store_world.store.purge(store_world.clock.now_micros).result()
+    first, _ = store_world.store.purge(store_world.clock.now_micros, FIRST_END).result()
     rest = store_world.purge(store_world.clock.now_micros)
 
     assert (first.count, first.more) == (CHORE_SLICE, True)
@@ -158,3 +159,39 @@ def test_a_dependant_outlives_the_purge_of_what_it_was_skipped_by(
     assert store_world.store.job("a").result() is None
     assert store_world.store.job("b").result() is None
     assert store_world.retry_failed() == 0
+
+
+def test_a_failure_that_is_forgotten_still_forbids_its_dependants(store_world: StoreWorld) -> None:
+    """`c` needs `a` and `b`; both failed; `b` is purged, `a` is retried: `c` must not run."""
+    store_world.add(*"ab")
+    worker = store_world.new_worker()
+    taken = store_world.take(worker)
+    store_world.fail(worker, taken["b"], max_attempts=1)
+    store_world.clock.advance(1.0)
+    border = store_world.clock.now_micros
+    store_world.fail(worker, taken["a"], max_attempts=1)
+    store_world.add(store_world.job("c", after=[Edge("a"), Edge("b")]))
+    store_world.add(store_world.job("d", after=[Edge("c")]))
+
+    assert store_world.purge(border) == 1
+    store_world.retry_failed()
+    store_world.settle()
+    store_world.run(worker, "a")
+
+    assert store_world.states("c", "d") == [JobState.SKIPPED, JobState.SKIPPED]
+    assert store_world.why("c") == "upstream failed: b"
+    assert store_world.take_all(worker) == {}
+
+
+def test_a_purge_is_foreseen_without_changing_anything(store_world: StoreWorld) -> None:
+    store_world.add(*"abc", store_world.job("d", after=[Edge("a"), Edge("c")]))
+    worker = store_world.new_worker()
+    store_world.run(worker, "a")
+    store_world.run(worker, "b")
+    store_world.clock.advance(1.0)
+    border = store_world.clock.now_micros
+
+    foreseen = store_world.store.would_purge(border).result()
+
+    assert store_world.states("a", "b") == [JobState.DONE, JobState.DONE]
+    assert (foreseen, store_world.purge(border)) == (1, 1)

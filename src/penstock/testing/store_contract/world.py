@@ -30,7 +30,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import EnqueueReport
+from penstock.model.views import FIRST_END, EnqueueReport
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
@@ -274,18 +274,22 @@ class StoreWorld:
         return self.store.cancel(keys).result()
 
     def retry_failed(self, task: str | None = None, max_attempts: int | None = None) -> int:
-        after, total = JobId(0), 0
+        """Retry to the end; how many jobs were put back, dependants included."""
+        while (settled := self.store.settle().result()).more:
+            continue
+        before = settled.dependants_total
+        after, failed = JobId(0), 0
         for _ in range(CALLS_MAX):
-            progress, after = self.store.retry_failed(task, max_attempts, after).result()
-            total += progress.count
-            if not progress.more:
-                return total
+            step = self.store.retry_failed(task, max_attempts, after).result()
+            failed, after = failed + step.failed, step.last
+            if not step.more:
+                return failed + step.dependants_total - before
         raise AssertionError("a retry that never ends")
 
     def purge(self, before: int) -> int:
-        total = 0
+        total, mark = 0, FIRST_END
         for _ in range(CALLS_MAX):
-            progress = self.store.purge(before).result()
+            progress, mark = self.store.purge(before, mark).result()
             total += progress.count
             if not progress.more:
                 return total

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do commands that change jobs have in common: names, patience, an audit line?"""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import logging
+from typing import TypeVar
+
+from penstock.cli.text import escaped, warn
+from penstock.errors import StoreBusy, UsageError
+from penstock.model.job import JobState
+from penstock.stores.reply import Reply
+from penstock.stores.store import Store
+
+STORE_WAIT_SECONDS = 30.0  # a command waits this long for a store that others hold
+
+T = TypeVar("T")
+
+log = logging.getLogger("penstock.operator")
+
+
+def state_named(name: str | None) -> JobState | None:
+    """The state of this name; None: none was named."""
+    if name is None:
+        return None
+    try:
+        return JobState(name)
+    except ValueError:
+        near = difflib.get_close_matches(name, [state.value for state in JobState], 1, 0.5)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise UsageError(
+            f"No state is called {name!r}{hint}. There are {', '.join(JobState)}."
+        ) from None
+
+
+def warn_of_unknown_task(store: Store, task: str | None) -> None:
+    """Say so if no job of this task is in the store: the name may be wrong."""
+    if task is None:
+        return
+    known = store.stats().result().tasks
+    if task in known:
+        return
+    near = difflib.get_close_matches(task, known, 1)
+    hint = f" The nearest that has some is {escaped(near[0])!r}." if near else ""
+    warn(f"The store has no job of a task named {escaped(task)!r}.{hint}")
+
+
+def answer(reply: Reply[T], store: Store) -> T:
+    """Wait for a store that another process may hold, but not for ever."""
+    try:
+        return reply.result(STORE_WAIT_SECONDS)
+    except TimeoutError:
+        raise StoreBusy(
+            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; this "
+            f"step changed nothing. Try again, or find who holds it."
+        ) from None
+
+
+def settle(store: Store) -> int:
+    """See dependants told to the end; how many were put back by retries, ever."""
+    while (settled := answer(store.settle(), store)).more:
+        continue
+    return settled.dependants_total
+
+
+def audit(store: Store, text: str, *values: object) -> None:
+    """Leave a line about who changed what by hand."""
+    log.info(f"{text} (by %s, store %s)", *values, _user(), store.url)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return "an unnamed user"
+
+
+def jobs_counted(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are failed jobs put back?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.operator import answer, audit, jobs_counted, settle, warn_of_unknown_task
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.text import print_document, say
+from penstock.model.job import JobId
+from penstock.model.views import RetryCounts
+from penstock.stores.store import Store
+
+
+def retry_failed(
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="Only jobs of this task.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", min=0, metavar="N", help="Only jobs that failed at most so often."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be put back, and change nothing.")
+    ] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put failed jobs back, with what was skipped because of them."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        warn_of_unknown_task(opened, task)
+        if dry_run:
+            counts = opened.would_retry(task, max_attempts).result()
+        else:
+            counts = _retry(opened, task, max_attempts)
+    if as_json:
+        print_document(
+            {"failed": counts.failed, "skipped": counts.dependants, "dry_run": dry_run},
+        )
+        return
+    if not counts.failed:
+        say("No failed job is to be put back.")
+        return
+    be = "would be" if dry_run else "is" if counts.failed == 1 else "are"
+    say(
+        f"{jobs_counted(counts.failed)} that failed, and {jobs_counted(counts.dependants)} skipped "
+        f"because of that, {be} put back."
+    )
+
+
+def _retry(store: Store, task: str | None, max_attempts: int | None) -> RetryCounts:
+    before = settle(store)
+    failed, last = 0, JobId(0)
+    while True:
+        step = answer(store.retry_failed(task, max_attempts, last), store)
+        failed, last = failed + step.failed, step.last
+        if not step.more:
+            break
+    counts = RetryCounts(failed, settle(store) - before)
+    if failed:
+        audit(
+            store,
+            "Put back %s that failed and %s skipped because of that",
+            jobs_counted(counts.failed),
+            jobs_counted(counts.dependants),
+        )
+    return counts

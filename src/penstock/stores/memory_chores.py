@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does the memory store retry what failed and forget what is old, slice by slice?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from penstock.model.job import JobId
+from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCounts
+from penstock.stores.memory_edges import Dependants
+from penstock.stores.memory_ends import Ends
+from penstock.stores.memory_rows import JobRow, Tables
+from penstock.stores.store import CHORE_SLICE
+
+
+class Chores:
+    """Owns which rows a slice touches. Does not know what an end or an edge means."""
+
+    def __init__(self, tables: Tables, edges: Dependants, ends: Ends) -> None:
+        self._tables = tables
+        self._edges = edges
+        self._ends = ends
+
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId, now: int
+    ) -> Retried:
+        failed = self._tables.failed(task, max_attempts, after_id)
+        found = list(islice(failed, CHORE_SLICE + 1))
+        revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
+        self._tables.put_back += self._edges.put_back(revived, now)
+        return Retried(
+            len(revived),
+            self._tables.put_back,
+            more=len(found) > CHORE_SLICE,
+            last=revived[-1] if revived else after_id,
+        )
+
+    def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:
+        failed = [row.id for row in self._tables.failed(task, max_attempts, JobId(0))]
+        return RetryCounts(len(failed), self._edges.would_put_back(failed))
+
+    def purge(self, before: int, after: EndMark) -> tuple[Progress, EndMark]:
+        seen = list(islice(self._old(before, after), CHORE_SLICE))
+        forgotten = [row for row in seen if self._is_free(row)]
+        mark = EndMark(seen[-1].finished_at or 0, seen[-1].id) if seen else after
+        for row in forgotten:
+            self._edges.forget(row)
+        return Progress(len(forgotten), more=bool(seen)), mark
+
+    def would_purge(self, before: int) -> int:
+        return sum(map(self._is_free, self._old(before, FIRST_END)))
+
+    def _old(self, before: int, after: EndMark) -> Iterator[JobRow]:
+        """Jobs that ended before a time, above a mark, by end."""
+        for finished_at, job_id in self._tables.ended.above((after.finished_at, JobId(after.id))):
+            if finished_at >= before:
+                return
+            yield self._tables.jobs[job_id]
+
+    def _is_free(self, row: JobRow) -> bool:
+        """Does no unfinished job wait for this one, and does no body of it run any more?"""
+        unfinished = any(not self._tables.jobs[child].terminal for child, _ in row.children)
+        return not unfinished and not self._tables.lingers(row.id)

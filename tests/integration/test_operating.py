@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do the commands of an operator reach real workers at once?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.job import JobId, JobState, NewJob
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import JobFilter
+from tests.faults.kill_campaign import children_of
+
+PATIENCE_SECONDS = 4.0  # a second, and what a busy machine adds
+CONFIG = """
+app = "shop.py"
+store = "sqlite:///shop.db"
+durability = "normal"
+[runtime]
+async_slots = 2
+grace_seconds = 1.0
+[limits.host]
+"*" = 2
+"""
+APP = """
+import asyncio
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+
+@app.task(limits={"host": "h"})
+async def nap(ctx: Context, seconds: float = 0.02) -> None:
+    await asyncio.sleep(seconds)
+"""
+
+
+class Shop:
+    """One project folder, its store, and one run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "penstock.toml").write_text(CONFIG)
+        (folder / "shop.py").write_text(APP)
+        self.store = SqliteStore.open(folder / "shop.db", durability="normal")
+        self.run: subprocess.Popen[str] | None = None
+
+    def add(self, count: int, payload: str = "{}") -> None:
+        def job(n: int) -> NewJob:
+            return NewJob(
+                key=f"k{n}", task="nap", payload=payload, group="nap", limit_keys=("host:h",)
+            )
+
+        self.store.enqueue([job(n) for n in range(count)]).result()
+
+    def _popen(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", "queue", *arguments],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        self.run = self._popen("run", *arguments)
+        return self.run
+
+    def command(self, *arguments: str) -> None:
+        process = self._popen(*arguments)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+
+    def states(self) -> dict[JobState, int]:
+        return self.store.stats().result().states
+
+    def last_end(self) -> int:
+        """When the last job ended."""
+        jobs = self.store.jobs(JobFilter(state=JobState.DONE), JobId(0), 10_000).result()
+        return max((job.finished_at or 0 for job in jobs), default=0)
+
+    def close(self) -> None:
+        if self.run is not None and self.run.poll() is None:
+            for pid in children_of(self.run.pid):
+                os.kill(pid, signal.SIGKILL)
+            self.run.kill()
+        if self.run is not None:
+            self.run.communicate()
+        assert self.store.check().result() == []
+        self.store.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> float:
+    """How many seconds it took until this was true."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, "it did not come true"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+@pytest.mark.timeout(120)
+def test_a_running_worker_stops_and_goes_on_at_once(shop: Shop) -> None:
+    """Both within a second on a quiet machine; what was leased before still runs."""
+    shop.add(2_000)
+    shop.start()
+    wait_until(lambda: shop.states()[JobState.DONE] > 10)
+
+    shop.store.set_paused(True).result()
+    paused_at = time.time()
+    wait_until(lambda: shop.states()[JobState.IN_PROGRESS] == 0)
+    done = shop.states()[JobState.DONE]
+    time.sleep(0.5)
+    still = shop.states()[JobState.DONE]
+    last_end = shop.last_end() / 1e6
+    shop.store.set_paused(False).result()
+    resumed_after = wait_until(lambda: shop.states()[JobState.DONE] > still)
+
+    assert done == still < 2_000
+    assert last_end - paused_at < PATIENCE_SECONDS
+    assert resumed_after < PATIENCE_SECONDS
+
+
+@pytest.mark.timeout(120)
+def test_a_paused_drain_says_so_and_waits(shop: Shop) -> None:
+    shop.add(3)
+    shop.store.set_paused(True).result()
+    run = shop.start("--drain")
+    assert run.stderr is not None
+    said = next(line for line in run.stderr if "queue is paused" in line)
+    assert run.poll() is None
+
+    shop.command("resume")
+    run.communicate(timeout=60)
+
+    assert "the queue is paused; `penstock queue resume` lets it go on" in said
+    assert run.returncode == 0
+    assert shop.states()[JobState.DONE] == 3
+
+
+@pytest.mark.timeout(120)
+def test_a_paused_worker_rests(shop: Shop) -> None:
+    """It must not ask the store in a circle while work is there that it may not take."""
+    shop.add(10)
+    shop.store.set_paused(True).result()
+    run = shop.start()
+    wait_until(lambda: shop.store.stats().result().workers == 1)
+    (worker,) = children_of(run.pid)
+    time.sleep(0.5)
+
+    before = cpu_seconds(worker)
+    time.sleep(1.0)
+
+    assert cpu_seconds(worker) - before < 0.25
+
+
+@pytest.mark.timeout(120)
+def test_a_limit_that_is_changed_holds_for_a_running_worker(shop: Shop) -> None:
+    shop.add(6, '{"seconds": 0.1}')
+    shop.store.set_cap("host:h", 0).result()
+    shop.start()
+    wait_until(lambda: shop.store.stats().result().workers == 1)
+    time.sleep(0.3)
+    assert shop.states()[JobState.QUEUED] == 6
+
+    shop.store.set_cap("host:h", 1).result()
+    wait_until(lambda: shop.states()[JobState.DONE] >= 2)
+    assert shop.store.holders(10).result().get("host:h", 0) <= 1
+
+    shop.store.set_cap("host:h", None).result()
+    wait_until(lambda: shop.states()[JobState.DONE] == 6)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
