@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("penstock.testing.store_contract")
-
-from penstock.stores.memory import MemoryStore  # noqa: E402
-from penstock.stores.sqlite.store import SqliteStore  # noqa: E402
-from penstock.stores.store import Store  # noqa: E402
-from penstock.testing.manual_clock import ManualClock  # noqa: E402
-from penstock.testing.store_contract import *  # noqa: E402, F403
-from penstock.testing.store_contract import StoreWorld  # noqa: E402
+from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import Store
+from penstock.testing.manual_clock import ManualClock
+from penstock.testing.store_contract import *  # noqa: F403
+from penstock.testing.store_contract import StoreWorld
 
 
 def _open(kind: str, folder: Path, clock: ManualClock) -> Store:
