@@ -38,7 +38,7 @@ async def visit(ctx: Context, page: Page) -> list[str]:
     return [page.url]
 
 
-@app.task(timeout=None)
+@app.task(timeout=None, executor="process")
 def summarise(ctx: Context, site: str) -> int:
     return 0 if ctx.cancelled else len(site)
 
