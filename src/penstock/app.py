@@ -27,6 +27,7 @@ from penstock.errors import StoreBusy, UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
+from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
 from penstock.stores.reply import Reply
@@ -230,7 +231,8 @@ class Penstock:
     def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted."""
         refuse_running_loop()
-        return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
+        with calm_gc():
+            return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
 
     async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""

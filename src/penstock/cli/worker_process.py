@@ -29,6 +29,7 @@ from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime import messages
+from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
@@ -126,7 +127,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         return 0
     try:
         loop = wiring.new_event_loop()
-        return run_and_close(loop, _run(order, app, settings, table, channel, lines))
+        with calm_gc():
+            return run_and_close(loop, _run(order, app, settings, table, channel, lines))
     finally:
         store.close()
 
