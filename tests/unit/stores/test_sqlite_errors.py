@@ -27,9 +27,10 @@ from penstock.errors import (
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
 from penstock.stores.migrate import read_migrations
-from penstock.stores.sqlite import connection as connections
-from penstock.stores.sqlite.connection import file_system_of, mapped_errors
+from penstock.stores.sqlite import placing
+from penstock.stores.sqlite.connection import mapped_errors
 from penstock.stores.sqlite.opening import PACKAGE
+from penstock.stores.sqlite.placing import file_system_of
 from penstock.stores.sqlite.store import SqliteStore
 
 WORKER = WorkerId("w-1")
@@ -312,7 +313,7 @@ def test_a_failed_opening_leaves_no_descriptor_open(path: Path) -> None:
 def test_a_network_file_system_is_refused_before_anything_is_written(
     kind: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "file_system_of", lambda folder: kind)
+    monkeypatch.setattr(placing, "file_system_of", lambda folder: kind)
 
     with pytest.raises(StoreUnsupported) as error:
         open_store(path)
