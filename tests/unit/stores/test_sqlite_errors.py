@@ -8,7 +8,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -32,9 +32,9 @@ from penstock.stores.sqlite.connection import mapped_errors
 from penstock.stores.sqlite.opening import PACKAGE
 from penstock.stores.sqlite.placing import file_system_of
 from penstock.stores.sqlite.store import SqliteStore
+from tests.faults.sqlite_world import NOBODY, as_nobody
 
 WORKER = WorkerId("w-1")
-NOBODY = 65534  # a user who owns nothing
 
 
 def open_store(path: Path) -> SqliteStore:
@@ -257,26 +257,6 @@ def test_a_store_that_may_not_be_written_is_told_in_one_sentence(case: str) -> N
             store = open_store(path)
             assert store.stats().result().states[JobState.QUEUED] == 3
             store.close()
-
-
-def as_nobody(act: Callable[[], object]) -> str:
-    """Do something as another user, in a child process; what it raised."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover (another process)
-        try:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            act()
-            os.write(writing, b"nothing was raised")
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__} {error}".encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as said:
-        return said.read()
 
 
 def test_a_newer_schema_is_refused_and_nothing_is_changed(path: Path) -> None:

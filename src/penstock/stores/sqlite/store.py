@@ -7,13 +7,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock, SystemBootClock, SystemClock
-from penstock.errors import PenstockError, StoreFailed, StoreReadOnly
+from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreReadOnly
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
@@ -265,13 +266,14 @@ class SqliteStore:
             now = self._clock.monotonic()
             if until is not None and now >= until:
                 return
-            version = self._ask(self._reader.data_version)
-            if version != self._seen_data_version or now >= peek_at:
-                self._seen_data_version = version
-                peek_at = now + PEEK_SECONDS
-                pause, fast_until = slow, 0.0
-                if self._ask(self._anything_to_lease):
-                    return
+            with suppress(StoreBusy):  # somebody holds the whole database: nothing new is seen
+                version = self._ask(self._reader.data_version)
+                if version != self._seen_data_version or now >= peek_at:
+                    self._seen_data_version = version
+                    peek_at = now + PEEK_SECONDS
+                    pause, fast_until = slow, 0.0
+                    if self._ask(self._anything_to_lease):
+                        return
             left = pause if until is None else min(pause, until - now)
             if await _sleep_or_woken(woken, left):
                 fast_until = self._clock.monotonic() + FAST_SECONDS  # a commit will follow
