@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,6 @@ import pytest
 
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
-from penstock.stores.migrate import read_migrations
-from penstock.stores.named_sql import read_queries
-from penstock.stores.sqlite.opening import PACKAGE
 from penstock.stores.sqlite.store import SqliteStore
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -108,7 +106,7 @@ class FaultyFile(apsw.VFSFile):
         self.disk.syncs += 1
         if self.disk.syncs == self.disk.fail_sync_at:
             error = apsw.IOError("IOError: disk I/O error")
-            error.extendedresult = apsw.SQLITE_IOERR_FSYNC
+            error.extendedresult = apsw.SQLITE_IOERR_FSYNC  # type: ignore[attr-defined]
             raise error
         super().xSync(flags)
 
@@ -263,7 +261,8 @@ def mount(kind: str, folder: Path, *options: str) -> None:
 
 def as_nobody(act: Callable[[], object]) -> str:
     """Do something as another user, in a child process; what it raised."""
-    read_queries(PACKAGE), read_migrations(PACKAGE)  # nobody may be unable to read our sources
+    with tempfile.TemporaryDirectory() as name:  # nobody may be unable to read our sources
+        open_store(Path(name) / "store.db").close()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover (another process)

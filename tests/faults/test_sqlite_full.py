@@ -119,7 +119,7 @@ def test_f24_disk_full_in_a_checkpoint_loses_nothing_and_is_told_once(
         disk.cannot_grow = ("store.db",)
         wanted = 0
         with caplog.at_level(logging.WARNING, "penstock.store"):
-            while wanted < 10 and store._writer._session._checkpoints._pages < 1_100:  # type: ignore[union-attr, attr-defined]
+            while wanted < 10 and store._writer._session._checkpoints._pages < 1_100:  # type: ignore[union-attr]
                 store.enqueue(world.new_jobs(100, 5_000, prefix=f"more{wanted}-")).result()
                 wanted += 1
         told = [r.getMessage() for r in caplog.records if "No space left to move" in r.getMessage()]

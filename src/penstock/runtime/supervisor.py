@@ -83,7 +83,6 @@ class Supervisor:
         self._solo_at = 0.0
         self._solo_pause = SOLO_FIRST_SECONDS
         self._forced = False  # a worker had to be killed
-        self._unreadable = ""  # why the store cannot be read now
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -271,13 +270,10 @@ class Supervisor:
         try:
             self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
             self._display.tick(self._store)
-            self._unreadable = ""
         except (StoreFailed, StoreCorrupt) as error:
             self._fail(error)
         except StoreError as error:
-            if str(error) != self._unreadable:  # told once, not at every look
-                self._unreadable = str(error)
-                log.warning("The store cannot be read: %s", error)
+            log.warning("The store cannot be read: %s", error)
         if self._beat is not None and self._beat.failed is not None:
             self._fail(self._beat.failed)
         if not self._suspects:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^(\d{4})_[a-z0-9_]+\.sql$")
@@ -20,7 +19,6 @@ class Migration:
     script: str
 
 
-@lru_cache
 def read_migrations(package: str) -> list[Migration]:
     """All steps of a backend, in order, numbered from 1 without gaps."""
     found = []

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from importlib.resources import files
 
 _HEAD = re.compile(r"^-- ([a-z_0-9]+) --$", re.MULTILINE)
 
 
-@lru_cache
 def read_queries(package: str) -> dict[str, str]:
     """The statements of a backend's queries.sql by name; their comments stay behind."""
     text = files(package).joinpath("queries.sql").read_text(encoding="utf-8")

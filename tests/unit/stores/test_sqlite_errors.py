@@ -75,7 +75,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 def limit_pages(store: SqliteStore, more: int | None) -> None:
     """Let the file grow by so many pages and no more; None lifts the limit."""
-    connection: apsw.Connection = store._writer._session._connection  # type: ignore[attr-defined]
+    connection: apsw.Connection = store._writer._session._connection  # type: ignore[union-attr]
     pages = connection.pragma("page_count")
     connection.pragma("max_page_count", pages + more if more is not None else 2**30)
 

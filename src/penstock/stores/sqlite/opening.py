@@ -19,7 +19,8 @@ import apsw
 
 from penstock.clock import Clock
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
-from penstock.stores.migrate import read_migrations
+from penstock.stores.migrate import Migration, read_migrations
+from penstock.stores.named_sql import read_queries
 from penstock.stores.sqlite import placing
 from penstock.stores.sqlite.connection import (
     connect,
@@ -38,6 +39,17 @@ OPEN_SECONDS = 30.0  # opening waits this long for somebody who holds the databa
 log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
+
+
+@lru_cache(maxsize=1)
+def statements() -> dict[str, str]:
+    """The named statements of this backend, read once."""
+    return read_queries(PACKAGE)
+
+
+@lru_cache(maxsize=1)
+def _steps() -> list[Migration]:
+    return read_migrations(PACKAGE)
 
 
 def open_to_write(
@@ -92,7 +104,7 @@ def _opened_to_read(path: Path, queries: dict[str, str], alone: bool) -> apsw.Co
             f"Cannot read the store {str(path)!r}: this user may neither read its log nor make the "
             "files that reading it needs. Give this user access to the file and its folder."
         ) from None
-    if version != len(read_migrations(PACKAGE)):
+    if version != len(_steps()):
         disconnect(connection)
         raise StoreReadOnly(
             f"Cannot read the store {str(path)!r}: its schema {version} is older than this "
@@ -156,7 +168,7 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str]) -
         owner = _number(connection, queries["application_id"])
         version = _number(connection, queries["schema_version"])
         objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}
-    name, known = repr(str(path)), len(read_migrations(PACKAGE))
+    name, known = repr(str(path)), len(_steps())
     if owner not in {0, APPLICATION_ID} or (owner == 0 and version == 0 and objects):
         raise StoreCorrupt(
             f"The file {name} is a database of another program (application id {owner:#x}), not a "
@@ -179,7 +191,7 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str]) -
 def _objects_of(version: int, query: str) -> frozenset[str]:
     """What a sound store of this version has, by name."""
     connection = apsw.Connection(":memory:")
-    for step in read_migrations(PACKAGE)[:version]:
+    for step in _steps()[:version]:
         connection.execute(step.script).fetchall()
     objects = frozenset(str(name) for (name,) in connection.execute(query))
     connection.close()
@@ -193,7 +205,7 @@ def _number(connection: apsw.Connection, query: str) -> int:
 def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
     """Apply the missing steps under the turn, all in one transaction."""
     with mapped_errors(path, "opening the store", connection):
-        if _number(connection, queries["schema_version"]) == len(read_migrations(PACKAGE)):
+        if _number(connection, queries["schema_version"]) == len(_steps()):
             return
     turn = Turn(path)
     try:
@@ -205,7 +217,7 @@ def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) ->
 
 
 def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
-    steps = read_migrations(PACKAGE)
+    steps = _steps()
     with mapped_errors(path, "preparing the store", connection, committing=True):
         connection.execute(queries["begin_write"]).fetchall()
         try:

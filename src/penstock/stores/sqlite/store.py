@@ -27,11 +27,10 @@ from penstock.model.lease import (
 )
 from penstock.model.views import EnqueueReport, Manifest, Outlook, Progress, Stats, WorkerView
 from penstock.stores.group_commit import FINAL, GroupCommit
-from penstock.stores.named_sql import read_queries
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite import ending, enqueueing, leasing, operating, registering, sweeping
 from penstock.stores.sqlite.forking import forked
-from penstock.stores.sqlite.opening import PACKAGE, open_to_read, open_to_write
+from penstock.stores.sqlite.opening import open_to_read, open_to_write, statements
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
@@ -93,7 +92,7 @@ class SqliteStore:
         """
         path = Path(os.path.realpath(path))
         clock, boot_clock = clock or SystemClock(), boot_clock or SystemBootClock()
-        queries = read_queries(PACKAGE)
+        queries = statements()
         try:
             connection = open_to_write(path, queries, durability, clock)
         except StoreReadOnly as error:
