@@ -18,6 +18,7 @@ PenstockError
 │   ├── SchemaTooNew                 made by a newer Penstock
 │   ├── StoreFailed                  an I/O error: the last transaction is unknown, restart
 │   ├── StoreClosed                  used after close
+│   ├── StoreForked                  used in a forked child of the process that opened it
 │   └── StoreUnsupported             a place or version that a store cannot be kept on
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── WorkerFailed                     the world's: a worker process cannot be started
@@ -97,6 +98,10 @@ class StoreFailed(StoreError):
 
 class StoreClosed(StoreError):
     """The store was used after it was closed."""
+
+
+class StoreForked(StoreError):
+    """The store was used in a forked child of the process that had opened it."""
 
 
 class StoreUnsupported(StoreError):

@@ -38,8 +38,17 @@ def default_store_url(app_name: str) -> str:
     return f"{SQLITE_PREFIX}.penstock/{app_name}.db"
 
 
-def open_store(url: str, *, durability: str = "full", folder: Path | None = None) -> Store:
-    """Open the store that a URL names; relative files lie in `folder`."""
+def open_store(
+    url: str,
+    *,
+    durability: str = "full",
+    folder: Path | None = None,
+    reading_will_do: bool = False,
+) -> Store:
+    """Open the store that a URL names; relative files lie in `folder`.
+
+    With `reading_will_do` a store that may not be written can still be read.
+    """
     if not url.startswith(SQLITE_PREFIX):
         raise ConfigError(
             f"The store {url!r} is not known; write sqlite:///path, for example "
@@ -48,7 +57,9 @@ def open_store(url: str, *, durability: str = "full", folder: Path | None = None
     path = Path(url.removeprefix(SQLITE_PREFIX))
     if not path.name:
         raise ConfigError(f"The store {url!r} names no file; write sqlite:///path.")
-    return SqliteStore.open((folder or Path.cwd()) / path, durability=durability)
+    return SqliteStore.open(
+        (folder or Path.cwd()) / path, durability=durability, reading_will_do=reading_will_do
+    )
 
 
 def task_limits(

@@ -310,10 +310,10 @@ def test_a_waiting_acknowledgement_is_told_once_and_repeated_ever_more_slowly(
 
     with caplog.at_level(logging.WARNING, "penstock.worker"):
         simulate(make_app([], []), main, runtime=RUNTIME)
-    assert caplog.text.count("An acknowledgement has to wait: no space left") == 1
+    assert caplog.text.count("Acknowledgements have to wait, nothing is begun: no space left") == 1
 
 
-def test_while_acknowledgements_wait_no_more_than_a_window_of_jobs_is_started() -> None:
+def test_while_acknowledgements_wait_nothing_more_is_begun() -> None:
     ran: list[tuple[str, float]] = []
 
     async def main(world: World) -> None:
@@ -325,7 +325,7 @@ def test_while_acknowledgements_wait_no_more_than_a_window_of_jobs_is_started() 
 
         await asyncio.sleep(20)
 
-        assert 1_000 <= len(ran) <= 1_024 + 4
+        assert 1 <= len(ran) <= 8, "what ran when the first one was refused"
         world.store.heals()
         await asyncio.sleep(10)
         assert len(ran) == 3_000

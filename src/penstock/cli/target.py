@@ -92,14 +92,19 @@ class Target:
             raise UsageError(
                 f"There is no store {url} yet. Enqueue a job first, or name another with --store."
             )
-        store = self._open(url, loaded)
+        store = self._open(url, loaded, reading_will_do=True)
         try:
             yield store
         finally:
             store.close()
 
-    def _open(self, url: str, loaded: Loaded) -> Store:
-        return wiring.open_store(url, durability=loaded.settings.durability, folder=self.folder)
+    def _open(self, url: str, loaded: Loaded, *, reading_will_do: bool = False) -> Store:
+        return wiring.open_store(
+            url,
+            durability=loaded.settings.durability,
+            folder=self.folder,
+            reading_will_do=reading_will_do,
+        )
 
     def lacks_file(self, url: str) -> bool:
         """Does the URL name a file that is still to be made?"""

@@ -19,6 +19,7 @@ from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, StoreError
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.attempt import bounded
+from penstock.runtime.dispatcher import WINDOW_MAX
 from penstock.stores.reply import Reply
 from penstock.stores.store import JobStore
 
@@ -57,12 +58,18 @@ class AckBuffer:
         self._flushing = 0
         self._task: asyncio.Task[None] | None = None
         self._worker = WorkerId("")
+        self._stuck = False  # the store cannot take ends now
         self.failed: Exception | None = None
 
     @property
     def pending(self) -> int:
         """Ends that are not durable yet."""
         return len(self._ends) + len(self._failures) + len(self._releases) + self._flushing
+
+    @property
+    def takes_more(self) -> bool:
+        """False: work that is begun now could not be acknowledged soon."""
+        return self.pending < WINDOW_MAX and not self._stuck
 
     def add(self, end: JobEnd | JobFailure | JobRef) -> None:
         if type(end) is JobEnd:
@@ -163,10 +170,14 @@ class AckBuffer:
         delay = RETRY_FIRST_SECONDS
         while True:
             try:
-                return await (reply or call())
+                answer = await (reply or call())
             except (StoreBusy, StoreFull) as error:
-                if delay == RETRY_FIRST_SECONDS:
-                    log.warning("An acknowledgement has to wait: %s", error)
+                if not self._stuck:
+                    self._stuck = True
+                    log.warning("Acknowledgements have to wait, nothing is begun: %s", error)
+            else:
+                self._stuck = False
+                return answer
             reply = None
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MAX_SECONDS)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import StoreBusy
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.stores.store import Store
@@ -35,8 +36,12 @@ class Drain:
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
     async def look(self, worker: WorkerId) -> None:
-        """Ask the store what is left."""
-        outlook = await self._store.outlook(worker, self._run_id)
+        """Ask the store what is left; somebody who holds the whole database is waited for."""
+        try:
+            outlook = await self._store.outlook(worker, self._run_id)
+        except StoreBusy as error:
+            log.warning("Looking for what is left has to wait: %s", error)
+            return
         known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
         stuck = known > 0 and self._is_stuck(outlook)

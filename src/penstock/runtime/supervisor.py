@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from penstock.clock import Clock, SystemClock, to_micros
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
 from penstock.ids import IdSource, SystemIds
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
 from penstock.model.lease import JobFailure, JobRef
@@ -238,8 +238,7 @@ class Supervisor:
         try:
             self._store = self._open_store(hello.store_url, hello.durability)
         except PenstockError as error:
-            self._failed = messages.Failed(str(error), 1)
-            self._tell_all(messages.Abort())
+            self._fail(error)
             return
         self._beat = SupervisorBeat(
             self._store,
@@ -271,12 +270,22 @@ class Supervisor:
         try:
             self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
             self._display.tick(self._store)
+        except (StoreFailed, StoreCorrupt) as error:
+            self._fail(error)
         except StoreError as error:
             log.warning("The store cannot be read: %s", error)
+        if self._beat is not None and self._beat.failed is not None:
+            self._fail(self._beat.failed)
         if not self._suspects:
             self._solo_pause = SOLO_FIRST_SECONDS
         elif self._may_start() and now >= self._solo_at and not any(c.solo for c in self._children):
             self._start(solo=True)
+
+    def _fail(self, error: PenstockError) -> None:
+        """The run cannot go on."""
+        if self._failed is None:
+            self._failed = messages.Failed(str(error), 1)
+            self._tell_all(messages.Abort())
 
     def _start(self, *, solo: bool) -> None:
         child = Child(

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreCorrupt, StoreFailed
 from penstock.runtime.keeping import margin
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
@@ -38,6 +38,7 @@ class SupervisorBeat(RepeatingThread):
         self._tables = tables
         self._clock = clock
         self._ttl_seconds = ttl_seconds
+        self.failed: PenstockError | None = None  # nothing will ever be renewed again
 
     def run_once(self) -> int:
         """Renew every worker that may be renewed; how many were."""
@@ -60,6 +61,9 @@ class SupervisorBeat(RepeatingThread):
             return 0
         try:
             alive = self._store.beat(list(wanted), self._ttl_seconds).result(self._ttl_seconds)
+        except (StoreFailed, StoreCorrupt) as error:
+            self.failed = error
+            return 0
         except (PenstockError, TimeoutError) as error:
             log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
             return 0

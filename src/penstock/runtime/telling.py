@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from penstock.errors import StoreError
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
@@ -25,9 +26,11 @@ class Telling:
     def __init__(self, events: SchedulerEvents, run_id: str) -> None:
         self._events = events
         self._run_id = run_id
+        self._waits_for = ""
 
     def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         """An attempt's body has ended."""
+        self._waits_for = ""
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
         elif verdict is None:
@@ -36,6 +39,12 @@ class Telling:
             self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "released")
         else:
             self._went_wrong(attempt, verdict)
+
+    def has_to_wait(self, error: StoreError) -> None:
+        """Nothing can be leased now. It is tried again and again, but told once."""
+        if str(error) != self._waits_for:
+            self._waits_for = str(error)
+            log.warning("Leasing has to wait: %s", error)
 
     def _went_wrong(self, attempt: Attempt, verdict: JobEnd | JobFailure) -> None:
         emit, correlation = self._events.emit, attempt.correlation

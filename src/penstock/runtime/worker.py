@@ -33,7 +33,7 @@ from penstock.model.lease import (
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
-from penstock.runtime.dispatcher import WINDOW_MAX, Appetite, WindowSize
+from penstock.runtime.dispatcher import Appetite, WindowSize
 from penstock.runtime.drain import Drain
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.ready import ReadySource, RoundRobinWindow
@@ -276,10 +276,10 @@ class Worker:
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        if self._stopping is None and self._acks.pending < WINDOW_MAX:
+        if goes_on := self._stopping is None and self._acks.takes_more:
             self._fill_slots()
         self._acks.kick(self.worker_id)
-        if self._stopping is None and not self._leasing and not self._name.losing:
+        if goes_on and not self._leasing and not self._name.losing:
             self._lease_more()
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
@@ -333,7 +333,7 @@ class Worker:
         try:
             batch = await self._store.lease(request)
         except (StoreBusy, StoreFull) as error:
-            log.warning("Leasing has to wait: %s", error)
+            self._telling.has_to_wait(error)
             await self._clock.sleep(RETRY_SECONDS)
         except LeaseLost:
             if worker == self.worker_id:

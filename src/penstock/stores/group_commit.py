@@ -17,12 +17,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.errors import PenstockError, StoreBusy, StoreClosed, StoreError, StoreFailed
+from penstock.errors import (
+    PenstockError,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreForked,
+)
 from penstock.stores.interrupts import deferred_interrupt
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
 CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
+FINAL = (StoreFailed, StoreCorrupt)  # after one of these nothing more is written
 
 T = TypeVar("T")
 Tx = TypeVar("Tx")
@@ -49,7 +58,11 @@ class Session(Protocol[TxC]):
     def rollback_savepoint(self) -> None: ...
 
     def commit(self) -> None:
-        """Make it durable and give the turn back."""
+        """Make it durable; the turn is kept."""
+        ...
+
+    def after_commit(self) -> None:
+        """Do what is due while it is still our turn, then give it back."""
         ...
 
     def rollback(self) -> None:
@@ -64,7 +77,9 @@ class Session(Protocol[TxC]):
         """Seconds since begin."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, sound: bool) -> None:
+        """Let go of everything; if it is not sound, nothing more is written."""
+        ...
 
 
 class _Operation(Generic[Tx]):
@@ -119,10 +134,14 @@ class GroupCommit(Generic[Tx]):
         if self._closed:
             return Reply.failed(_closed())
         if self._failed is not None:
-            return Reply.failed(self._failed)
+            return Reply.failed(_again(self._failed))
         if os.getpid() != self._pid:
             return Reply.failed(
-                StoreClosed("This process was forked; a forked child must open the store anew.")
+                StoreForked(
+                    "This process was forked while the store was open, so it cannot use it. Start "
+                    "processes with 'spawn' (multiprocessing.get_context('spawn')), or close the "
+                    "store before forking."
+                )
             )
         operation = _Operation(run, atomic, self._help, self._rouse if lazy else None)
         (self._urgent if urgent else self._inbox).append(operation)
@@ -131,6 +150,15 @@ class GroupCommit(Generic[Tx]):
         if self._ended:  # it was closed between the question above and now
             self._refuse_all(_closed())
         return operation.reply
+
+    @property
+    def failed(self) -> StoreError | None:
+        """Why nothing more is written."""
+        return self._failed
+
+    def fail(self, error: StoreError) -> None:
+        """Write nothing more: somebody else has seen that the store is not sound."""
+        self._failed = self._failed or error
 
     def _rouse(self) -> None:
         self._wake.put(None)
@@ -158,7 +186,7 @@ class GroupCommit(Generic[Tx]):
     def _end(self) -> None:
         with self._session_lock:  # a helper may be inside a transaction
             self._ended = True
-            self._session.close()
+            self._session.close(sound=self._failed is None)
         self._refuse_all(_closed())  # what came in at the last moment
 
     def _help(self) -> None:
@@ -178,7 +206,7 @@ class GroupCommit(Generic[Tx]):
     def _turn(self, *, wait: bool) -> None:
         """One transaction with whatever waits, in the order in which it came."""
         if self._failed is not None:
-            self._refuse_all(self._failed)
+            self._refuse_all(_again(self._failed))
             return
         try:
             tx = self._session.begin(wait=wait)
@@ -217,6 +245,15 @@ class GroupCommit(Generic[Tx]):
                 operation.reply.resolve(value)
             else:
                 operation.reply.refuse(refusal)
+        self._after_commit()
+
+    def _after_commit(self) -> None:
+        """What was committed stays; but an error here ends the store."""
+        try:
+            self._session.after_commit()
+        except StoreError as error:
+            if isinstance(error, FINAL):
+                self.fail(error)
 
     def _run(self, operation: _Operation[Tx], tx: Tx) -> tuple[Any, PenstockError | None]:
         if not operation.atomic:
@@ -234,8 +271,8 @@ class GroupCommit(Generic[Tx]):
 
     def _after_failure(self, batch: list[_Operation[Tx]], error: BaseException) -> None:
         """The whole transaction is undone: find the culprit; the others shall not suffer."""
-        if isinstance(error, StoreFailed):
-            self._failed = error
+        if isinstance(error, FINAL):
+            self.fail(error)
         if isinstance(error, StoreError) or len(batch) == 1:
             for operation in batch:
                 operation.reply.refuse(error)
@@ -262,16 +299,24 @@ class GroupCommit(Generic[Tx]):
             operation.reply.resolve(value)
         else:
             operation.reply.refuse(refusal)
+        self._after_commit()
 
     def _refuse_all(self, error: StoreError) -> None:
-        if isinstance(error, StoreFailed):
-            self._failed = error
+        if isinstance(error, FINAL):
+            self.fail(error)
         for waiting in (self._urgent, self._inbox):
             with contextlib.suppress(IndexError):  # two threads may refuse at once, at the end
                 while True:
                     operation = waiting.popleft()
                     if operation.claim():
                         operation.reply.refuse(error)
+
+
+def _again(error: StoreError) -> StoreError:
+    """The same cause for another caller; one error object would collect all their tracebacks."""
+    fresh = type(error)(*error.args)
+    fresh.__cause__ = error.__cause__
+    return fresh
 
 
 def _closed() -> StoreClosed:

@@ -15,8 +15,10 @@ from penstock.errors import (
     EnqueueRefused,
     StoreBusy,
     StoreClosed,
+    StoreCorrupt,
     StoreError,
     StoreFailed,
+    StoreForked,
     StoreFull,
 )
 from penstock.stores.group_commit import TURN_SECONDS, GroupCommit
@@ -36,7 +38,9 @@ class FakeSession:
         self.turn.set()
         self.begin_errors: list[StoreError] = []
         self.commit_errors: list[BaseException] = []
+        self.after_commit_errors: list[BaseException] = []
         self.closed = False
+        self.closed_sound: bool | None = None
         self._began = 0.0
         self._marks: list[int] = []
         self._written: list[str] = []
@@ -85,9 +89,15 @@ class FakeSession:
     def elapsed(self) -> float:
         return self.now - self._began
 
-    def close(self) -> None:
+    def after_commit(self) -> None:
+        assert not self._open, "before the commit"
+        if self.after_commit_errors:
+            raise self.after_commit_errors.pop(0)
+
+    def close(self, *, sound: bool) -> None:
         assert not self._open, "closed inside a transaction"
         self.closed = True
+        self.closed_sound = sound
 
 
 def write(text: str) -> Callable[[list[str]], str]:
@@ -567,6 +577,35 @@ def test_withdrawals_and_claims_of_many_threads_agree(commit: Commit, session: F
     assert len(said) == 180
 
 
+@pytest.mark.parametrize("kind", [StoreFailed, StoreCorrupt])
+def test_an_error_after_the_commit_keeps_the_answers_and_ends_the_store(
+    commit: Commit, session: FakeSession, kind: type[StoreError]
+) -> None:
+    session.after_commit_errors.append(kind("the log cannot be moved"))
+
+    assert commit.submit(write("kept")).result(WAIT) == "KEPT"
+
+    refused = [commit.submit(write("late")) for _ in range(2)]
+    errors = []
+    for reply in refused:
+        with pytest.raises(kind, match="the log cannot be moved") as raised:
+            reply.result(WAIT)
+        errors.append(raised.value)
+    assert errors[0] is not errors[1]  # one object would collect the tracebacks of all callers
+    assert session.commits == [["kept"]]
+    commit.close()
+    assert session.closed_sound is False
+
+
+def test_a_full_disk_after_the_commit_stops_nothing(commit: Commit, session: FakeSession) -> None:
+    session.after_commit_errors.append(StoreFull("no space"))
+
+    assert commit.submit(write("one")).result(WAIT) == "ONE"
+    assert commit.submit(write("two")).result(WAIT) == "TWO"
+    commit.close()
+    assert session.closed_sound is True
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_its_parent_unharmed(
     commit: Commit, session: FakeSession
@@ -577,7 +616,7 @@ def test_a_forked_child_is_refused_and_its_parent_unharmed(
         try:
             commit.submit(write("child")).result(WAIT)
             os.write(writing, b"accepted")
-        except StoreClosed as error:
+        except StoreForked as error:
             os.write(writing, str(error).encode())
         except BaseException as error:
             os.write(writing, repr(error).encode())
@@ -587,7 +626,7 @@ def test_a_forked_child_is_refused_and_its_parent_unharmed(
     os.waitpid(child, 0)
     os.close(writing)
     with os.fdopen(reading) as said:
-        assert "forked child must open the store anew" in said.read()
+        assert "was forked while the store was open" in said.read()
 
     assert commit.submit(write("parent")).result(WAIT) == "PARENT"
     assert session.commits == [["parent"]]

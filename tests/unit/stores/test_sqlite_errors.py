@@ -8,7 +8,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -27,13 +27,14 @@ from penstock.errors import (
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
 from penstock.stores.migrate import read_migrations
-from penstock.stores.sqlite import connection as connections
-from penstock.stores.sqlite.connection import file_system_of, mapped_errors
+from penstock.stores.sqlite import placing
+from penstock.stores.sqlite.connection import mapped_errors
 from penstock.stores.sqlite.opening import PACKAGE
+from penstock.stores.sqlite.placing import file_system_of
 from penstock.stores.sqlite.store import SqliteStore
+from tests.faults.sqlite_world import NOBODY, as_nobody
 
 WORKER = WorkerId("w-1")
-NOBODY = 65534  # a user who owns nothing
 
 
 def open_store(path: Path) -> SqliteStore:
@@ -74,7 +75,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 def limit_pages(store: SqliteStore, more: int | None) -> None:
     """Let the file grow by so many pages and no more; None lifts the limit."""
-    connection: apsw.Connection = store._writer._session._connection  # type: ignore[attr-defined]
+    connection: apsw.Connection = store._writer._session._connection  # type: ignore[union-attr]
     pages = connection.pragma("page_count")
     connection.pragma("max_page_count", pages + more if more is not None else 2**30)
 
@@ -258,26 +259,6 @@ def test_a_store_that_may_not_be_written_is_told_in_one_sentence(case: str) -> N
             store.close()
 
 
-def as_nobody(act: Callable[[], object]) -> str:
-    """Do something as another user, in a child process; what it raised."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover (another process)
-        try:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            act()
-            os.write(writing, b"nothing was raised")
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__} {error}".encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as said:
-        return said.read()
-
-
 def test_a_newer_schema_is_refused_and_nothing_is_changed(path: Path) -> None:
     open_store(path).close()
     known = len(read_migrations(PACKAGE))
@@ -312,7 +293,7 @@ def test_a_failed_opening_leaves_no_descriptor_open(path: Path) -> None:
 def test_a_network_file_system_is_refused_before_anything_is_written(
     kind: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "file_system_of", lambda folder: kind)
+    monkeypatch.setattr(placing, "file_system_of", lambda folder: kind)
 
     with pytest.raises(StoreUnsupported) as error:
         open_store(path)

@@ -93,7 +93,7 @@ def test_eight_openers_of_a_new_file_make_one_sound_store(tmp_path: Path) -> Non
 def test_the_file_is_in_wal_mode_and_synchronous_as_asked(tmp_path: Path) -> None:
     for durability, level in (("full", 2), ("normal", 1)):
         store = SqliteStore.open(tmp_path / f"{durability}.db", durability=durability)
-        connection: apsw.Connection = store._writer._session._connection  # type: ignore[attr-defined]
+        connection: apsw.Connection = store._writer._session._connection  # type: ignore[union-attr]
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == level
         store.close()

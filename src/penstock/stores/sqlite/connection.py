@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the database file opened, and what do its errors mean?"""
+"""How is the database file connected to, and what do its errors mean?"""
 
 from __future__ import annotations
 
-import os
-import sys
+import contextlib
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import apsw
+import msgspec
 
 from penstock.errors import (
+    PenstockError,
     StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreFailed,
     StoreFull,
     StoreReadOnly,
-    StoreUnsupported,
 )
+from penstock.stores.sqlite import forking, holders
+from penstock.stores.sqlite.placing import beside
 
-SQLITE_MIN = (3, 51, 3)  # before it, WAL mode has a rare corruption race
 BUSY_MILLISECONDS = 2_000  # one wait for a foreign lock; the writer repeats it
-WAL_BYTES_MAX = 64 * 1024 * 1024  # the WAL file is cut back to this after a checkpoint
+WAL_BYTES_MAX = 64 * 1024 * 1024  # the log's file is cut back to this when it begins anew
 CACHE_KIB = 16 * 1024
-NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "glusterfs", "lustre", "afs")
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REMEDY = "Restore a backup with 'penstock restore FILE', or see what is left: 'penstock doctor'."
 
 _WRITER_PRAGMAS = (
     "pragma journal_mode = wal",
@@ -37,93 +42,82 @@ _WRITER_PRAGMAS = (
 )
 
 
-def open_connection(path: Path, *, durability: str, read_only: bool = False) -> apsw.Connection:
-    """Open the file with our settings; the caller has made sure that it exists."""
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    with mapped_errors(path):
-        connection = apsw.Connection(str(path), flags=flags)
-        connection.set_busy_timeout(BUSY_MILLISECONDS)
-        if read_only:
-            connection.pragma("query_only", True)
-            return connection
+def connect(path: Path) -> apsw.Connection:
+    """A connection that may write; nothing is changed before `prepare_to_write`."""
+    return _connected(path, str(path), apsw.SQLITE_OPEN_READWRITE)
+
+
+def prepare_to_write(path: Path, connection: apsw.Connection, durability: str) -> None:
+    """Our settings; they turn the file into one with a log."""
+    with mapped_errors(path, "opening the store", connection):
         for pragma in _WRITER_PRAGMAS:
             connection.execute(pragma).fetchall()
         connection.pragma("synchronous", "full" if durability == "full" else "normal")
-        return connection
 
 
-def prepare_file(path: Path) -> None:
-    """Make the file, private to its owner, if it is missing; refuse unfit places."""
-    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    if version < SQLITE_MIN:
-        raise StoreUnsupported(
-            f"SQLite {apsw.sqlite_lib_version()} can corrupt a shared database; install apsw >= "
-            f"3.53."
-        )
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_network(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except PermissionError as error:
-        raise StoreReadOnly(
-            f"Cannot write the store {str(path)!r}: {error.strerror}. Give this user write "
-            f"access to the file and its folder, or name another place with --store."
-        ) from None
-    except OSError as error:
-        if error.errno == 30:  # a read-only file system
-            raise StoreReadOnly(
-                f"Cannot write the store {str(path)!r}: the file system is read-only. Name another "
-                "place with --store."
-            ) from None
-        raise StoreError(
-            f"Cannot open the store {str(path)!r}: {error.strerror}. Name another place with "
-            f"--store."
-        ) from None
-    os.close(descriptor)
+def connect_to_read(path: Path, *, alone: bool = False) -> apsw.Connection:
+    """A connection that can only read.
+
+    `alone`: nobody has the store open, and this user may not make the files that SQLite needs to
+    notice others. Then the file is read as one that never changes.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY
+    name = str(path)
+    if alone and not beside(path, "-wal").exists():
+        flags |= apsw.SQLITE_OPEN_URI
+        name = f"file:{quote(name)}?immutable=1"
+    connection = _connected(path, name, flags)
+    with mapped_errors(path, "reading the store", connection):
+        connection.pragma("query_only", True)
+    return connection
 
 
-def _refuse_network(path: Path) -> None:
-    kind = file_system_of(path.parent.resolve())
-    if kind.startswith(NETWORK_FILE_SYSTEMS):
-        raise StoreUnsupported(
-            f"The store {str(path)!r} is on a network file system ({kind}), where SQLite can "
-            f"lose data. Name a local place with --store, or use PostgreSQL."
-        )
+def _connected(path: Path, name: str, flags: int) -> apsw.Connection:
+    forking.refuse_inherited(path)
+    with mapped_errors(path, "opening the store"):
+        connection = apsw.Connection(name, flags=flags)
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+    forking.opened(connection, path)
+    return connection
 
 
-def file_system_of(folder: Path) -> str:
-    """The kind of file system that holds a folder; empty where it cannot be told."""
-    mounts = Path("/proc/self/mountinfo")
-    if sys.platform != "linux" or not mounts.exists():
-        return ""
-    best, kind = -1, ""
-    for line in mounts.read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        mount_point = left.split(" ")[4].replace("\\040", " ")
-        inside = folder == Path(mount_point) or Path(mount_point) in folder.parents
-        if inside and len(mount_point) >= best:
-            best, kind = len(mount_point), right.split(" ")[0]
-    return kind
+def disconnect(connection: apsw.Connection, *, sound: bool = True) -> None:
+    """Close it; a store that is not sound any more is left as it is on the disk."""
+    with contextlib.suppress(apsw.Error):
+        if not sound:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+    forking.closed(connection)
 
 
 @contextmanager
-def mapped_errors(path: Path, doing: str = "using the store") -> Generator[None]:
+def mapped_errors(
+    path: Path,
+    doing: str = "using the store",
+    connection: apsw.Connection | None = None,
+    *,
+    committing: bool = False,
+) -> Generator[None]:
     """Turn SQLite's errors into ours, with the file and what to do."""
     try:
         yield
     except apsw.Error as error:
-        raise as_store_error(error, path, doing) from error
+        raise as_store_error(error, path, doing, connection, committing=committing) from error
 
 
-def as_store_error(error: apsw.Error, path: Path, doing: str) -> StoreError:
+def as_store_error(
+    error: apsw.Error,
+    path: Path,
+    doing: str,
+    connection: apsw.Connection | None = None,
+    *,
+    committing: bool = False,
+) -> StoreError:
     """What an error of SQLite means; a plain StoreError if it says nothing about the world."""
     name = repr(str(path))
     if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return StoreBusy(
-            f"The store {name} is held by another process; nothing was changed. Wait, or find who "
-            "holds it with 'fuser'."
-        )
-    if isinstance(error, apsw.FullError):
+        return busy(path)
+    if isinstance(error, apsw.FullError) or _lacks_space(error, connection, committing):
         return StoreFull(
             f"No space left while {doing} ({name}); nothing was changed. Free space, then run "
             "'penstock doctor'."
@@ -133,14 +127,70 @@ def as_store_error(error: apsw.Error, path: Path, doing: str) -> StoreError:
             f"Cannot write the store {name}: {error}. Give this user write access to the file "
             f"and its folder, or name another place with --store."
         )
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.FormatError):
-        return StoreCorrupt(
-            f"The store {name} is not a sound database ({error}). Restore a backup, or name "
-            f"another place with --store; nothing was changed."
-        )
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.FormatError) or (
+        _code(error) in {apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS}
+    ):
+        return corrupt(path, str(error))
     if isinstance(error, apsw.IOError):
+        fate = (
+            "The last change may or may not be there" if committing else "Nothing more is written"
+        )
         return StoreFailed(
-            f"I/O error while {doing} ({name}): {error}. The last change may or may not be "
-            f"there; check the disk and start again."
+            f"I/O error while {doing} ({name}): {error}. {fate}; check the disk, start again, then "
+            "run 'penstock doctor'."
         )
     return StoreError(f"SQLite refused while {doing} ({name}): {error}.")
+
+
+def _code(error: apsw.Error) -> int:
+    return int(getattr(error, "extendedresult", 0))
+
+
+def _lacks_space(error: apsw.Error, connection: apsw.Connection | None, committing: bool) -> bool:
+    """A quota or a limit on files is a full disk, too.
+
+    But if the log's index cannot grow in a commit, the commit itself may be in the log already.
+    """
+    if connection is None or connection.system_errno not in _NO_SPACE:
+        return False
+    if _code(error) == apsw.SQLITE_IOERR_SHMSIZE:
+        return not committing
+    return _code(error) == apsw.SQLITE_IOERR_WRITE
+
+
+def busy(path: Path) -> StoreBusy:
+    """Somebody else holds the database; who, if it can be known."""
+    return StoreBusy(
+        f"The store {str(path)!r} is held by {holders.named(holders.writers(path))}; nothing was "
+        "changed. Wait, or end what holds it."
+    )
+
+
+def corrupt(path: Path, failed_check: str) -> StoreCorrupt:
+    """The file is damaged; what was found wrong."""
+    return StoreCorrupt(
+        f"The store {str(path)!r} is not a sound database ({failed_check}); nothing more is "
+        f"written to it. {_REMEDY}"
+    )
+
+
+def as_damage(
+    error: Exception, path: Path, connection: apsw.Connection, queries: dict[str, str]
+) -> Exception:
+    """An error that no sound file could cause is a damage; any other is our bug, and stays."""
+    if isinstance(error, PenstockError):
+        return error
+    found = ""
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
+        found = f"it holds something unreadable: {error}"
+    else:
+        try:
+            found = str(connection.execute(queries["first_damage"]).fetchall()[0][0])
+        except apsw.Error as damage:
+            found = str(damage)
+    return error if found == "ok" else _caused(corrupt(path, found), error)
+
+
+def _caused(error: StoreCorrupt, cause: Exception) -> StoreCorrupt:
+    error.__cause__ = cause
+    return error

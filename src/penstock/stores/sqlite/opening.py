@@ -1,49 +1,236 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a file become a store of the present schema?"""
+"""How does a file become a store of the present schema?
+
+A new store is made under another name and put in its place whole, so that an empty or half-made
+file under the store's name is never ours, and is never taken for a new one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
-from penstock.errors import SchemaTooNew
-from penstock.stores.migrate import read_migrations
-from penstock.stores.sqlite.connection import mapped_errors
+from penstock.clock import Clock
+from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
+from penstock.stores.migrate import Migration, read_migrations
+from penstock.stores.named_sql import read_queries
+from penstock.stores.sqlite import placing
+from penstock.stores.sqlite.connection import (
+    connect,
+    connect_to_read,
+    corrupt,
+    disconnect,
+    mapped_errors,
+    prepare_to_write,
+)
 from penstock.stores.sqlite.turn import Turn
 
 PACKAGE = "penstock.stores.sqlite"
+APPLICATION_ID = 0x50656E73  # "Pens", in the header of the file
+OPEN_SECONDS = 30.0  # opening waits this long for somebody who holds the database
+
+log = logging.getLogger("penstock.store")
+
+T = TypeVar("T")
 
 
-def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
-    """Apply the missing steps under the turn, all in one transaction; refuse a newer schema."""
-    steps = read_migrations(PACKAGE)
-    if schema_version(path, connection, queries) == len(steps):
-        return
+@lru_cache(maxsize=1)
+def statements() -> dict[str, str]:
+    """The named statements of this backend, read once."""
+    return read_queries(PACKAGE)
+
+
+@lru_cache(maxsize=1)
+def _steps() -> list[Migration]:
+    return read_migrations(PACKAGE)
+
+
+def open_to_write(
+    path: Path, queries: dict[str, str], durability: str, clock: Clock
+) -> apsw.Connection:
+    """Make the store if there is none, refuse what is none, and bring its schema up to date."""
+    placing.refuse_library(placing.sqlite_version())
+    placing.refuse_place(path)
+    try:
+        made = [parent for parent in path.parents if not parent.exists()]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            placing.refuse_file(path)
+        else:
+            _create(path, queries)
+            _sync_folders([path.parent, *(folder.parent for folder in made)])
+        placing.refuse_unwritable(path)
+    except OSError as error:
+        raise placing.as_file_error(error, path) from None
+    return _patiently(clock, lambda: _opened(path, queries, durability))
+
+
+def _opened(path: Path, queries: dict[str, str], durability: str) -> apsw.Connection:
+    connection = connect(path)
+    try:
+        identify(path, connection, queries)
+        prepare_to_write(path, connection, durability)
+        migrate(path, connection, queries)
+    except BaseException:
+        disconnect(connection)
+        raise
+    return connection
+
+
+def open_to_read(
+    path: Path, queries: dict[str, str], clock: Clock, *, alone: bool = False
+) -> apsw.Connection:
+    """Open a store of the present schema, for reading only."""
+    return _patiently(clock, lambda: _opened_to_read(path, queries, alone))
+
+
+def _opened_to_read(path: Path, queries: dict[str, str], alone: bool) -> apsw.Connection:
+    try:
+        connection = connect_to_read(path, alone=alone)
+        try:
+            version = identify(path, connection, queries)
+        except BaseException:
+            disconnect(connection)
+            raise
+    except StoreReadOnly:
+        raise StoreReadOnly(
+            f"Cannot read the store {str(path)!r}: this user may neither read its log nor make the "
+            "files that reading it needs. Give this user access to the file and its folder."
+        ) from None
+    if version != len(_steps()):
+        disconnect(connection)
+        raise StoreReadOnly(
+            f"Cannot read the store {str(path)!r}: its schema {version} is older than this "
+            "Penstock. Let a user who may write it open it once."
+        )
+    return connection
+
+
+def _patiently(clock: Clock, attempt: Callable[[], T]) -> T:
+    """Try until the database is free; each try waits by itself."""
+    until = clock.monotonic() + OPEN_SECONDS
+    told = False
+    while True:
+        try:
+            return attempt()
+        except StoreBusy as error:
+            if clock.monotonic() >= until:
+                raise
+            if not told:
+                log.warning("Opening has to wait: %s", error)
+                told = True
+
+
+def _create(path: Path, queries: dict[str, str]) -> None:
+    """Make a new store under the turn, unless somebody was faster."""
     turn = Turn(path)
     try:
         turn.take()
-        with mapped_errors(path, "preparing the store"):
-            connection.execute(queries["begin_write"]).fetchall()
-            try:
-                version = schema_version(path, connection, queries)
-                if version > len(steps):
-                    raise SchemaTooNew(
-                        f"The store {str(path)!r} has schema {version}, made by a newer "
-                        f"Penstock; this one knows {len(steps)}. Upgrade Penstock to use it."
-                    )
-                for step in steps[version:]:
-                    connection.execute(step.script).fetchall()
-                connection.pragma("user_version", len(steps))
-                connection.execute(queries["commit"]).fetchall()
-            except BaseException:
-                connection.execute(queries["rollback"]).fetchall()
-                raise
+        if path.exists():
+            return
+        making = placing.beside(path, "-new")
+        for left in (making, placing.beside(making, "-wal"), placing.beside(making, "-shm")):
+            left.unlink(missing_ok=True)  # of somebody who died while making it
+        os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        connection = connect(making)
+        try:
+            prepare_to_write(making, connection, "full")
+            _apply(making, connection, queries)
+        finally:
+            disconnect(connection)
+        making.rename(path)
     finally:
         turn.give()
         turn.close()
 
 
-def schema_version(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> int:
-    with mapped_errors(path, "opening the store"):
-        return int(str(connection.execute(queries["schema_version"]).fetchall()[0][0]))
+def _sync_folders(folders: list[Path]) -> None:
+    """A new name is durable when its folder is."""
+    for folder in folders:
+        with contextlib.suppress(PermissionError):  # a folder that may be entered, not read
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def identify(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> int:
+    """Refuse the database of another program, and one that is newer or not whole; its version."""
+    with mapped_errors(path, "opening the store", connection):
+        owner = _number(connection, queries["application_id"])
+        version = _number(connection, queries["schema_version"])
+        objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}
+    name, known = repr(str(path)), len(_steps())
+    if owner not in {0, APPLICATION_ID} or (owner == 0 and version == 0 and objects):
+        raise StoreCorrupt(
+            f"The file {name} is a database of another program (application id {owner:#x}), not a "
+            "store of Penstock; it was left as it is. Name another place with --store."
+        )
+    if version > known:
+        raise SchemaTooNew(
+            f"The store {name} has schema {version}, made by a newer Penstock; this one knows "
+            f"{known}. Upgrade Penstock to use it."
+        )
+    if version < 0 or (version == 0 and objects):
+        raise corrupt(path, f"its schema version is {version}, but it has tables")
+    lacking = sorted(_objects_of(version, queries["schema_objects"]) - objects)
+    if lacking:
+        raise corrupt(path, f"schema {version} without {lacking[0]!r}")
+    return version
+
+
+@lru_cache(maxsize=8)
+def _objects_of(version: int, query: str) -> frozenset[str]:
+    """What a sound store of this version has, by name."""
+    connection = apsw.Connection(":memory:")
+    for step in _steps()[:version]:
+        connection.execute(step.script).fetchall()
+    objects = frozenset(str(name) for (name,) in connection.execute(query))
+    connection.close()
+    return objects
+
+
+def _number(connection: apsw.Connection, query: str) -> int:
+    return int(str(connection.execute(query).fetchall()[0][0]))
+
+
+def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
+    """Apply the missing steps under the turn, all in one transaction."""
+    with mapped_errors(path, "opening the store", connection):
+        if _number(connection, queries["schema_version"]) == len(_steps()):
+            return
+    turn = Turn(path)
+    try:
+        turn.take()
+        _apply(path, connection, queries)
+    finally:
+        turn.give()
+        turn.close()
+
+
+def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
+    steps = _steps()
+    with mapped_errors(path, "preparing the store", connection, committing=True):
+        connection.execute(queries["begin_write"]).fetchall()
+        try:
+            version = identify(path, connection, queries)  # somebody may have been faster
+            for step in steps[version:]:
+                connection.execute(step.script).fetchall()
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", len(steps))
+            connection.execute(queries["commit"]).fetchall()
+        except apsw.SQLError as error:
+            connection.execute(queries["rollback"]).fetchall()
+            raise corrupt(path, f"its schema is not what its version says: {error}") from error
+        except BaseException:
+            with contextlib.suppress(apsw.Error):
+                connection.execute(queries["rollback"]).fetchall()
+            raise

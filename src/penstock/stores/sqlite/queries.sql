@@ -48,6 +48,18 @@ pragma data_version
 -- The number of the last migration applied.
 pragma user_version
 
+-- application_id --
+-- Whose database this is.
+pragma application_id
+
+-- schema_objects --
+-- The names of all tables and indexes.
+select name from sqlite_schema where name not like 'sqlite_%'
+
+-- first_damage --
+-- What is wrong with the structure of the file; 'ok' if nothing is.
+pragma quick_check(1)
+
 -- read_meta --
 -- One fact about the store itself.
 select value from meta where name = ?1

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from penstock.model.job import (
 from penstock.model.lease import JobRef
 from penstock.model.views import Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
-from penstock.stores.sqlite.connection import mapped_errors
+from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_errors
 from penstock.stores.sqlite.transaction import as_json
 from penstock.stores.store import GROUPS_IN_STATS, JobFilter
 
@@ -58,7 +57,7 @@ class SqliteReader:
         self._closed = False
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
-        with self._lock, mapped_errors(self._path, "reading the store"):
+        with self._lock, mapped_errors(self._path, "reading the store", self._connection):
             if self._closed:
                 raise StoreClosed("The store is closed; open it again to use it.")
             return self._connection.execute(self._queries[query], parameters).fetchall()
@@ -75,11 +74,15 @@ class SqliteReader:
         """The one JSON column of a query that answers with one."""
         return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]
 
+    def as_damage(self, error: Exception) -> Exception:
+        """What an unexpected error means, seen in the light of the file's state."""
+        with self._lock:
+            return as_damage(error, self._path, self._connection, self._queries)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            with contextlib.suppress(apsw.Error):
-                self._connection.close()
+            disconnect(self._connection)
 
     def data_version(self) -> int:
         return int(self.value("data_version"))

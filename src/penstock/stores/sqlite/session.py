@@ -4,16 +4,31 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from penstock.clock import MICROSECONDS, BootClock, Clock
-from penstock.errors import StoreBusy, StoreError
-from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, as_store_error, mapped_errors
+from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from penstock.stores.sqlite.checkpointing import Checkpoints
+from penstock.stores.sqlite.connection import (
+    BUSY_MILLISECONDS,
+    as_damage,
+    as_store_error,
+    disconnect,
+    mapped_errors,
+)
+from penstock.stores.sqlite.forking import FileId
+from penstock.stores.sqlite.placing import beside
 from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.turn import Turn
+
+LOOK_SECONDS = 1.0  # how often it is looked whether the files are still the same
+
+log = logging.getLogger("penstock.store")
 
 
 class SqliteSession:
@@ -33,6 +48,11 @@ class SqliteSession:
         self._clock = clock
         self._boot_clock = boot_clock
         self._turn = Turn(path)
+        self._checkpoints = Checkpoints(path, connection, clock)
+        self._files: tuple[FileId, FileId] | None = None  # the database and its log
+        self._look_monotonic = 0.0
+        self._waits_since: float | None = None  # somebody else has held the database since then
+        self._full = False
         self._tx: Transaction | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
@@ -40,11 +60,18 @@ class SqliteSession:
     def begin(self, *, wait: bool) -> Transaction:
         if not self._turn.take(wait=wait):
             raise StoreBusy(f"It is another writer's turn at the store {str(self._path)!r}.")
+        began = self._clock.monotonic()
         try:
             if not wait:
                 self._connection.set_busy_timeout(0)
-            with mapped_errors(self._path, "waiting for the store"):
+            with mapped_errors(self._path, "writing to the store", self._connection):
                 self._connection.execute(self._queries["begin_write"]).fetchall()
+            self._look_at_files()
+        except StoreBusy as error:
+            self.rollback()
+            if wait:
+                self._tell_busy(error, began)
+            raise
         except BaseException:
             self.rollback()
             raise
@@ -52,6 +79,9 @@ class SqliteSession:
             if not wait:
                 self._connection.set_busy_timeout(BUSY_MILLISECONDS)
         self._began_monotonic = self._clock.monotonic()
+        if self._waits_since is not None:
+            log.warning("The store is free again after %.1f s.", began - self._waits_since)
+            self._waits_since = None
         self._tx = Transaction(
             self._connection,
             self._queries,
@@ -60,12 +90,42 @@ class SqliteSession:
         )
         return self._tx
 
+    def _tell_busy(self, error: StoreBusy, began: float) -> None:
+        """Say it once, however long it lasts."""
+        if self._waits_since is None:
+            self._waits_since = began
+            log.warning("Writing has to wait: %s", error)
+
+    def _look_at_files(self) -> None:
+        """What is written to a file that was removed or replaced is lost: see it, and stop."""
+        now = self._clock.monotonic()
+        if now < self._look_monotonic:
+            return
+        self._look_monotonic = now + LOOK_SECONDS
+        try:
+            files = (_file_id(self._path), _file_id(beside(self._path, "-wal")))
+        except OSError:
+            files = None
+        if self._files is None:
+            self._files = files
+        elif files != self._files:
+            raise StoreFailed(
+                f"The store {str(self._path)!r} or its log was removed or replaced while it was in "
+                "use; what was written in the last second may be lost. Stop all that use it, "
+                "put the file back or restore a backup with 'penstock restore FILE', and start "
+                "again."
+            )
+
     def translated(self, error: BaseException) -> BaseException:
-        if not isinstance(error, apsw.Error):
+        if isinstance(error, apsw.Error):
+            mapped = as_store_error(error, self._path, "writing to the store", self._connection)
+            mapped.__cause__ = error
+            if type(mapped) is not StoreError:  # else a wrong statement: our bug, or a damage
+                error = mapped
+        self._full = isinstance(error, StoreFull)
+        if not isinstance(error, Exception):
             return error
-        mapped = as_store_error(error, self._path, "using the store")
-        mapped.__cause__ = error
-        return error if type(mapped) is StoreError else mapped  # a wrong statement is our bug
+        return as_damage(error, self._path, self._connection, self._queries)
 
     def elapsed(self) -> float:
         return self._clock.monotonic() - self._began_monotonic
@@ -83,22 +143,33 @@ class SqliteSession:
         self._current().reset(self._mark)
 
     def commit(self) -> None:
-        with mapped_errors(self._path, "writing to the store"):
+        with mapped_errors(self._path, "writing to the store", self._connection):
             self._current().finish()
+        with mapped_errors(
+            self._path, "committing to the store", self._connection, committing=True
+        ):
             self._connection.execute(self._queries["commit"]).fetchall()
         self._tx = None
-        self._turn.give()
+
+    def after_commit(self) -> None:
+        try:
+            with mapped_errors(self._path, "moving the log into the store", self._connection):
+                self._checkpoints.run_if_due()
+        finally:
+            self._turn.give()
 
     def rollback(self) -> None:
         with contextlib.suppress(apsw.Error):
             if self._connection.in_transaction:
                 self._connection.execute(self._queries["rollback"]).fetchall()
+            if self._full:  # a log that was moved can be written over: small changes go on
+                self._full = False
+                self._checkpoints.run()
         self._tx = None
         self._turn.give()
 
-    def close(self) -> None:
-        with contextlib.suppress(apsw.Error):
-            self._connection.close()
+    def close(self, *, sound: bool) -> None:
+        disconnect(self._connection, sound=sound)
         self._turn.close()
 
     def _current(self) -> Transaction:
@@ -107,5 +178,10 @@ class SqliteSession:
         return self._tx
 
     def _execute(self, query: str) -> None:
-        with mapped_errors(self._path, "writing to the store"):
+        with mapped_errors(self._path, "writing to the store", self._connection):
             self._connection.execute(self._queries[query]).fetchall()
+
+
+def _file_id(path: Path) -> FileId:
+    about = os.stat(path)
+    return about.st_dev, about.st_ino

@@ -7,12 +7,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock, SystemBootClock, SystemClock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreReadOnly
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
@@ -35,8 +37,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.group_commit import GroupCommit
-from penstock.stores.named_sql import read_queries
+from penstock.stores.group_commit import FINAL, GroupCommit
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite import (
     ending,
@@ -47,9 +48,10 @@ from penstock.stores.sqlite import (
     registering,
     sweeping,
 )
-from penstock.stores.sqlite.connection import open_connection, prepare_file
-from penstock.stores.sqlite.opening import PACKAGE, migrate
+from penstock.stores.sqlite.forking import forked
+from penstock.stores.sqlite.opening import open_to_read, open_to_write, statements
 from penstock.stores.sqlite.reading import SqliteReader
+from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
 from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.watching import LogWatch
@@ -64,18 +66,22 @@ PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 T = TypeVar("T")
 
 
+Writer = GroupCommit[Transaction] | RefusingWriter
+
+
 class SqliteStore:
     """Owns one file: a writer thread, a read connection, and the wake-ups of this process."""
 
     def __init__(
         self,
         path: Path,
-        session: SqliteSession,
+        writer: Callable[[Callable[[Transaction], None]], Writer],
         reader: SqliteReader,
         clock: Clock,
         boot_clock: BootClock,
     ) -> None:
         self._path = path
+        self._pid = os.getpid()
         self._reader = reader
         self._clock = clock
         self._boot_clock = boot_clock
@@ -86,7 +92,7 @@ class SqliteStore:
         self._work_version = 0
         self._seen_version = 0
         self._seen_data_version = 0
-        self._writer = GroupCommit(session, self._committed)
+        self._writer = writer(self._committed)
 
     @classmethod
     def open(
@@ -96,17 +102,28 @@ class SqliteStore:
         clock: Clock | None = None,
         boot_clock: BootClock | None = None,
         durability: str = "full",
+        reading_will_do: bool = False,
     ) -> SqliteStore:
-        """Open the file, make it if it is missing, and bring its schema up to date."""
+        """Open the file, make it if it is missing, and bring its schema up to date.
+
+        With `reading_will_do` a store that may not be written is opened all the same; each write
+        is then refused with the reason.
+        """
         path = Path(os.path.realpath(path))
         clock, boot_clock = clock or SystemClock(), boot_clock or SystemBootClock()
-        prepare_file(path)
-        queries = read_queries(PACKAGE)
-        connection = open_connection(path, durability=durability)
-        migrate(path, connection, queries)
+        queries = statements()
+        try:
+            connection = open_to_write(path, queries, durability, clock)
+        except StoreReadOnly as error:
+            if not reading_will_do or not path.exists():
+                raise
+            refusal = error
+            connection = open_to_read(path, queries, clock, alone=True)
+            reader = SqliteReader(path, connection, queries)
+            return cls(path, lambda _: RefusingWriter(refusal), reader, clock, boot_clock)
         session = SqliteSession(path, connection, queries, clock, boot_clock)
-        reading = open_connection(path, durability=durability, read_only=True)
-        return cls(path, session, SqliteReader(path, reading, queries), clock, boot_clock)
+        reader = SqliteReader(path, open_to_read(path, queries, clock), queries)
+        return cls(path, partial(GroupCommit, session), reader, clock, boot_clock)
 
     @property
     def url(self) -> str:
@@ -279,22 +296,28 @@ class SqliteStore:
             now = self._clock.monotonic()
             if until is not None and now >= until:
                 return
-            version = self._reader.data_version()
-            if version != self._seen_data_version or now >= peek_at:
-                self._seen_data_version = version
-                peek_at = now + PEEK_SECONDS
-                pause, fast_until = slow, 0.0
-                if self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time()):
-                    return
+            with suppress(StoreBusy):  # somebody holds the whole database: nothing new is seen
+                version = self._ask(self._reader.data_version)
+                if version != self._seen_data_version or now >= peek_at:
+                    self._seen_data_version = version
+                    peek_at = now + PEEK_SECONDS
+                    pause, fast_until = slow, 0.0
+                    if self._ask(self._anything_to_lease):
+                        return
             left = pause if until is None else min(pause, until - now)
             if await _sleep_or_woken(woken, left):
                 fast_until = self._clock.monotonic() + FAST_SECONDS  # a commit will follow
             fast = self._clock.monotonic() < fast_until
             pause = FAST_POLL_SECONDS if fast else slow
 
+    def _anything_to_lease(self) -> bool:
+        return self._reader.anything_to_lease(self._now(), self._boot_clock.boot_time())
+
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # in a forked child: nothing of it is ours
+        self._reader.close()  # the writer goes last: it tidies up
         self._writer.close()
-        self._reader.close()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -312,9 +335,28 @@ class SqliteStore:
 
     def _read(self, ask: Callable[[], T]) -> Reply[T]:
         try:
-            return Reply.of(ask())
+            return Reply.of(self._ask(ask))
         except PenstockError as error:
             return Reply.failed(error)
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """Read, unless the store has failed; what shows that it is not sound stops the writer."""
+        if os.getpid() != self._pid:
+            raise forked(self._path)
+        if isinstance(self._writer.failed, StoreFailed):
+            raise StoreFailed(*self._writer.failed.args) from self._writer.failed.__cause__
+        try:
+            return ask()
+        except FINAL as error:
+            self._writer.fail(error)
+            raise
+        except Exception as error:
+            meaning = self._reader.as_damage(error)
+            if meaning is error:
+                raise
+            if isinstance(meaning, FINAL):
+                self._writer.fail(meaning)
+            raise meaning from error
 
 
 async def _sleep_or_woken(woken: asyncio.Event, seconds: float) -> bool:

@@ -14,21 +14,20 @@ import os
 import stat
 from pathlib import Path
 
-from penstock.errors import StoreReadOnly
+from penstock.stores.sqlite import forking
+from penstock.stores.sqlite.placing import as_file_error, beside
 
 
 class Turn:
     """A lock file next to the database; one open file description per store object."""
 
     def __init__(self, database: Path) -> None:
-        path = database.with_name(database.name + "-turn")
+        path = beside(database, "-turn")
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except PermissionError as error:
-            raise StoreReadOnly(
-                f"Cannot write {str(path)!r} beside the store: {error.strerror}. Give this user "
-                "write access to it, as to the store itself."
-            ) from None
+        except OSError as error:
+            raise as_file_error(error, database) from None
+        forking.lock_file_opened(self._fd)
         with contextlib.suppress(OSError):  # whoever may use the store may take a turn
             os.fchmod(self._fd, stat.S_IMODE(database.stat().st_mode))
 
@@ -47,5 +46,6 @@ class Turn:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        forking.lock_file_closed(self._fd)
         with contextlib.suppress(OSError):
             os.close(self._fd)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in for the writer of a store that may only be read?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.errors import StoreError, StoreReadOnly
+from penstock.stores.reply import Reply
+from penstock.stores.sqlite.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class RefusingWriter:
+    """Refuses every write with the reason for which the store could not be opened to write."""
+
+    failed: StoreError | None = None
+
+    def __init__(self, reason: StoreReadOnly) -> None:
+        self._reason = reason
+
+    def submit(
+        self,
+        run: Callable[[Transaction], T],
+        *,
+        urgent: bool = False,
+        atomic: bool = False,
+        lazy: bool = False,
+    ) -> Reply[T]:
+        return Reply.failed(StoreReadOnly(*self._reason.args))
+
+    def fail(self, error: StoreError) -> None:
+        self.failed = self.failed or error
+
+    def close(self) -> None:
+        return
