@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import stat
+import threading
 from pathlib import Path
 
-from penstock.stores.sqlite import forking
+from penstock.stores.sqlite import forking, holders
 from penstock.stores.sqlite.placing import as_file_error, beside
+
+TOLD_SECONDS = 2.0  # a wait for the turn that is longer is told of
+LOOKS = 4  # in that time
+
+log = logging.getLogger("penstock.store")
 
 
 class Turn:
@@ -28,24 +35,70 @@ class Turn:
         except OSError as error:
             raise as_file_error(error, database) from None
         forking.lock_file_opened(self._fd)
+        self._watch = _TurnWatch(database)
         with contextlib.suppress(OSError):  # whoever may use the store may take a turn
             os.fchmod(self._fd, stat.S_IMODE(database.stat().st_mode))
 
     def take(self, *, wait: bool = True) -> bool:
         """Take the turn; first come, first served. False if it is taken and we shall not wait."""
-        if wait:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            return True
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            if not wait:
+                return False
+            with self._watch:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
         return True
 
     def give(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        self._watch.close()
         forking.lock_file_closed(self._fd)
         with contextlib.suppress(OSError):
             os.close(self._fd)
+
+
+class _TurnWatch:
+    """Sees waits that do not end, such as for a process that was stopped during its turn.
+
+    The kernel's wait cannot be cut into pieces without losing the place in the queue, so a thread
+    looks at it from outside. It is started by the first wait, and a look costs next to nothing.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._waits = 0  # begun and ended ones together: odd while one lasts
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def __enter__(self) -> None:
+        self._waits += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-turn", daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._waits += 1
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        seen, looks = 0, 0
+        while not self._closed.wait(TOLD_SECONDS / LOOKS):
+            waits = self._waits
+            looks = looks + 1 if waits == seen else 0
+            seen = waits
+            if waits % 2 and looks == LOOKS:
+                self._tell()
+
+    def _tell(self) -> None:
+        log.warning(
+            "It is the turn of %s at the store %r for more than %g s; writing has to wait. End "
+            "that process if it does not go on.",
+            holders.named(holders.turn_takers(self._database)),
+            str(self._database),
+            TOLD_SECONDS,
+        )
