@@ -11,7 +11,8 @@ TYPED := $(wildcard src tests benchmarks tools)
 TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
-SOAKS := soak-kill
+SQLITE_SHARE ?= 1
+SOAKS := soak-kill soak-sqlite
 
 .PHONY: help setup demo test coverage check bench bench-smoke soak $(SOAKS) lock clean
 
@@ -46,6 +47,9 @@ soak: $(SOAKS) ## Run every long fault campaign
 
 soak-kill: .venv/ok ## Kill workers KILL_CYCLES times and audit what is left
 	$(BIN)/python -m tests.faults.soak_kill --cycles $(KILL_CYCLES)
+
+soak-sqlite: .venv/ok ## Let the store file suffer: damage, storms, failing syncs (SQLITE_SHARE of it)
+	$(BIN)/python -m tests.faults.soak_sqlite --share $(SQLITE_SHARE)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import apsw
+
 from penstock.errors import PenstockError
 from penstock.model.job import JobState, NewJob
 from tests.faults import sqlite_world as world
 
-_CODE = "import sys; from tests.faults.busy_storm import write; write(*sys.argv[1:])"
+_CODE = "import sys; from tests.faults import busy_storm; busy_storm"
 
 
 @dataclass
@@ -22,6 +25,8 @@ class Storm:
 
     writes: list[int] = field(default_factory=list)  # of each process
     worst_wait_seconds: float = 0.0
+    checkpoints: int = 0
+    warned: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -51,10 +56,37 @@ def write(name: str, number: str, seconds: str) -> None:
     print(json.dumps([count, worst, problems[:3]]), flush=True)
 
 
-def storm(path: Path, processes: int, seconds: float) -> Storm:
+def checkpoint(name: str, number: str, seconds: str) -> None:
+    """A foreign program that moves the log, in every way there is."""
+    connection = apsw.Connection(name)
+    connection.set_busy_timeout(100)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    until = time.monotonic() + float(seconds)
+    modes = (
+        apsw.SQLITE_CHECKPOINT_PASSIVE,
+        apsw.SQLITE_CHECKPOINT_FULL,
+        apsw.SQLITE_CHECKPOINT_RESTART,
+        apsw.SQLITE_CHECKPOINT_TRUNCATE,
+    )
+    count = tries = 0
+    while time.monotonic() < until:
+        tries += 1
+        with contextlib.suppress(apsw.BusyError):
+            connection.wal_checkpoint(mode=modes[(tries + int(number)) % len(modes)])
+            count += 1
+    connection.close()
+    print(json.dumps([count, 0.0, []]), flush=True)
+
+
+def storm(path: Path, processes: int, seconds: float, checkpointers: int = 0) -> Storm:
     """Let so many processes write for so long, all at once; then count what is there."""
     world.open_store(path).close()
-    writers = [world.start_python(_CODE, str(path), str(n), str(seconds)) for n in range(processes)]
+    roles = ["write"] * processes + ["checkpoint"] * checkpointers
+    writers = [
+        world.start_python(f"{_CODE}.{role}(*sys.argv[1:])", str(path), str(n), str(seconds))
+        for n, role in enumerate(roles)
+    ]
     found = Storm()
     try:
         for writer in writers:
@@ -64,12 +96,17 @@ def storm(path: Path, processes: int, seconds: float) -> Storm:
             assert writer.stdin is not None
             writer.stdin.write("\n")
             writer.stdin.flush()
-        for writer in writers:
+        for writer, role in zip(writers, roles, strict=True):
             said, _ = writer.communicate(timeout=seconds + world.SECONDS)
             if writer.returncode:
                 found.problems.append(said)
                 continue
-            count, worst, problems = json.loads(said)
+            *warned, last = said.splitlines()
+            found.warned += warned
+            count, worst, problems = json.loads(last)
+            if role == "checkpoint":
+                found.checkpoints += count
+                continue
             found.writes.append(count)
             found.worst_wait_seconds = max(found.worst_wait_seconds, worst)
             found.problems += problems

@@ -26,10 +26,8 @@ FLIPS = 40  # the soak has 200 for each of several seeds
 REMEDIES = ("penstock restore FILE", "--store", "Put it back", "Upgrade Penstock")
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_sound(path: Path) -> None:
     """A store with jobs in several states, closed in good order."""
-    path = tmp_path_factory.mktemp("sound") / "store.db"
     store = world.open_store(path)
     store.enqueue(world.new_jobs(400, 300)).result()
     world.register(store)
@@ -37,6 +35,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     world.lease_all(store, 20)
     store.close()
     assert not path.with_name("store.db-wal").exists()
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "store.db"
+    make_sound(path)
     return path
 
 

@@ -86,19 +86,24 @@ class _TurnWatch:
         self._closed.set()
 
     def _run(self) -> None:
-        seen, looks = 0, 0
+        """Tell of one that has the turn at every look; among many, each of them has it shortly."""
+        seen, looks = (0, [0]), 0
         while not self._closed.wait(TOLD_SECONDS / LOOKS):
             waits = self._waits
-            looks = looks + 1 if waits == seen else 0
-            seen = waits
-            if waits % 2 and looks == LOOKS:
-                self._tell()
+            if waits % 2 == 0:
+                looks = 0
+                continue
+            now = (waits, holders.turn_takers(self._database))
+            looks = looks + 1 if now == seen else 0
+            seen = now
+            if looks == LOOKS:
+                self._tell(now[1])
 
-    def _tell(self) -> None:
+    def _tell(self, takers: list[int]) -> None:
         log.warning(
             "It is the turn of %s at the store %r for more than %g s; writing has to wait. End "
             "that process if it does not go on.",
-            holders.named(holders.turn_takers(self._database)),
+            holders.named(takers),
             str(self._database),
             TOLD_SECONDS,
         )
