@@ -11,7 +11,8 @@ TYPED := $(wildcard src tests benchmarks tools)
 TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
-SOAKS := soak-kill
+SIZE_JOBS ?= 100000
+SOAKS := soak-kill soak-size
 
 .PHONY: help setup demo test coverage check bench bench-smoke soak $(SOAKS) lock clean
 
@@ -46,6 +47,9 @@ soak: $(SOAKS) ## Run every long fault campaign
 
 soak-kill: .venv/ok ## Kill workers KILL_CYCLES times and audit what is left
 	$(BIN)/python -m tests.faults.soak_kill --cycles $(KILL_CYCLES)
+
+soak-size: .venv/ok ## Run chains, fans and diamonds of SIZE_JOBS jobs
+	$(BIN)/python -m tests.size.soak_size --jobs $(SIZE_JOBS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock
