@@ -106,6 +106,17 @@ def broken_fan(yard: Yard, width: int) -> None:
     assert yard.store.check().result() == []
 
 
+def stillborn(yard: Yard, count: int) -> None:
+    """Jobs that wait for one that has failed are skipped as they come, a whole batch of them."""
+    yard.enqueue([yard.job("top")])
+    yard.fail_first()
+    batch = [yard.job(f"child-{n}", ["top"]) for n in range(count)]
+    with yard.phase("accept jobs to be skipped", count):
+        yard.store.enqueue(batch).result()
+    assert yard.states() == {JobState.ERROR: 1, JobState.SKIPPED: count}
+    assert yard.store.check().result() == []
+
+
 def ordered(yard: Yard, count: int) -> None:
     """Inside a group higher priorities go first, then what was due first; nothing is early."""
     jobs = [

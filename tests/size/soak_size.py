@@ -48,6 +48,7 @@ def main() -> int:
         "fan-out": (shapes.fan_out, arguments.jobs),
         "broken-fan": (shapes.broken_fan, arguments.jobs),
         "diamond": (shapes.diamond, max(arguments.jobs // 10, 10)),
+        "stillborn": (shapes.stillborn, max(arguments.jobs // 10, 10)),
         "ordered": (shapes.ordered, max(arguments.jobs // 10, 10)),
         "delayed": (shapes.delayed, max(arguments.jobs // 10, 10)),
     }

@@ -45,6 +45,10 @@ def test_f59_a_wide_fan_is_skipped_put_back_and_forgotten(yard: Yard) -> None:
     shapes.broken_fan(yard, 3_000)
 
 
+def test_f59_a_batch_behind_a_failed_job_is_skipped_as_it_comes(yard: Yard) -> None:
+    shapes.stillborn(yard, 10_000)
+
+
 def test_priorities_order_a_group_and_delays_are_kept(yard: Yard) -> None:
     shapes.ordered(yard, 600)
 
