@@ -12,7 +12,8 @@ TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
 SQLITE_SHARE ?= 1
-SOAKS := soak-kill soak-sqlite
+SIZE_JOBS ?= 100000
+SOAKS := soak-kill soak-sqlite soak-size
 
 .PHONY: help setup demo test coverage check bench bench-smoke soak $(SOAKS) lock clean
 
@@ -50,6 +51,9 @@ soak-kill: .venv/ok ## Kill workers KILL_CYCLES times and audit what is left
 
 soak-sqlite: .venv/ok ## Let the store file suffer: damage, storms, failing syncs (SQLITE_SHARE of it)
 	$(BIN)/python -m tests.faults.soak_sqlite --share $(SQLITE_SHARE)
+
+soak-size: .venv/ok ## Run chains, fans and diamonds of SIZE_JOBS jobs
+	$(BIN)/python -m tests.size.soak_size --jobs $(SIZE_JOBS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

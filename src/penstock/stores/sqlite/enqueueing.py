@@ -155,6 +155,7 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
     states: dict[int, RowState] = {}
     for job, lane_id in jobs:
         child_id = created[job.key]
+        first = len(edges)
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
             if edge.key not in parents:
@@ -178,7 +179,7 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
                 spoiler = (parent_id, state, edge.key)
         placed.append(_place(tx, job, lane_id, child_id, pending, spoiler, states))
         if spoiler is not None:
-            edges = [(p, c, kind, 0 if c == child_id else is_open) for p, c, kind, is_open in edges]
+            edges[first:] = [(p, c, kind, 0) for p, c, kind, _ in edges[first:]]
     tx.run("insert_edges", as_json(edges))
     tx.run("place_children", as_json(placed))
 

@@ -306,6 +306,9 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
         by_most.setdefault(lane.most, []).append(lane.id)
     for most, lane_ids in by_most.items():
         jobs += _read_jobs(tx, cursor, lane_ids, most)
+    turns = {lane.group: turn for turn, lane in enumerate(lanes)}
+    # The statement picks the right ones, but hands them out by id.
+    jobs.sort(key=lambda job: (turns[job.group], -job.priority, job.due_at, job.id))
     tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:

@@ -506,47 +506,51 @@ where exists (select 1 from edges where parent_id = value ->> 0 and open = 1)
 -- Notes ended jobs whose dependants must be told; ?1 = [id, …].
 insert or ignore into settling (job_id) select value from jsonb_each(?1)
 
--- next_settling --
--- An ended job whose dependants are not all told: [id, row_state, key].
-select jobs.id, jobs.row_state, jobs.key from settling join jobs on jobs.id = settling.job_id
-order by settling.job_id limit 1
+-- edges_to_settle --
+-- The next ?1 edges from ended jobs to those who wait: [parent, its row_state, its key, child, kind].
+select json_group_array(json_array(job_id, row_state, key, child_id, kind)) from (
+    select settling.job_id, jobs.row_state, jobs.key, edges.child_id, edges.kind
+    from settling cross join edges indexed by edges_open on edges.parent_id = settling.job_id and edges.open = 1
+    cross join jobs on jobs.id = settling.job_id
+    order by settling.job_id, edges.child_id limit ?1
+)
 
 -- drop_settling --
--- All dependants of a job are told.
-delete from settling where job_id = ?1
+-- All dependants of all ended jobs are told.
+delete from settling
+
+-- drop_settling_below --
+-- The same for jobs below an id.
+delete from settling where job_id < ?1
 
 -- is_settling --
 -- Is anything left to tell?
 select exists (select 1 from settling)
 
--- open_dependants --
--- A slice of those who wait for a job: [child, kind].
-select json_group_array(json_array(child_id, kind)) from (
-    select child_id, kind from edges where parent_id = ?1 and open = 1 limit ?2
-)
-
 -- close_edges --
--- Edges from a job are satisfied; ?2 = [child, …].
-update edges set open = 0 where parent_id = ?1 and open = 1 and child_id in (select value from jsonb_each(?2))
+-- Edges are satisfied; ?1 = [[parent, child], …].
+update edges set open = 0
+where (parent_id, child_id) in (select value ->> 0, value ->> 1 from jsonb_each(?1))
 
 -- close_edges_of --
 -- A dependant has ended: it waits for nobody; ?1 = [child, …].
 update edges set open = 0 where open = 1 and child_id in (select value from jsonb_each(?1))
 
 -- release_children --
--- Dependants with one dependency less; those with none left may run. ?1 = [child, …], ?2 = now.
+-- Dependants with fewer dependencies; those with none left may run. ?1 = [[child, how many fewer], …], ?2 = now.
 update jobs set
-    pending = pending - 1,
-    row_state = case when pending > 1 then 0 when available_at > ?2 then 1 else 2 end,
+    pending = pending - (freed.value ->> 1),
+    row_state = case when pending > freed.value ->> 1 then 0 when available_at > ?2 then 1 else 2 end,
     updated_at = ?2
-where id in (select value from jsonb_each(?1)) and row_state = 0
+from jsonb_each(?1) as freed where jobs.id = freed.value ->> 0 and +jobs.row_state = 0
 returning id, lane_id, row_state
 
 -- skip_children --
--- Dependants that cannot run any more; ?1 = [child, …], ?2 = now, ?3 = cause, ?4 = error.
+-- Dependants that cannot run any more; ?1 = [[child, cause, error], …], ?2 = now.
 update jobs set
-    row_state = 6, pending = 0, skipped_by = ?3, error = ?4, finished_at = ?2, updated_at = ?2
-where id in (select value from jsonb_each(?1)) and row_state = 0
+    row_state = 6, pending = 0, skipped_by = spoilt.value ->> 1, error = spoilt.value ->> 2, finished_at = ?2,
+    updated_at = ?2
+from jsonb_each(?1) as spoilt where jobs.id = spoilt.value ->> 0 and +jobs.row_state = 0
 returning id, lane_id
 
 -- lane_names --

@@ -19,7 +19,7 @@ from penstock.stores.row_state import PUBLIC
 from penstock.stores.sqlite.enqueueing import upstream_error
 from penstock.stores.sqlite.transaction import Transaction, as_json
 
-STEP_COST = 8  # what a step costs besides its rows, in rows
+STEP_COST = 4  # what a step costs besides its rows, in rows
 TOTAL = "put_back"  # the fact that counts dependants put back, ever
 
 

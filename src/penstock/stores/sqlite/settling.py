@@ -7,7 +7,9 @@ tells a bounded number; what is left is durable, and the next transaction of any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock import failpoints
 from penstock.model.job import EdgeKind, JobState
@@ -41,42 +43,59 @@ def settle(tx: Transaction) -> bool:
 def _tell(tx: Transaction, budget: int) -> int:
     """Tell dependants; what is left of the budget, 0 or less if there may be more to tell."""
     while budget > 0:
-        row = tx.row("next_settling")
-        if row is None:
+        edges = tx.array("edges_to_settle", budget)
+        all_told = len(edges) < budget
+        if all_told:
+            tx.run("drop_settling")
+        else:
+            tx.run("drop_settling_below", edges[-1][0])
+        if not edges:
             break
-        job_id, row_state, key = row
-        children = tx.array("open_dependants", job_id, budget)
-        if not children:
-            tx.run("drop_settling", job_id)
-            continue
         failpoints.hit("settle.in_tx")
-        budget -= len(children) + STEP_COST
-        done = row_state == RowState.DONE
-        freed = [child for child, kind in children if done or kind == EdgeKind.FINISHED]
-        spoilt = [child for child, kind in children if not (done or kind == EdgeKind.FINISHED)]
-        if freed:
-            _free(tx, job_id, freed)
-        if spoilt:
-            _skip(tx, job_id, row_state, key, spoilt)
+        budget -= len(edges) + STEP_COST
+        if not _tell_some(tx, edges) and all_told:
+            break
     return budget
 
 
-def _free(tx: Transaction, parent_id: int, children: Sequence[int]) -> None:
-    wanted = as_json(children)
-    tx.run("close_edges", parent_id, wanted)
-    for _, lane_id, row_state in tx.rows("release_children", wanted, tx.now):
+def _tell_some(tx: Transaction, edges: Sequence[Sequence[Any]]) -> bool:
+    """Tell the dependants at these edges, [parent, row_state, key, child, kind]; was any skipped?
+
+    By parent, lowest first; the first that forbids a dependant is to blame.
+    """
+    spoilt: dict[int, tuple[int, int, str]] = {}
+    for parent, row_state, key, child, kind in edges:
+        if row_state != RowState.DONE and kind != EdgeKind.FINISHED and child not in spoilt:
+            spoilt[child] = (parent, row_state, key)
+    freed = [(parent, child) for parent, _, _, child, _ in edges if child not in spoilt]
+    if freed:
+        _free(tx, freed)
+    if spoilt:
+        _skip(tx, spoilt)
+    return bool(spoilt)
+
+
+def _free(tx: Transaction, edges: Sequence[tuple[int, int]]) -> None:
+    """Dependants have fewer to wait for; those with none left may run."""
+    tx.run("close_edges", as_json(edges))
+    children = Counter(child for _, child in edges)
+    for _, lane_id, row_state in tx.rows(
+        "release_children", as_json(list(children.items())), tx.now
+    ):
         if row_state == RowState.WAITING:
             continue
         tx.move(lane_id, JobState.WAITING, JobState.QUEUED)
         tx.touch(lane_id)
 
 
-def _skip(
-    tx: Transaction, parent_id: int, parent_state: int, parent_key: str, children: Sequence[int]
-) -> None:
-    error = as_json(upstream_error(parent_state, parent_key))
-    skipped = tx.rows("skip_children", as_json(children), tx.now, parent_id, error)
-    tx.run("close_edges_of", as_json(children))
+def _skip(tx: Transaction, spoilt: Mapping[int, tuple[int, int, str]]) -> None:
+    """Dependants cannot run any more; theirs must be told next."""
+    rows = [
+        (child, parent, as_json(upstream_error(row_state, key)))
+        for child, (parent, row_state, key) in spoilt.items()
+    ]
+    skipped = tx.rows("skip_children", as_json(rows), tx.now)
+    tx.run("close_edges_of", as_json(list(spoilt)))
     for _, lane_id in skipped:
         tx.move(lane_id, JobState.WAITING, JobState.SKIPPED)
     waiting = tx.array("with_dependants", as_json([(id_,) for id_, _ in skipped]))

@@ -363,3 +363,19 @@ def test_waiting_for_work_ends_when_a_dependant_is_released(store_world: StoreWo
 
 def test_waiting_for_work_without_patience_returns(store_world: StoreWorld) -> None:
     asyncio.run(store_world.store.wait_for_work(0.0))
+
+
+def test_one_call_hands_out_the_jobs_of_a_group_in_their_order(store_world: StoreWorld) -> None:
+    """Priority, then due time, then id; over two lanes, in which the ids run against it."""
+    store_world.add(
+        store_world.job("f", delay=4.0),
+        store_world.job("e", delay=2.0),
+        store_world.job("b", delay=1.0, priority=5, limit_keys=["host:x"]),
+        store_world.job("d", delay=1.0),
+        store_world.job("c", limit_keys=["host:x"]),
+        store_world.job("a", delay=0.5, priority=5),
+        store_world.job("g", delay=4.0),
+    )
+    store_world.clock.advance(5.0)
+
+    assert list(store_world.take(store_world.new_worker(), 10)) == list("abcdefg")
