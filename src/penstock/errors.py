@@ -7,6 +7,7 @@ PenstockError
 │   ├── ConfigError                  a setting
 │   ├── AppNotFound                  the app file or module cannot be used
 │   ├── PayloadError                 an argument or a document is not what the task expects
+│   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
 │   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
@@ -49,6 +50,16 @@ class AppNotFound(UsageError):
 
 class PayloadError(UsageError):
     """An argument or a document is not what the task expects."""
+
+
+class NotJson(PayloadError):
+    """A text is not JSON; lines and columns count from 1."""
+
+    def __init__(self, problem: str, line: int, column: int) -> None:
+        super().__init__(f"not JSON at column {column}: {problem}")
+        self.problem = problem
+        self.line = line
+        self.column = column
 
 
 class StrictJsonError(PayloadError):

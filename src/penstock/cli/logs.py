@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import TracebackType
 
 import msgspec
 
@@ -28,7 +30,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
+TRACEBACK_LENGTH_MAX = 64 * 1024  # characters; the message of an error may have any length
+
 _OURS = "penstock."
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def set_up_logging(level: str, log_format: str) -> None:
@@ -69,7 +76,7 @@ class _TextLines(logging.Formatter):
         level, layer = record.levelname, layer_of(record.name)
         line = f"{_time_of(record)} {level} {layer}: {escaped(record.getMessage())}"
         if record.exc_info:
-            details = self.formatException(record.exc_info).splitlines()
+            details = _traceback(self, record.exc_info).splitlines()
             line = "\n".join([line, *map(escaped, details)])
         return line
 
@@ -85,8 +92,34 @@ class _JsonLines(logging.Formatter):
             "message": _encodable(record.getMessage()),
         }
         if record.exc_info:
-            document["error"] = _encodable(self.formatException(record.exc_info))
+            document["error"] = _encodable(_traceback(self, record.exc_info))
         return msgspec.json.encode(document).decode()
+
+
+def _traceback(formatter: logging.Formatter, raised: _Raised) -> str:
+    """A traceback, or the first and the last part of a long one: where it began, what it says."""
+    _, error, trace = raised
+    if error is not None and _holds_many(error):  # to write all of them out may take for ever
+        said = f"{type(error).__qualname__}: {error}, too many to show"
+        text = "".join([*traceback.format_tb(trace), said])
+    else:
+        text = formatter.formatException(raised)
+    if len(text) <= TRACEBACK_LENGTH_MAX:
+        return text
+    half = TRACEBACK_LENGTH_MAX // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n… {left_out:,} characters …\n{text[-half:]}"
+
+
+def _holds_many(error: BaseException) -> bool:
+    """Does a group hold more errors than anybody would read, those of inner groups included?"""
+    todo, seen = [error], 0
+    while todo and seen <= GROUP_ERRORS_MAX:
+        inner = todo.pop()
+        seen += 1
+        if isinstance(inner, BaseExceptionGroup):
+            todo += inner.exceptions[:GROUP_ERRORS_MAX]
+    return seen > GROUP_ERRORS_MAX
 
 
 def _encodable(text: str) -> str:

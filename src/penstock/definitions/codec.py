@@ -23,6 +23,7 @@ from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
 
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_ARGUMENT = re.compile(r"^\$\.?(?P<name>[^.\[]*(?:\[\d+\])*)\.?(?P<inner>.*)$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]+)`$")
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -148,7 +149,8 @@ class ArgumentCodec:
         return [getattr(arguments, name) for name in names]
 
     def _refusal(self, problem: str, path: str) -> PayloadError:
-        name, _, inner = path.removeprefix("$").removeprefix(".").partition(".")
+        place = _ARGUMENT.match(path)
+        name, inner = (place["name"], place["inner"]) if place else (path, "")
         if match := _MISSING.match(problem):
             where = f" of {path!r}" if path != "$" else ""
             return PayloadError(f"Task {self.task!r} misses the argument {match['name']!r}{where}.")
@@ -158,7 +160,8 @@ class ArgumentCodec:
             return PayloadError(
                 f"Task {self.task!r}, argument {name!r}: unknown field {match['name']!r}."
             )
-        problem = problem[:1].lower() + problem[1:]
+        if not problem.startswith(("NaN", "Infinity")):
+            problem = problem[:1].lower() + problem[1:]
         if not name:
             return PayloadError(f"Task {self.task!r}: the payload: {problem}.")
         where = f" (at {inner!r})" if inner else ""

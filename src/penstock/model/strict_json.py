@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import PayloadError, StrictJsonError
+from penstock.errors import NotJson, PayloadError, StrictJsonError
 
 DEPTH_MAX = 64
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
@@ -21,51 +21,118 @@ INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 _encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="deterministic")
 
+PATH_LENGTH_MAX = 200  # characters of a path in a message
+STEP_LENGTH_MAX = 40  # characters of one key in it
 
-def check(value: object, path: str = "$") -> None:
-    """Raise StrictJsonError unless `value` is strict JSON made of plain Python values."""
-    todo: list[tuple[object, str, int]] = [(value, path, 0)]
+#: Where in a document: the way to the container, and the last step. Written out only in an error.
+_Way = tuple[Any, str | int] | None
+
+
+class _Twice(dict[str, Any]):
+    """An object of a document that names one key twice."""
+
+    key = ""
+
+
+class _NotPlain(StrictJsonError):
+    """A value of another type, which may still become plain: a dataclass, a date, an enum."""
+
+
+def check(value: object, *, limit_bytes: int | None = None) -> None:
+    """Raise StrictJsonError unless `value` is strict JSON made of plain Python values.
+
+    With a limit, a document that must be longer is refused before it is written out: a value that
+    holds the same list many times over may be small in memory and endless as text.
+    """
+    todo: list[tuple[object, _Way, int]] = [(value, None, 0)]
+    seen = 0
     while todo:
-        item, where, depth = todo.pop()
+        item, way, depth = todo.pop()
         kind = type(item)
         if item is None or kind is bool:
             continue
         if kind is str:
-            _check_text(item, where)  # type: ignore[arg-type]
+            _check_text(item, way)  # type: ignore[arg-type]
         elif kind is int:
             if not INTEGER_MIN <= item <= INTEGER_MAX:  # type: ignore[operator]
-                raise StrictJsonError(where, "an integer outside 64 bits")
+                raise StrictJsonError(_written(way), "an integer outside 64 bits")
         elif kind is float:
             if not math.isfinite(item):  # type: ignore[arg-type]
-                raise StrictJsonError(where, f"{item} is not JSON")
-        elif kind is dict:
+                raise StrictJsonError(_written(way), f"{_NOT_FINITE[str(item)]} is not JSON")
+        elif kind is dict or kind is _Twice:
             if depth == DEPTH_MAX:
-                raise StrictJsonError(where, f"nested deeper than {DEPTH_MAX} levels")
+                raise StrictJsonError(*_too_deep(way, value))
+            if kind is _Twice:
+                problem = f"the key {_short(item.key)!r} stands twice in one object"  # type: ignore[attr-defined]
+                raise StrictJsonError(_written(way), problem)
             for name, inner in item.items():  # type: ignore[attr-defined]
                 if type(name) is not str:
-                    raise StrictJsonError(where, f"a key of type {type(name).__name__}, not str")
-                _check_text(name, where)
-                todo.append((inner, f"{where}.{name}", depth + 1))
+                    problem = f"a key of type {type(name).__name__}, not str"
+                    raise _NotPlain(_written(way), problem)
+                _check_text(name, way)
+                todo.append((inner, (way, name), depth + 1))
         elif kind is list or kind is tuple:
             if depth == DEPTH_MAX:
-                raise StrictJsonError(where, f"nested deeper than {DEPTH_MAX} levels")
+                raise StrictJsonError(*_too_deep(way, value))
             for index, inner in enumerate(item):  # type: ignore[arg-type]
-                todo.append((inner, f"{where}[{index}]", depth + 1))
+                todo.append((inner, (way, index), depth + 1))
         else:
-            raise StrictJsonError(where, f"a value of type {kind.__name__}, which JSON has not")
+            problem = f"a value of type {kind.__name__}, which JSON has not"
+            raise _NotPlain(_written(way), problem)
+        seen += 1
+        if limit_bytes is not None and seen + len(todo) > limit_bytes:  # each has a byte at least
+            raise StrictJsonError("$", f"more than {limit_bytes:,} bytes, the most that are kept")
 
 
-def _check_text(text: str, where: str) -> None:
-    if text.isascii():
-        if "\x00" in text:
-            raise StrictJsonError(where, "text with a NUL character")
-        return
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _check_text(text: str, way: _Way) -> None:
     if "\x00" in text:
-        raise StrictJsonError(where, "text with a NUL character")
+        raise StrictJsonError(_written(way), "text with a NUL character")
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise StrictJsonError(where, "text with a lone surrogate") from None
+        raise StrictJsonError(_written(way), "text with a lone surrogate") from None
+
+
+def _written(way: _Way) -> str:
+    """A path such as `$.items[3]["a key"]`, bounded and printable."""
+    steps: list[str] = []
+    while way is not None:
+        way, step = way
+        if isinstance(step, int):
+            steps.append(f"[{step}]")
+        elif step.isidentifier() and len(step) <= STEP_LENGTH_MAX:
+            steps.append(f".{step}")
+        else:
+            steps.append(f"[{json.dumps(_short(step))}]")
+    path = "$" + "".join(reversed(steps))
+    return path if len(path) <= PATH_LENGTH_MAX else f"{path[:PATH_LENGTH_MAX]}…"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= STEP_LENGTH_MAX else f"{text[:STEP_LENGTH_MAX]}…"
+
+
+def _too_deep(way: _Way, value: object) -> tuple[str, str]:
+    """What is nested too deep: without end, if it holds itself."""
+    steps: list[str | int] = []
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    above: dict[int, _Way] = {}
+    item: Any = value
+    for step in reversed(steps):
+        if id(item) in above:
+            return _written(way), f"holds {_written(above[id(item)])} again: a circle"
+        above[id(item)] = way
+        item, way = item[step], (way, step)
+    if id(item) in above:
+        return _written(way), f"holds {_written(above[id(item)])} again: a circle"
+    return _written(way), f"nested deeper than {DEPTH_MAX} levels"
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON is dynamic)
@@ -73,14 +140,9 @@ def plain(value: object) -> Any:  # noqa: ANN401 (JSON is dynamic)
 
     Bytes are left as they are, so that `check` refuses them instead of encoding them silently.
     """
-    if type(value) in _PLAIN:
-        return value
     return msgspec.to_builtins(
         value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_unknown
     )
-
-
-_PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def _unknown(value: object) -> object:
@@ -95,32 +157,67 @@ def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> st
     if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:
         return str(value)
     try:
-        value = plain(value)
-    except StrictJsonError:
-        raise
-    except Exception as error:  # what a user's own model raises while it is dumped
-        raise StrictJsonError("$", _sentence(error)) from None
-    check(value)
+        check(value, limit_bytes=limit_bytes)
+    except _NotPlain:
+        value = _made_plain(value)
+        _check_plain(value, limit_bytes)
     text = (_sorting_encoder if deterministic else _encoder).encode(value)
     if len(text) > limit_bytes:
         raise StrictJsonError("$", f"{len(text):,} bytes; at most {limit_bytes:,} are kept")
     return text.decode()
 
 
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
+def _check_plain(value: object, limit_bytes: int) -> None:
+    try:
+        check(value, limit_bytes=limit_bytes)
+    except _NotPlain as final:
+        raise StrictJsonError(final.path, final.problem) from None
+
+
+def _made_plain(value: object) -> object:
+    """The value in plain types, or a refusal that knows the place."""
+    problem = _hindrance(value)
+    if problem is None:
+        return plain(value)
+    todo: list[tuple[Any, _Way, int]] = [(value, None, 0)]
+    while todo:
+        item, way, depth = todo.pop()
+        steps = _steps(item) if depth < DEPTH_MAX else None
+        if steps is not None:
+            todo += [(inner, (way, step), depth + 1) for step, inner in steps]
+        elif (found := _hindrance(item)) is not None:
+            raise StrictJsonError(_written(way), found)
+    raise StrictJsonError("$", problem)
+
+
+def _steps(item: object) -> list[tuple[str | int, Any]] | None:
+    """What a container holds; None for everything that must be looked at as a whole."""
+    if type(item) is dict and all(type(name) is str for name in item):
+        return list(item.items())
+    return list(enumerate(item)) if type(item) is list or type(item) is tuple else None
+
+
+def _hindrance(value: object) -> str | None:
+    """Why a value cannot be made plain."""
+    try:
+        plain(value)
+    except StrictJsonError as error:
+        return error.problem
+    except RecursionError:
         return f"nested deeper than {DEPTH_MAX} levels, or a circle"
-    return str(error) or type(error).__name__
+    except Exception as error:  # what a user's own model raises while it is dumped
+        return str(error) or type(error).__name__
+    return None
 
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 (JSON is dynamic)
     """Read strict JSON text from outside, or say where it is not."""
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise StrictJsonError("$", f"nested deeper than {DEPTH_MAX} levels") from None
     except json.JSONDecodeError as error:
-        raise PayloadError(f"not JSON at column {error.colno}: {error.msg.lower()}") from None
+        raise NotJson(error.msg.lower(), error.lineno, error.colno) from None
     except UnicodeDecodeError as error:
         raise PayloadError(f"byte {error.start + 1}: not UTF-8") from None
     except ValueError as error:  # an integer of thousands of digits
@@ -131,14 +228,13 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401 (JSON is dynamic)
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise StrictJsonError("$", f"the key {name!r} stands twice in one object")
-            seen.add(name)
-    return found
-
-
-def _constant(name: str) -> None:
-    raise StrictJsonError("$", f"{name} is not JSON")
+    if len(found) == len(pairs):
+        return found
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            break
+        seen.add(name)
+    twice = _Twice(found)
+    twice.key = name
+    return twice

@@ -11,14 +11,16 @@ import errno
 import math
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from itertools import count
 
 from penstock.retry.retry_after import clamp, parse_retry_after
 
 LOOK_THROUGH_MAX = 16  # causes and groups inside each other; deeper ones are not looked at
+LOOK_AT_MAX = 1_000  # errors in all; a group that holds the same group ten times may have no end
 
 PATIENCE_STATUSES = frozenset({408, 425, 429, *range(500, 600)})
 
@@ -69,6 +71,18 @@ _HTTPX_NAMES = frozenset(
     }
 )
 _SDK_NAMES = frozenset({"APIConnectionError", "APITimeoutError"})
+
+#: Packages whose broken pipes are connections, and calls that others make on sockets themselves.
+_NETWORK_PACKAGES = frozenset(
+    {
+        *("aiohttp", "anyio", "asyncio", "ftplib", "h11", "h2", "http", "httpcore", "httplib2"),
+        *("httpx", "httpx2", "imaplib", "poplib", "requests", "smtplib", "socket", "ssl", "trio"),
+        *("urllib", "urllib3", "uvloop", "websockets"),
+    }
+)
+_SOCKET_CALLS = frozenset(
+    {"send", "sendall", "sendfile", "sendmsg", "sendto", "sock_sendall", "sock_sendfile"}
+)
 
 #: top package of the module that defines a class → names of its transport errors. Subclasses count.
 _NODE_NAMES: dict[str, frozenset[str]] = {
@@ -164,15 +178,20 @@ def classify(
         classifiers: asked first, in order, about the error and what it contains. One that raises
             passes the error on and leaves a note on it.
     """
-    return _classify(error, now, classifiers, depth=0)
+    return _classify(error, now, classifiers, 0, count(1))
 
 
 def _classify(
-    error: BaseException, now: float, classifiers: Sequence[Classifier], depth: int
+    error: BaseException,
+    now: float,
+    classifiers: Sequence[Classifier],
+    depth: int,
+    looks: Iterator[int],
 ) -> Classified:
     if isinstance(error, RemoteError):
         return error.classified
-    if isinstance(error, TimeLimitError) or depth > LOOK_THROUGH_MAX:
+    too_far = depth > LOOK_THROUGH_MAX or next(looks) > LOOK_AT_MAX
+    if isinstance(error, TimeLimitError) or too_far:
         return _UNKNOWN
     said = _ask(classifiers, error)
     if said is None:
@@ -181,10 +200,10 @@ def _classify(
         return said
     if isinstance(error, BaseExceptionGroup):
         return _together(
-            [_classify(part, now, classifiers, depth + 1) for part in error.exceptions]
+            _classify(part, now, classifiers, depth + 1, looks) for part in error.exceptions
         )
     inner = _inner(error)
-    return _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1)
+    return _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1, looks)
 
 
 def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified | None:
@@ -217,7 +236,9 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
             return _UNKNOWN
         values = _header_values(response) or _header_values(error)
         return Classified(FailureClass.SERVICE, parse_retry_after(values, now))
-    # 4. The way there is broken.
+    # 4. The way there is broken; but a pipe of the job's own is no way to anybody.
+    if isinstance(error, OSError) and error.errno == errno.EPIPE and _is_own_pipe(error):
+        return _UNKNOWN
     if isinstance(error, _NODE_TYPES) or _has_name(error, _NODE_NAMES):
         return _NODE
     if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
@@ -225,15 +246,32 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
     return None
 
 
-def _together(parts: list[Classified]) -> Classified:
-    categories = {part.category for part in parts}
-    if FailureClass.UNKNOWN in categories:
-        return _UNKNOWN
-    if categories == {FailureClass.NODE}:
-        category = FailureClass.NODE
-    else:
-        category = FailureClass.SERVICE
-    waits = [part.wait_seconds for part in parts if part.wait_seconds is not None]
+def _is_own_pipe(error: OSError) -> bool:
+    """Did somebody write to a pipe that nobody reads: stdout, or the input of a program?
+
+    The number is the same as that of a broken connection, so the function that made the failing
+    call must tell: code of a networking package, or one that names a call of sockets, has lost a
+    connection. An error without a traceback is what a library has made up; it is the network's.
+    """
+    step = error.__traceback__
+    if step is None:
+        return False
+    while step.tb_next is not None:
+        step = step.tb_next
+    frame = step.tb_frame
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in _NETWORK_PACKAGES and _SOCKET_CALLS.isdisjoint(frame.f_code.co_names)
+
+
+def _together(parts: Iterable[Classified]) -> Classified:
+    category, waits = FailureClass.NODE, []
+    for part in parts:
+        if part.category is FailureClass.UNKNOWN:
+            return _UNKNOWN  # whatever the others are
+        if part.category is FailureClass.SERVICE:
+            category = FailureClass.SERVICE
+        if part.wait_seconds is not None:
+            waits.append(part.wait_seconds)
     return Classified(category, max(waits, default=None))
 
 

@@ -24,6 +24,7 @@ from penstock.model import strict_json
 from penstock.model.effects import EnqueueJobs
 from penstock.model.job import (
     ERROR_BYTES_MAX,
+    NAME_LENGTH_MAX,
     RESULT_BYTES_MAX,
     AttemptError,
     ErrorCategory,
@@ -260,7 +261,7 @@ def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
 def kind_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return error.kind
-    return bounded(type(error).__qualname__)
+    return bounded(type(error).__qualname__[:NAME_LENGTH_MAX])
 
 
 def where_of(error: BaseException) -> str | None:
@@ -274,7 +275,7 @@ def where_of(error: BaseException) -> str | None:
         if not _is_library(code.co_filename):
             found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
         step = step.tb_next
-    return None if found is None else bounded(found)
+    return None if found is None else bounded(found[:NAME_LENGTH_MAX])
 
 
 def _is_library(path: str) -> bool:

@@ -182,7 +182,7 @@ def test_an_unknown_field_inside_an_argument_is_told() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (float("nan"), "nan is not JSON"),
+        (float("nan"), "NaN is not JSON"),
         (2**63, "64 bits"),
         ("\x00", "NUL"),
         ("\ud800", "surrogate"),

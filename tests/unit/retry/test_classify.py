@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from email.message import Message
 
@@ -417,3 +417,62 @@ def test_classify_imports_no_client_library() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def _raised(call: Callable[[], object]) -> BaseException:
+    """What a call raises when it is told often enough that nobody listens."""
+    with pytest.raises(OSError) as caught:
+        for _ in range(3):
+            call()
+    return caught.value
+
+
+def test_f62_a_broken_pipe_of_the_jobs_own_is_not_the_networks() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", closefd=False) as nobody:
+        printing = _raised(lambda: print("x", file=nobody, flush=True))
+        with pytest.raises(BrokenPipeError):
+            nobody.close()
+    unbuffered = _raised(lambda: os.write(writing, b"x"))
+    os.close(writing)
+    child = subprocess.Popen(["true"], stdin=subprocess.PIPE, bufsize=0)
+    child.wait()
+    assert child.stdin is not None
+    feeding = _raised(lambda: child.stdin.write(b"x"))  # type: ignore[union-attr]
+    child.stdin.close()
+
+    for error in (printing, unbuffered, feeding):
+        assert isinstance(error, BrokenPipeError)
+        assert classify(error, now=NOW) == UNKNOWN
+        assert classify(with_cause(RuntimeError("wrapped"), error), now=NOW) == UNKNOWN
+
+
+def test_f62_a_broken_pipe_of_a_connection_is_the_networks() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, ours.makefile("wb", buffering=0) as file:
+        sending = _raised(lambda: ours.send(b"x"))
+        writing = _raised(lambda: file.write(b"x"))
+
+    async def drains() -> None:
+        near, far = socket.socketpair()
+        _, writer = await asyncio.open_connection(sock=near)
+        far.close()
+        try:
+            for _ in range(100):
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    for error in (sending, writing, _raised(lambda: asyncio.run(drains()))):
+        assert classify(error, now=NOW) == NODE
+
+
+def test_f55_a_group_that_holds_groups_without_end_is_judged_at_once() -> None:
+    group: ExceptionGroup[Exception] = ExceptionGroup("leaf", [ConnectionError()] * 10)
+    for _ in range(15):
+        group = ExceptionGroup("more", [group] * 10)
+
+    assert classify(group, now=NOW) == UNKNOWN
