@@ -15,7 +15,7 @@ SQLITE_SHARE ?= 1
 SIZE_JOBS ?= 100000
 SOAKS := soak-kill soak-sqlite soak-size
 
-.PHONY: help setup demo test coverage check bench bench-smoke soak $(SOAKS) lock clean
+.PHONY: help setup demo test coverage check bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 
 bench: .venv/ok ## Measure the queue
 	$(BIN)/python -m benchmarks queue
+
+bench-peers: .venv/ok .venv-peers/ok ## Measure the other durable queues beside ours
+	$(BIN)/python -m benchmarks queue --only peers
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
 	$(BIN)/python -m benchmarks queue --smoke
@@ -75,6 +78,12 @@ clean: ## Remove what checks, tests and builds leave behind (.venv stays)
 $(BIN)/uv:
 	python3 -m venv .venv
 	$(BIN)/pip install -q --disable-pip-version-check uv
+
+# The peers change with their makers, so they have ranges and not a lock.
+.venv-peers/ok: benchmarks/peers/requirements.txt | $(BIN)/uv
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-peers
+	VIRTUAL_ENV=.venv-peers $(BIN)/uv pip install -q -r $<
+	touch $@
 
 .venv/ok: requirements.lock pyproject.toml | $(BIN)/uv
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install -q --require-hashes -r requirements.lock

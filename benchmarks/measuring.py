@@ -59,10 +59,12 @@ def stopwatch() -> Iterator[Spent]:
 class Running:
     """A probe at work. Owns its process, which is killed if nobody lets it finish."""
 
-    def __init__(self, probe: Probe, folder: Path, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, probe: Probe, folder: Path, arguments: Mapping[str, Any], python: Path | str
+    ) -> None:
         self.name = f"{probe.__module__}:{probe.__name__}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.measuring", self.name, json.dumps(arguments)],
+            [str(python), "-m", "benchmarks.measuring", self.name, json.dumps(arguments)],
             cwd=folder,
             env=_environment(folder),
             stdin=subprocess.PIPE,
@@ -120,18 +122,22 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(probe: Probe, folder: Path, **arguments: Any) -> Iterator[Running]:
-    """Have a probe at work in the background of a block."""
-    process = Running(probe, folder, arguments)
+def running(
+    probe: Probe, folder: Path, *, python: Path | str = sys.executable, **arguments: Any
+) -> Iterator[Running]:
+    """Have a probe at work in the background of a block, in the environment of this Python."""
+    process = Running(probe, folder, arguments, python)
     try:
         yield process
     finally:
         process.kill()
 
 
-def fresh(probe: Probe, folder: Path, **arguments: Any) -> Answer:
+def fresh(
+    probe: Probe, folder: Path, *, python: Path | str = sys.executable, **arguments: Any
+) -> Answer:
     """Run a probe in a new process, in this folder, and wait for its answer."""
-    with running(probe, folder, **arguments) as process:
+    with running(probe, folder, python=python, **arguments) as process:
         return process.finish()
 
 

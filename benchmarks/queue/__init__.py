@@ -9,6 +9,7 @@ from benchmarks.queue import (
     fairness,
     finished,
     latency,
+    peers,
 )
 from benchmarks.runner import Scenario, Section
 
@@ -22,6 +23,7 @@ SECTION = Section(
         Scenario("fairness", fairness.measure),
         Scenario("backlog", backlog.measure),
         Scenario("contention", contention.measure),
+        Scenario("peers", peers.measure),
     ),
 )
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is Penstock driven beside its peers? One embedded worker with default settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.peers.driver import Mark, read_pragmas
+from penstock import Context, Penstock
+from penstock.model.job import JobState
+from penstock.stores.sqlite.connection import open_connection
+
+UNFINISHED = (JobState.QUEUED, JobState.IN_PROGRESS)
+
+
+class PenstockSqlite:
+    """The only driver that runs in our own environment."""
+
+    def __init__(self, folder: Path, mark: Mark) -> None:
+        self._path = folder / "penstock.db"
+        self._app = Penstock("bench", store=f"sqlite:///{self._path}")
+
+        @self._app.task()
+        async def noop(ctx: Context, number: int) -> None:
+            mark(number)
+
+        self._task = noop
+
+    def put(self, number: int) -> None:
+        self._app.enqueue(self._task.job(number))
+
+    def put_many(self, numbers: range) -> None:
+        self._app.enqueue_many(self._task.job(number) for number in numbers)
+
+    def unfinished(self) -> int:
+        states = self._app.store.stats().result().states
+        return sum(states.get(state, 0) for state in UNFINISHED)
+
+    def pragmas(self) -> dict[str, str]:
+        durability = self._app.load().settings.durability
+        connection = open_connection(self._path, durability=durability)
+        return read_pragmas(connection.pragma)
+
+    def work(self) -> None:
+        self._app.run()
+
+
+def open_peer(folder: Path, mark: Mark) -> PenstockSqlite:
+    return PenstockSqlite(folder, mark)
