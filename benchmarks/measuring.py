@@ -28,6 +28,9 @@ PROBE_SECONDS = 300.0  # a probe that takes longer has failed
 STOP_SECONDS = 40.0  # a process that was asked to end gets this long
 COMPILED_FOLDER = "compiled"  # beside the folders of the scenarios
 ERROR_CHARACTERS = 2_000  # of a failed probe's stderr
+SHARED_MEMORY = Path("/dev/shm")
+#: Where probes leave marks: on the store's disk, each would slow the next sync. None: the default.
+MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 
 Answer = dict[str, Any]
 Probe = Callable[..., Answer]

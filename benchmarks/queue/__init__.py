@@ -10,6 +10,8 @@ from benchmarks.queue import (
     finished,
     latency,
     peers,
+    pressure,
+    processes,
 )
 from benchmarks.runner import Scenario, Section
 
@@ -23,6 +25,8 @@ SECTION = Section(
         Scenario("fairness", fairness.measure),
         Scenario("backlog", backlog.measure),
         Scenario("contention", contention.measure),
+        Scenario("pressure", pressure.measure),
+        Scenario("processes", processes.measure),
         Scenario("peers", peers.measure),
     ),
 )

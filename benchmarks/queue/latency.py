@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measuring import (
+    MEMORY,
     Answer,
     ProbeFailed,
     cpu_of,
@@ -28,7 +29,6 @@ STARTED = -1  # the number of the job by which a worker shows that it works
 WARM_UP = 3  # jobs before the clock counts
 SEED = 20_240_601
 GAP_SECONDS = (0.02, 0.12)  # between two jobs: no multiple of any polling interval
-MEMORY = Path("/dev/shm")
 QUIET_SECONDS = 0.3  # between the start and the measurement of idleness
 ANSWER_SECONDS = 30.0
 
@@ -126,8 +126,7 @@ def measure(setup: Setup) -> Outcome:
 
 
 def _one_round(setup: Setup, no: int, count: int, idle_seconds: float) -> Answer:
-    # The marks lie in memory: on the store's disk, each would slow the next enqueue's sync.
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as memory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as memory:
         files = {"path": f"{no}.db", "marks": str(Path(memory, "marks"))}
         with running(work, setup.folder, **files) as worker:
             _wait_for_marks(Path(files["marks"]), STARTED)

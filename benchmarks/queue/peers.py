@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.measuring import Answer, Probe, fresh, interleaved, paired_ratio, pick
+from benchmarks.measuring import MEMORY, Answer, Probe, fresh, interleaved, paired_ratio, pick
 from benchmarks.peers import catalogue, driver
 from benchmarks.peers.catalogue import OURS, PEERS, PeerEntry
 from benchmarks.runner import Cell, Check, Outcome, Sense, Setup, Table
 
 SEED = 20_240_602
-MEMORY = Path("/dev/shm")
 LATENCY_ROUNDS = 2
 TAKEOVER_SECONDS = 60.0  # twice our lease
 NOTHING = "–"
@@ -70,7 +69,7 @@ class _Bench:
 
     def ask(self, entry: PeerEntry, probe: Probe, **arguments: float) -> Answer:
         folder = Path(tempfile.mkdtemp(dir=self._setup.folder))
-        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as memory:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as memory:
             marks = str(Path(memory, "marks"))
             python = Path(sys.executable) if entry is OURS else catalogue.PYTHON
             return fresh(
