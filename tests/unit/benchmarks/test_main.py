@@ -68,4 +68,4 @@ def test_a_wrong_command_is_refused(
 def test_every_known_section_can_be_loaded() -> None:
     (section,) = command._load(["queue"], None)
     assert section.name == "queue"
-    assert len({scenario.name for scenario in section.scenarios}) == 7
+    assert len({scenario.name for scenario in section.scenarios}) == 10

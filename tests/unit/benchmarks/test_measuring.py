@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,13 @@ def test_the_cpu_clock_and_the_memory_of_a_process_can_be_read() -> None:
 
 def answer_with_circumstances(text: str) -> Answer:
     settings = [name for name in os.environ if name.startswith("PENSTOCK_")]
-    return {"text": text, "pid": os.getpid(), "folder": os.getcwd(), "settings": settings}
+    return {
+        "text": text,
+        "pid": os.getpid(),
+        "folder": os.getcwd(),
+        "settings": settings,
+        "other": os.environ.get("FROM_OTHER"),
+    }
 
 
 def fail(text: str) -> Answer:
@@ -79,6 +86,15 @@ def test_a_probe_runs_in_a_process_and_a_folder_of_its_own_without_settings(
     assert answer["pid"] != os.getpid()
     assert Path(answer["folder"]) == tmp_path.resolve()
     assert answer["settings"] == []
+
+
+@pytest.mark.usefixtures("probes")
+def test_a_probe_runs_in_the_environment_of_the_python_it_is_given(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nFROM_OTHER=1 exec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    answer = measuring.fresh(answer_with_circumstances, tmp_path, python=python, text="x")
+    assert answer["other"] == "1"
 
 
 @pytest.mark.usefixtures("probes")
