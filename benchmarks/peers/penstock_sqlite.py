@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apsw
+
 from benchmarks.peers.driver import Mark, read_pragmas
 from penstock import Context, Penstock
 from penstock.model.job import JobState
-from penstock.stores.sqlite.connection import open_connection
 
 UNFINISHED = (JobState.QUEUED, JobState.IN_PROGRESS)
 
@@ -17,8 +18,7 @@ class PenstockSqlite:
     """The only driver that runs in our own environment."""
 
     def __init__(self, folder: Path, mark: Mark) -> None:
-        self._path = folder / "penstock.db"
-        self._app = Penstock("bench", store=f"sqlite:///{self._path}")
+        self._app = Penstock("bench", store=f"sqlite:///{folder / 'penstock.db'}")
 
         @self._app.task()
         async def noop(ctx: Context, number: int) -> None:
@@ -37,9 +37,9 @@ class PenstockSqlite:
         return sum(states.get(state, 0) for state in UNFINISHED)
 
     def pragmas(self) -> dict[str, str]:
-        durability = self._app.load().settings.durability
-        connection = open_connection(self._path, durability=durability)
-        return read_pragmas(connection.pragma)
+        writers = [found for found in apsw.connections() if not found.readonly("main")]
+        weakest = min(writers, key=lambda writer: int(writer.pragma("synchronous")))
+        return read_pragmas(weakest.pragma)
 
     def work(self) -> None:
         self._app.run()
