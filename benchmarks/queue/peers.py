@@ -22,6 +22,7 @@ from benchmarks.runner import Cell, Check, Outcome, Sense, Setup, Table
 
 SEED = 20_240_602
 LATENCY_ROUNDS = 2
+SHOWN_ROUNDS = 3  # of a peer that no bound is about
 TAKEOVER_SECONDS = 60.0  # twice our lease
 NOTHING = "–"
 SPEED_COLUMNS = (
@@ -94,7 +95,7 @@ def measure(setup: Setup) -> Outcome:
     present = [peer for peer in peers if peer.version is not None]
     bench = _Bench(setup)
     for peer in present:
-        _drain_in_turn(bench, peer, 1 if setup.smoke else setup.rounds)
+        _drain_in_turn(bench, peer, rounds_for(peer.entry, setup))
         ours.drains += peer.ours
     _measure_latencies(bench, [ours, *present], setup)
     if not setup.smoke:
@@ -108,6 +109,13 @@ def absent() -> Outcome:
     return Outcome((), (Table("Beside the peers", ("peers",), ((line,),)),))
 
 
+def rounds_for(entry: PeerEntry, setup: Setup) -> int:
+    """How often ours and this peer take turns."""
+    if setup.smoke:
+        return 1
+    return SHOWN_ROUNDS if entry.at_least is None else setup.rounds
+
+
 def _drain_in_turn(bench: _Bench, peer: Measured, rounds: int) -> None:
     answers = interleaved(
         rounds,
@@ -117,7 +125,7 @@ def _drain_in_turn(bench: _Bench, peer: Measured, rounds: int) -> None:
 
 
 def _measure_latencies(bench: _Bench, all_of_them: Sequence[Measured], setup: Setup) -> None:
-    count, idle_seconds = setup.size(60, smoke=5), setup.size(2, smoke=1)
+    count, idle_seconds = setup.size(50, smoke=5), 1.0
     for number in range(1 if setup.smoke else LATENCY_ROUNDS):
         for measured in all_of_them:
             measured.latencies.append(

@@ -82,7 +82,7 @@ def spin_bare(folder: Path, processes: int, total: int, loops: int) -> Answer:
 
 def measure(setup: Setup) -> Outcome:
     """Drain the same jobs with one process and with two, in turn."""
-    total = setup.size(4_000, smoke=500)
+    total = setup.size(4_000, smoke=300)
     loops = spinning.loops_for(TASK_SECONDS)
 
     def run(processes: int) -> Answer:

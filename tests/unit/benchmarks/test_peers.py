@@ -133,6 +133,14 @@ def test_a_takeover_is_shown_as_it_was_measured(
     assert peers.to_outcome(OURS_MEASURED, [peer], JOBS).tables[1].rows[1][-1] == shown
 
 
+def test_only_a_peer_with_a_bound_gets_every_round(tmp_path: Path) -> None:
+    full, smoke = (Setup(smoke=smoke, folder=tmp_path) for smoke in (False, True))
+    bound, shown = PEERS[0], PEERS[-1]
+
+    assert [peers.rounds_for(bound, setup) for setup in (full, smoke)] == [full.rounds, 1]
+    assert [peers.rounds_for(shown, setup) for setup in (full, smoke)] == [3, 1]
+
+
 def test_every_peer_has_a_driver_and_a_version_range() -> None:
     lines = (FOLDER / "requirements.txt").read_text().splitlines()
     pinned = {re.split("[><=]", line)[0] for line in lines if line and not line.startswith("#")}
