@@ -10,6 +10,8 @@ from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.transaction import as_json
 from penstock.stores.store import CHORE_SLICE
 
+ALL = -1  # no limit
+
 
 def would_retry(reader: SqliteReader, task: str | None, max_attempts: int | None) -> RetryCounts:
     """Walk as retry_failed would, with the rows that it would change kept in memory."""
@@ -42,7 +44,7 @@ def _hanging(reader: SqliteReader, parent_id: int) -> list[int]:
 
 def would_purge(reader: SqliteReader, before: int) -> int:
     count, mark = 0, FIRST_END
-    while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE):
+    while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE, ALL):
         count += sum(free for *_, free, _ in seen)
         mark = EndMark(seen[-1][3], seen[-1][0])
     return count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may an operator do to jobs: cancel, revoke, retry, purge?"""
+"""What may an operator do to jobs: cancel, revoke, retry?"""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.views import EndMark, Progress, Retried, Settled
+from penstock.model.views import Retried, Settled
 from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.sqlite.enqueueing import upstream_error
 from penstock.stores.sqlite.reviving import revive_later, total
 from penstock.stores.sqlite.settling import note_ended, settle
 from penstock.stores.sqlite.transaction import Transaction, as_json
-from penstock.stores.store import CHORE_SLICE, PURGE_EDGES
+from penstock.stores.store import CHORE_SLICE
 
 
 def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
@@ -81,64 +80,3 @@ def retry_failed(
         more=left or len(seen) == CHORE_SLICE,
         last=JobId(seen[-1][0]) if seen else after_id,
     )
-
-
-def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMark]:
-    """Forget what may be forgotten of the next jobs that ended long ago."""
-    if settle(tx):  # what is still to be told or put back must not be forgotten
-        return Progress(0, more=True), after
-    seen = _few_edges(tx.array("old_jobs", before, *after, CHORE_SLICE))
-    if not seen:
-        return Progress(0, more=False), after
-    old = [(job_id, lane_id, row_state) for job_id, lane_id, row_state, _, free, _ in seen if free]
-    if old:
-        _forget(tx, old)
-    job_id, _, _, finished_at, _, _ = seen[-1]
-    return Progress(len(old), more=True), EndMark(finished_at, job_id)
-
-
-def _few_edges(seen: Sequence[list[int]]) -> list[list[int]]:
-    """The first of these jobs, as many as have a bounded number of edges; at least one."""
-    edges = 0
-    found: list[list[int]] = []
-    for row in seen:
-        edges += row[-1]
-        if found and edges > PURGE_EDGES:
-            break
-        found.append(row)
-    return found
-
-
-def _forget(tx: Transaction, old: Sequence[tuple[int, int, int]]) -> None:
-    rows = as_json(old)
-    _blame_forgotten(tx, [job_id for job_id, _, _ in old], rows)
-    tx.run("note_purged", rows)
-    tx.run("purge_history", rows)
-    tx.run("purge_edges_to", rows)
-    tx.run("purge_edges_from", rows)
-    tx.run("purge_jobs", rows)
-    lanes = {lane_id for _, lane_id, _ in old}
-    groups = {group for _, _, group in tx.array("lane_names", as_json(sorted(lanes)))}
-    for _, lane_id, row_state in old:
-        tx.move(lane_id, PUBLIC[row_state], None)
-    tx.flush_counts()
-    tx.flush_heads()
-    states = as_json(list(JobState))
-    tx.run("purge_lanes", as_json(sorted(lanes)), states)
-    tx.run("purge_group_counts", as_json(sorted(groups)), states)
-
-
-def _blame_forgotten(tx: Transaction, order: Sequence[int], rows: str) -> None:
-    """Skipped dependants stay skipped when one of those that forbid them is forgotten.
-
-    They are blamed on it, whatever skipped them first: nobody can put it back any more.
-    """
-    places = {job_id: place for place, job_id in enumerate(order)}
-    blamed: dict[int, tuple[int, int, str] | None] = {}
-    spoilt = tx.array("spoilt_by_forgotten", rows)
-    for child, parent, row_state, key, blames in sorted(spoilt, key=lambda row: places[row[1]]):
-        fresh = (child, parent, as_json(upstream_error(row_state, key)))
-        blamed.setdefault(child, None if blames == parent else fresh)
-    changed = [blame for blame in blamed.values() if blame is not None]
-    if changed:
-        tx.run("blame", as_json(changed))

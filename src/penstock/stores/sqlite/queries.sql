@@ -726,27 +726,49 @@ where id in (select value from jsonb_each(?1)) and +row_state = 6
 returning id, lane_id, row_state
 
 -- old_jobs --
--- The next ?4 jobs that ended before ?1, above the mark ?2, ?3: [id, lane, row_state, finished_at, may it go
--- (nobody waits for it, no body of it runs), about how many edges it has].
+-- The next ?4 jobs that ended before ?1, above the mark ?2, ?3: [id, lane, row_state, finished_at, may it go (none of
+-- its first ?5 dependants is unfinished, no body of it runs), how many edges it has, counted to ?5 either way].
 select json_group_array(json_array(id, lane_id, row_state, finished_at, free, edges)) from (
     select id, lane_id, row_state, finished_at,
         not exists (select 1 from lingering where lingering.job_id = jobs.id) and not exists (
-            select 1 from edges join jobs as child on child.id = edges.child_id
-            where edges.parent_id = jobs.id and child.row_state < 5
+            select 1 from (select child_id from edges where parent_id = jobs.id limit ?5) as first
+            cross join jobs as child on child.id = first.child_id where child.row_state < 5
         ) as free,
-        (select count(*) from (select 1 from edges where parent_id = jobs.id limit 500))
-        + (select count(*) from (select 1 from edges where child_id = jobs.id limit 500)) as edges
+        (select count(*) from (select 1 from edges where parent_id = jobs.id limit ?5))
+        + (select count(*) from (select 1 from edges where child_id = jobs.id limit ?5)) as edges
     from jobs where row_state >= 5 and finished_at < ?1 and (finished_at, id) > (?2, ?3)
     order by finished_at, id limit ?4
 )
 
+-- has_unfinished_dependant --
+-- Has one of the first ?2 dependants of a job not ended, or does a body of it still run?
+select exists (select 1 from lingering where job_id = ?1) or exists (
+    select 1 from (select child_id from edges where parent_id = ?1 limit ?2) as first
+    cross join jobs as child on child.id = first.child_id where child.row_state < 5
+)
+
+-- forget_soon --
+-- A failed or skipped job is cancelled, because its edges are about to go.
+update jobs set row_state = 8 where id = ?1 and row_state in (6, 7)
+
+-- strip_dependants --
+-- Forgets the first ?2 edges of a job to its dependants.
+delete from edges where parent_id = ?1 and child_id in (
+    select child_id from edges where parent_id = ?1 order by child_id limit ?2
+)
+
+-- strip_dependencies --
+-- Forgets ?2 edges of a job from what it waited for.
+delete from edges where child_id = ?1 and parent_id in (select parent_id from edges where child_id = ?1 limit ?2)
+
 -- spoilt_by_forgotten --
--- Skipped dependants of jobs to be forgotten that forbid them: [child, parent, row_state, key, what skipped it]; those
--- that are blamed on a forgotten job already are left out; ?1 = [[id, …], …].
+-- Skipped dependants (the first ?2 of each) of jobs to be forgotten that forbid them: [child, parent, row_state, key, what
+-- skipped it]; those that are blamed on a forgotten job already are left out; ?1 = [id, …].
 select json_group_array(json_array(child.id, parent.id, parent.row_state, parent.key, child.skipped_by))
-from jsonb_each(?1) as old cross join jobs as parent on parent.id = old.value ->> 0
-cross join edges on edges.parent_id = parent.id and edges.kind = 'success'
-cross join jobs as child on child.id = edges.child_id
+from jsonb_each(?1) as old cross join jobs as parent on parent.id = old.value
+cross join jobs as child on child.id in (
+    select child_id from edges where parent_id = parent.id and kind = 'success' order by child_id limit ?2
+)
 where parent.row_state >= 6 and child.row_state = 6
     and exists (select 1 from jobs as cause where cause.id = child.skipped_by)
 

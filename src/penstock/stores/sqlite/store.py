@@ -43,6 +43,7 @@ from penstock.stores.sqlite import (
     ending,
     enqueueing,
     foreseeing,
+    forgetting,
     leasing,
     operating,
     registering,
@@ -203,7 +204,7 @@ class SqliteStore:
         return self._read(lambda: foreseeing.would_retry(self._reader, task, max_attempts))
 
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
-        return self._writer.submit(lambda tx: operating.purge(tx, before, after))
+        return self._writer.submit(lambda tx: forgetting.purge(tx, before, after))
 
     def would_purge(self, before: int) -> Reply[int]:
         return self._read(lambda: foreseeing.would_purge(self._reader, before))

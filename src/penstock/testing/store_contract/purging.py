@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from penstock.model.job import Edge, JobState
+from penstock.model.job import Edge, JobState, finished
 from penstock.model.lease import Verdict
 from penstock.model.views import FIRST_END
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.store import CHORE_SLICE, PURGE_EDGES
 from penstock.testing.store_contract.world import StoreWorld, ref
 
 
@@ -195,3 +195,47 @@ def test_a_purge_is_foreseen_without_changing_anything(store_world: StoreWorld) 
 
     assert store_world.states("a", "b") == [JobState.DONE, JobState.DONE]
     assert (foreseen, store_world.purge(border)) == (1, 1)
+
+
+def test_a_job_with_very_many_dependants_is_forgotten_as_others_are(
+    store_world: StoreWorld,
+) -> None:
+    """Its edges go slice by slice; its dependants stay skipped whoever else is retried."""
+    count = PURGE_EDGES + CHORE_SLICE
+    store_world.add("wide", "other")
+    worker = store_world.new_worker()
+    jobs = store_world.take(worker)
+    store_world.fail(worker, jobs["wide"], max_attempts=1)
+    store_world.clock.advance(1.0)
+    border = store_world.clock.now_micros
+    store_world.fail(worker, jobs["other"], max_attempts=1)
+    both = [Edge("other"), Edge("wide")]
+    store_world.add(*(store_world.job(f"child-{n}", after=both) for n in range(count)))
+    foreseen = store_world.store.would_purge(border).result()
+
+    purged = store_world.purge(border)
+    store_world.retry_failed()
+
+    assert (foreseen, purged) == (1, 1)
+    states = store_world.store.stats().result().states
+    assert (states[JobState.SKIPPED], states[JobState.QUEUED]) == (count, 1)
+    assert store_world.why(f"child-{count - 1}") == "upstream failed: wide"
+
+
+def test_a_job_with_very_many_dependants_is_kept_for_the_one_that_has_not_ended(
+    store_world: StoreWorld,
+) -> None:
+    count = PURGE_EDGES + CHORE_SLICE
+    store_world.add("wide", "other")
+    worker = store_world.new_worker()
+    store_world.run(worker, "wide", JobState.ERROR)
+    children = [store_world.job(f"child-{n}", after=[Edge("wide")]) for n in range(count)]
+    store_world.add(*children)
+    store_world.add(store_world.job("last", after=[finished("wide"), Edge("other")]))
+    store_world.clock.advance(1.0)
+    border = store_world.clock.now_micros
+
+    foreseen = store_world.store.would_purge(border).result()
+
+    assert (foreseen, store_world.purge(border)) == (count, count)
+    assert store_world.state("wide") is JobState.ERROR
