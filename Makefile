@@ -11,11 +11,12 @@ TYPED := $(wildcard src tests benchmarks tools)
 TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
+POWER_CUTS ?= 5000
 SQLITE_SHARE ?= 1
 SIZE_JOBS ?= 100000
-SOAKS := soak-kill soak-sqlite soak-size
+SOAKS := soak-kill soak-power soak-sqlite soak-size
 
-.PHONY: help setup demo test coverage check bench bench-peers bench-smoke soak $(SOAKS) lock clean
+.PHONY: help setup demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +39,9 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_headers.py
 
+faults: .venv/ok ## Run every fault test and write docs/faults.md
+	$(BIN)/python -m tools.faults_page --workers $(TEST_WORKERS)
+
 bench: .venv/ok ## Measure the queue
 	$(BIN)/python -m benchmarks queue
 
@@ -51,6 +55,9 @@ soak: $(SOAKS) ## Run every long fault campaign
 
 soak-kill: .venv/ok ## Kill workers KILL_CYCLES times and audit what is left
 	$(BIN)/python -m tests.faults.soak_kill --cycles $(KILL_CYCLES)
+
+soak-power: .venv/ok ## Cut the power POWER_CUTS times in recorded runs and audit what is left
+	$(BIN)/python -m tests.faults.soak_power --cuts $(POWER_CUTS)
 
 soak-sqlite: .venv/ok ## Let the store file suffer: damage, storms, failing syncs (SQLITE_SHARE of it)
 	$(BIN)/python -m tests.faults.soak_sqlite --share $(SQLITE_SHARE)

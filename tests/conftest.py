@@ -1,8 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be said before any test is imported?"""
+"""What holds for every test: what is said before their import, and what a run tells at its end."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from _pytest.terminal import TerminalReporter
 
 pytest.register_assert_rewrite("penstock.testing.store_contract")
+
+_FAULT_TEST = re.compile(r"::test_(f\d\d)_")
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Count the fault tests, and name those that were skipped: a skip proves nothing."""
+    rows: set[str] = set()
+    counts = dict.fromkeys(("passed", "skipped", "failed", "error"), 0)
+    skips = []
+    for outcome in counts:
+        for report in terminalreporter.getreports(outcome):
+            if match := _FAULT_TEST.search(report.nodeid):
+                counts[outcome] += 1
+                rows.add(match[1].upper())
+                if outcome == "skipped":
+                    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+                    skips.append(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
+    if not rows:
+        return
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    terminalreporter.section("fault tests")
+    terminalreporter.write_line(f"{len(rows)} rows of the catalogue: {told}")
+    for skip in skips:
+        terminalreporter.write_line(f"skipped {skip}")

@@ -12,6 +12,10 @@ from collections.abc import Callable
 #: Every point that exists. A hit with another name is refused when armed.
 POINTS = frozenset(
     {
+        "migrate.begin",
+        "migrate.step",
+        "migrate.in_tx",
+        "migrate.committed",
         "enqueue.begin",
         "enqueue.in_tx",
         "enqueue.committed",

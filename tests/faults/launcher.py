@@ -57,6 +57,10 @@ def main() -> None:
 
         child.worker_command[:] = [sys.executable, "-m", "tests.faults.launcher", "worker"]
         cli.run()
+    elif role == "migrator":
+        from tests.faults import migrator
+
+        migrator.main()
     elif role == "producer":
         from tests.faults import producer
 

@@ -202,10 +202,15 @@ def _listen(
         for line in lines.feed(data):
             message = messages.decode_to_worker(line)
             how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
-            loop.call_soon_threadsafe(worker.stop, how)
-    loop.call_soon_threadsafe(worker.stop, Stopping.NOW)
+            _stop(loop, worker, how)
+    _stop(loop, worker, Stopping.NOW)
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, worker: Worker, how: Stopping) -> None:
+    with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped by itself
+        loop.call_soon_threadsafe(worker.stop, how)
 
 
 if __name__ == "__main__":

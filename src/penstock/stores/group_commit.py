@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import (
     PenstockError,
+    SchemaTooNew,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -31,7 +32,7 @@ from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
 CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
-FINAL = (StoreFailed, StoreCorrupt)  # after one of these nothing more is written
+FINAL = (StoreFailed, StoreCorrupt, SchemaTooNew)  # after one of these nothing more is written
 
 T = TypeVar("T")
 Tx = TypeVar("Tx")

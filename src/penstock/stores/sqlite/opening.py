@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a file become a store of the present schema?
+"""How does a file become a store of the present schema, and is it still that?
 
 A new store is made under another name and put in its place whole, so that an empty or half-made
 file under the store's name is never ours, and is never taken for a new one.
@@ -8,6 +8,7 @@ file under the store's name is never ours, and is never taken for a new one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 import apsw
 
+from penstock import failpoints
 from penstock.clock import Clock
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
@@ -39,6 +41,7 @@ OPEN_SECONDS = 30.0  # opening waits this long for somebody who holds the databa
 log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
+Steps = tuple[Migration, ...]
 
 
 @lru_cache(maxsize=1)
@@ -48,36 +51,35 @@ def statements() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _steps() -> list[Migration]:
-    return read_migrations(PACKAGE)
+def known_steps() -> tuple[Migration, ...]:
+    """The migrations of this Penstock, read once."""
+    return tuple(read_migrations(PACKAGE))
 
 
 def open_to_write(
-    path: Path, queries: dict[str, str], durability: str, clock: Clock
+    path: Path, queries: dict[str, str], durability: str, clock: Clock, steps: Steps
 ) -> apsw.Connection:
     """Make the store if there is none, refuse what is none, and bring its schema up to date."""
     placing.refuse_library(placing.sqlite_version())
     placing.refuse_place(path)
     try:
-        made = [parent for parent in path.parents if not parent.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
             placing.refuse_file(path)
         else:
-            _create(path, queries)
-            _sync_folders([path.parent, *(folder.parent for folder in made)])
+            _create(path, queries, steps)
         placing.refuse_unwritable(path)
     except OSError as error:
         raise placing.as_file_error(error, path) from None
-    return _patiently(clock, lambda: _opened(path, queries, durability))
+    return _patiently(clock, lambda: _opened(path, queries, durability, steps))
 
 
-def _opened(path: Path, queries: dict[str, str], durability: str) -> apsw.Connection:
+def _opened(path: Path, queries: dict[str, str], durability: str, steps: Steps) -> apsw.Connection:
     connection = connect(path)
     try:
-        identify(path, connection, queries)
+        identify(path, connection, queries, steps)
         prepare_to_write(path, connection, durability)
-        migrate(path, connection, queries)
+        migrate(path, connection, queries, steps)
     except BaseException:
         disconnect(connection)
         raise
@@ -85,17 +87,19 @@ def _opened(path: Path, queries: dict[str, str], durability: str) -> apsw.Connec
 
 
 def open_to_read(
-    path: Path, queries: dict[str, str], clock: Clock, *, alone: bool = False
+    path: Path, queries: dict[str, str], clock: Clock, steps: Steps, *, alone: bool = False
 ) -> apsw.Connection:
     """Open a store of the present schema, for reading only."""
-    return _patiently(clock, lambda: _opened_to_read(path, queries, alone))
+    return _patiently(clock, lambda: _opened_to_read(path, queries, steps, alone))
 
 
-def _opened_to_read(path: Path, queries: dict[str, str], alone: bool) -> apsw.Connection:
+def _opened_to_read(
+    path: Path, queries: dict[str, str], steps: Steps, alone: bool
+) -> apsw.Connection:
     try:
         connection = connect_to_read(path, alone=alone)
         try:
-            version = identify(path, connection, queries)
+            version = identify(path, connection, queries, steps)
         except BaseException:
             disconnect(connection)
             raise
@@ -104,7 +108,7 @@ def _opened_to_read(path: Path, queries: dict[str, str], alone: bool) -> apsw.Co
             f"Cannot read the store {str(path)!r}: this user may neither read its log nor make the "
             "files that reading it needs. Give this user access to the file and its folder."
         ) from None
-    if version != len(_steps()):
+    if version != len(steps):
         disconnect(connection)
         raise StoreReadOnly(
             f"Cannot read the store {str(path)!r}: its schema {version} is older than this "
@@ -128,7 +132,7 @@ def _patiently(clock: Clock, attempt: Callable[[], T]) -> T:
                 told = True
 
 
-def _create(path: Path, queries: dict[str, str]) -> None:
+def _create(path: Path, queries: dict[str, str], steps: Steps) -> None:
     """Make a new store under the turn, unless somebody was faster."""
     turn = Turn(path)
     try:
@@ -142,33 +146,49 @@ def _create(path: Path, queries: dict[str, str]) -> None:
         connection = connect(making)
         try:
             prepare_to_write(making, connection, "full")
-            _apply(making, connection, queries)
+            _apply(making, connection, queries, steps)
         finally:
             disconnect(connection)
+        # Whoever sees the name may be promised something: the way to it must be durable before.
+        _sync_folders(path.parent)
         making.rename(path)
+        _sync_folder(path.parent)
     finally:
         turn.give()
         turn.close()
 
 
-def _sync_folders(folders: list[Path]) -> None:
+def _sync_folders(folder: Path) -> None:
+    """Make the way to a folder durable; any part of it may be new, whoever has made it."""
+    device = folder.stat().st_dev
+    for above in folder.parents:
+        if above.stat().st_dev != device:
+            return
+        _sync_folder(above)
+
+
+def _sync_folder(folder: Path) -> None:
     """A new name is durable when its folder is."""
-    for folder in folders:
-        with contextlib.suppress(PermissionError):  # a folder that may be entered, not read
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may be entered, not read
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system keeps folders in its own way
+            raise
+    finally:
+        os.close(descriptor)
 
 
-def identify(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> int:
+def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> int:
     """Refuse the database of another program, and one that is newer or not whole; its version."""
     with mapped_errors(path, "opening the store", connection):
         owner = _number(connection, queries["application_id"])
         version = _number(connection, queries["schema_version"])
         objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}
-    name, known = repr(str(path)), len(_steps())
+    name, known = repr(str(path)), len(steps)
     if owner not in {0, APPLICATION_ID} or (owner == 0 and version == 0 and objects):
         raise StoreCorrupt(
             f"The file {name} is a database of another program (application id {owner:#x}), not a "
@@ -181,17 +201,27 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str]) -
         )
     if version < 0 or (version == 0 and objects):
         raise corrupt(path, f"its schema version is {version}, but it has tables")
-    lacking = sorted(_objects_of(version, queries["schema_objects"]) - objects)
+    lacking = sorted(_objects_of(steps[:version], queries["schema_objects"]) - objects)
     if lacking:
         raise corrupt(path, f"schema {version} without {lacking[0]!r}")
     return version
 
 
+def refuse_changed_schema(path: Path, version: int, known: int) -> None:
+    """Another process may have migrated the file under us: we do not know what it means now."""
+    if version != known:
+        raise SchemaTooNew(
+            f"The store {str(path)!r} was brought to schema {version} by another version of "
+            f"Penstock; this process knows {known} and writes nothing more. Start it again with "
+            "that version."
+        )
+
+
 @lru_cache(maxsize=8)
-def _objects_of(version: int, query: str) -> frozenset[str]:
-    """What a sound store of this version has, by name."""
+def _objects_of(steps: Steps, query: str) -> frozenset[str]:
+    """What a sound store has after these steps, by name."""
     connection = apsw.Connection(":memory:")
-    for step in _steps()[:version]:
+    for step in steps:
         connection.execute(step.script).fetchall()
     objects = frozenset(str(name) for (name,) in connection.execute(query))
     connection.close()
@@ -202,30 +232,35 @@ def _number(connection: apsw.Connection, query: str) -> int:
     return int(str(connection.execute(query).fetchall()[0][0]))
 
 
-def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
-    """Apply the missing steps under the turn, all in one transaction."""
+def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> None:
+    """Apply the missing steps under the turn, all in one transaction.
+
+    A process that dies in the middle leaves the old schema; the next one begins again.
+    """
     with mapped_errors(path, "opening the store", connection):
-        if _number(connection, queries["schema_version"]) == len(_steps()):
+        if _number(connection, queries["schema_version"]) == len(steps):
             return
     turn = Turn(path)
     try:
         turn.take()
-        _apply(path, connection, queries)
+        _apply(path, connection, queries, steps)
     finally:
         turn.give()
         turn.close()
 
 
-def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
-    steps = _steps()
+def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> None:
     with mapped_errors(path, "preparing the store", connection, committing=True):
         connection.execute(queries["begin_write"]).fetchall()
         try:
-            version = identify(path, connection, queries)  # somebody may have been faster
+            version = identify(path, connection, queries, steps)  # another may have been faster
+            failpoints.hit("migrate.begin")
             for step in steps[version:]:
                 connection.execute(step.script).fetchall()
+                failpoints.hit("migrate.step")
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", len(steps))
+            failpoints.hit("migrate.in_tx")
             connection.execute(queries["commit"]).fetchall()
         except apsw.SQLError as error:
             connection.execute(queries["rollback"]).fetchall()
@@ -234,3 +269,4 @@ def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str]) -> 
             with contextlib.suppress(apsw.Error):
                 connection.execute(queries["rollback"]).fetchall()
             raise
+    failpoints.hit("migrate.committed")

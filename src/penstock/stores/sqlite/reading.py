@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
-from penstock.errors import StoreClosed
+from penstock.errors import StoreClosed, StoreError
 from penstock.model.job import (
     TERMINAL,
     Attempt,
@@ -25,6 +25,7 @@ from penstock.model.lease import JobRef
 from penstock.model.views import Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_errors
+from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.transaction import as_json
 from penstock.stores.store import GROUPS_IN_STATS, JobFilter
 
@@ -49,14 +50,30 @@ _JUMPS: dict[JobState | None, str] = {
 class SqliteReader:
     """Owns a read connection; any thread may ask, one at a time."""
 
-    def __init__(self, path: Path, connection: apsw.Connection, queries: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path, connection: apsw.Connection, queries: dict[str, str], schema: int
+    ) -> None:
         self._path = path
+        self._schema = schema
         self._connection = connection
         self._queries = queries
         self._lock = threading.Lock()
         self._closed = False
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
+        try:
+            return self._rows(query, parameters)
+        except StoreError as error:
+            if type(error) is StoreError:  # a wrong statement: wrong since another migrated?
+                self.refuse_changed_schema()
+            raise
+
+    def refuse_changed_schema(self) -> None:
+        """SchemaTooNew if another process has migrated the file meanwhile."""
+        version = int(self._rows("schema_version")[0][0])
+        refuse_changed_schema(self._path, version, self._schema)
+
+    def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
         with self._lock, mapped_errors(self._path, "reading the store", self._connection):
             if self._closed:
                 raise StoreClosed("The store is closed; open it again to use it.")
@@ -88,6 +105,7 @@ class SqliteReader:
         return int(self.value("data_version"))
 
     def anything_to_lease(self, now: int, boot: BootTime) -> bool:
+        self.refuse_changed_schema()  # a worker that waits shall notice, too
         return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
 
     def stats(self, now: int, boot: BootTime) -> Stats:

@@ -22,6 +22,7 @@ from penstock.stores.sqlite.connection import (
     mapped_errors,
 )
 from penstock.stores.sqlite.forking import FileId
+from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
 from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.turn import Turn
@@ -41,12 +42,14 @@ class SqliteSession:
         queries: dict[str, str],
         clock: Clock,
         boot_clock: BootClock,
+        schema: int,
     ) -> None:
         self._path = path
         self._connection = connection
         self._queries = queries
         self._clock = clock
         self._boot_clock = boot_clock
+        self._schema = schema
         self._turn = Turn(path)
         self._checkpoints = Checkpoints(path, connection, clock)
         self._files: tuple[FileId, FileId] | None = None  # the database and its log
@@ -66,6 +69,8 @@ class SqliteSession:
                 self._connection.set_busy_timeout(0)
             with mapped_errors(self._path, "writing to the store", self._connection):
                 self._connection.execute(self._queries["begin_write"]).fetchall()
+                ((version,),) = self._connection.execute(self._queries["schema_version"]).fetchall()
+            refuse_changed_schema(self._path, int(str(version)), self._schema)
             self._look_at_files()
         except StoreBusy as error:
             self.rollback()

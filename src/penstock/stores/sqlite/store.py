@@ -38,6 +38,7 @@ from penstock.model.views import (
     WorkerView,
 )
 from penstock.stores.group_commit import FINAL, GroupCommit
+from penstock.stores.migrate import Migration
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite import (
     ending,
@@ -50,7 +51,12 @@ from penstock.stores.sqlite import (
     sweeping,
 )
 from penstock.stores.sqlite.forking import forked
-from penstock.stores.sqlite.opening import open_to_read, open_to_write, statements
+from penstock.stores.sqlite.opening import (
+    known_steps,
+    open_to_read,
+    open_to_write,
+    statements,
+)
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
@@ -104,6 +110,7 @@ class SqliteStore:
         boot_clock: BootClock | None = None,
         durability: str = "full",
         reading_will_do: bool = False,
+        migrations: Sequence[Migration] | None = None,
     ) -> SqliteStore:
         """Open the file, make it if it is missing, and bring its schema up to date.
 
@@ -113,17 +120,19 @@ class SqliteStore:
         path = Path(os.path.realpath(path))
         clock, boot_clock = clock or SystemClock(), boot_clock or SystemBootClock()
         queries = statements()
+        steps = known_steps() if migrations is None else tuple(migrations)
         try:
-            connection = open_to_write(path, queries, durability, clock)
+            connection = open_to_write(path, queries, durability, clock, steps)
         except StoreReadOnly as error:
             if not reading_will_do or not path.exists():
                 raise
             refusal = error
-            connection = open_to_read(path, queries, clock, alone=True)
-            reader = SqliteReader(path, connection, queries)
+            connection = open_to_read(path, queries, clock, steps, alone=True)
+            reader = SqliteReader(path, connection, queries, len(steps))
             return cls(path, lambda _: RefusingWriter(refusal), reader, clock, boot_clock)
-        session = SqliteSession(path, connection, queries, clock, boot_clock)
-        reader = SqliteReader(path, open_to_read(path, queries, clock), queries)
+        session = SqliteSession(path, connection, queries, clock, boot_clock, len(steps))
+        reading = open_to_read(path, queries, clock, steps)
+        reader = SqliteReader(path, reading, queries, len(steps))
         return cls(path, partial(GroupCommit, session), reader, clock, boot_clock)
 
     @property

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which faults are there, and which of them must have a test by now?
+
+The one list: docs/faults.md is made from it and from the tests whose names begin with
+`test_fNN_`. A row that comes with a later part claims nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs/faults.md"
+_TEST = re.compile(r"^test_(f\d\d)_")
+
+POSTGRES = "PostgreSQL"
+REQUESTS = "request admission"
+SCHEDULES = "schedules and preflights"
+WEB = "the web view"
+
+#: Rows whose tests are there. Each of them must have one; the list grows with the tests.
+DUE = (
+    *("F07", "F11", "F24", "F25", "F26", "F27", "F28", "F29", "F30", "F31", "F32", "F33"),
+    *("F53", "F54", "F55", "F56", "F57", "F62", "F72"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row of the catalogue."""
+
+    id: str
+    what: str
+    comes_with: str | None = None  # the part that brings it; None: the hardened queue, now
+    soak: str = ""  # the command that proves it at length
+
+
+CATALOGUE = (
+    Fault("F01", "kill -9 of a producer around its enqueue", soak="make soak-kill"),
+    Fault("F02", "kill -9 between lease and dispatch", soak="make soak-kill"),
+    Fault("F03", "kill -9 while a task runs", soak="make soak-kill"),
+    Fault("F04", "kill -9 after a task, before its acknowledgement", soak="make soak-kill"),
+    Fault("F05", "kill -9 in or after an acknowledgement", soak="make soak-kill"),
+    Fault("F06", "kill -9 of a worker, supervisor alive", soak="make soak-kill"),
+    Fault("F07", "kill -9 of the supervisor, worker alive", soak="make soak-kill"),
+    Fault("F08", "kill -9 in the middle of a large sweep", soak="make soak-kill"),
+    Fault("F09", "two daemons on one store", SCHEDULES),
+    Fault("F10", "a task that kills its worker again and again"),
+    Fault("F11", "power loss at any write or sync", soak="make soak-power"),
+    Fault("F12", "a lease expires while its task still runs"),
+    Fault("F13", "the same acknowledgement twice"),
+    Fault("F14", "an acknowledgement after the job was leased again"),
+    Fault("F15", "acknowledgement and sweep at the same instant"),
+    Fault("F16", "a renewal after expiry"),
+    Fault("F17", "a passing store error on an acknowledgement"),
+    Fault("F18", "a blocked loop, a held GIL, a slow process"),
+    Fault("F19", "the wall clock jumps"),
+    Fault("F20", "the machine sleeps and wakes"),
+    Fault("F21", "clocks of a fleet differ", POSTGRES),
+    Fault("F22", "two workers look the same"),
+    Fault("F23", "a scheduler that was cut off", SCHEDULES),
+    Fault("F24", "the disk is full"),
+    Fault("F25", "file, folder or mount is read-only"),
+    Fault("F26", "the database is damaged", soak="make soak-sqlite"),
+    Fault("F27", "another process locks the database"),
+    Fault("F28", "many writers at once", soak="make soak-sqlite"),
+    Fault("F29", "a reader keeps the log from shrinking", soak="make soak-sqlite"),
+    Fault("F30", "an I/O error on sync", soak="make soak-sqlite"),
+    Fault("F31", "a fork with an open store"),
+    Fault("F32", "network file systems, links to the database"),
+    Fault("F33", "an SQLite with the WAL-reset bug"),
+    Fault("F34", "backup while running, restore under old workers"),
+    Fault("F35", "the server restarts again and again", POSTGRES),
+    Fault("F36", "the connection is cut during a commit", POSTGRES),
+    Fault("F37", "fail-over to a replica that is behind", POSTGRES),
+    Fault("F38", "a worker is cut off from the database", POSTGRES),
+    Fault("F39", "a peer vanishes without a word", POSTGRES),
+    Fault("F40", "a pooler in transaction mode", POSTGRES),
+    Fault("F41", "a foreign transaction stops the vacuum", POSTGRES),
+    Fault("F42", "no connections are left", POSTGRES),
+    Fault("F43", "serialization failures, deadlocks, a read-only standby", POSTGRES),
+    Fault("F44", "a storm of 429", REQUESTS),
+    Fault("F45", "a Retry-After that makes no sense", REQUESTS),
+    Fault("F46", "5xx, resets, TLS and DNS failures", REQUESTS),
+    Fault("F47", "hung, slow or endless answers", REQUESTS),
+    Fault("F48", "a cancellation at every await of a request", REQUESTS),
+    Fault("F49", "a worker dies with fleet-wide permits", REQUESTS),
+    Fault("F50", "the herd after a cooldown", REQUESTS),
+    Fault("F51", "a limit collapses, runs away or swings", REQUESTS),
+    Fault("F52", "a provider that lies", REQUESTS),
+    Fault("F53", "a task that never yields"),
+    Fault("F54", "a task that swallows its cancellation"),
+    Fault("F55", "a task that raises what it should not"),
+    Fault("F56", "a task that forks, leaks or changes its process"),
+    Fault("F57", "results and payloads that are no strict JSON"),
+    Fault("F58", "JSONL files of every bad kind"),
+    Fault("F59", "circles, missing and huge dependencies", "planning", soak="make soak-size"),
+    Fault("F60", "time zones, leap days, empty calendars", SCHEDULES),
+    Fault("F61", "very many groups, strange names", "the fair queue and task admission"),
+    Fault("F62", "signals, once and twice, at every moment"),
+    Fault("F63", "preflights that fail, hang or flap", SCHEDULES),
+    Fault("F64", "a schedule that overruns or raises", SCHEDULES),
+    Fault("F65", "an event sink that raises, blocks or is full", "the journal and the live view"),
+    Fault("F66", "names and texts that are HTML", WEB),
+    Fault("F67", "forged requests and rebound names", WEB),
+    Fault("F68", "an open address without authentication", WEB),
+    Fault("F69", "paths that lead outside", WEB),
+    Fault("F70", "huge limits, many and slow clients", WEB),
+    Fault("F71", "secrets in errors, events and pages", "the journal and the live view"),
+    Fault("F72", "versions meet: old stores, killed migrations, old workers"),
+    Fault("F73", "Ray loses actors, nodes or its head", "the fleet"),
+    Fault("F74", "a day of load with faults", "the release"),
+)
+
+
+def fault_tests(root: Path = REPOSITORY) -> dict[str, list[str]]:
+    """The tests that exist, as `path::name`, by the row that their name begins with."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+                match := _TEST.match(node.name)
+            ):
+                test = f"{path.relative_to(root)}::{node.name}"
+                found.setdefault(match[1].upper(), []).append(test)
+    return found

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a test get a filled store of an older schema?
+
+The schema is built from the migration files; the rows come from `fills/NNNN.sql`, written by the
+code of that time. Each schema has its fill, the newest one too: whoever adds a migration runs
+`python -m tests.faults.old_stores` and commits the file, as long as the code can still make it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+
+from penstock.clock import BootTime
+from penstock.model.effects import StageManifest
+from penstock.model.job import JobState
+from penstock.model.lease import JobEnd
+from penstock.stores.migrate import Migration, read_migrations
+from penstock.stores.sqlite.opening import PACKAGE
+from tests.faults.power.recorder import Recorder
+from tests.faults.power.workload import Run
+
+FILLS = Path(__file__).resolve().parent / "fills"
+SEED, STEPS = 11, 120
+_TABLES = (
+    "select name from pragma_table_list where schema = 'main' and type = 'table' order by name"
+)
+
+
+class BootOfThatTime:
+    """The clock of a machine that has long been started anew."""
+
+    def boot_time(self) -> BootTime:
+        return BootTime("long ago", 1_000_000)
+
+
+def build(path: Path, version: int) -> None:
+    """Make a store of this schema with everything in it, as a process of that time left it."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    with connection:
+        for step in read_migrations(PACKAGE)[:version]:
+            connection.execute(step.script).fetchall()
+        connection.execute(fill_of(version).read_text()).fetchall()
+        connection.pragma("user_version", version)
+    connection.close()
+
+
+def fill_of(version: int) -> Path:
+    return FILLS / f"{version:04}.sql"
+
+
+def rows_of(path: Path) -> list[list[object]]:
+    """What people would miss: key, state, result and error of every job."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    jobs = connection.execute("select key, row_state, payload, result, token from jobs order by id")
+    rows = [list(row) for row in jobs.fetchall()]
+    connection.close()
+    return rows
+
+
+def and_one_more(script: str) -> list[Migration]:
+    """All migrations there are, and one of a newer Penstock."""
+    steps = read_migrations(PACKAGE)
+    return [*steps, Migration(len(steps) + 1, "of_the_test.sql", script)]
+
+
+def write_fill(folder: Path) -> Path:
+    """Run the present code for a while and write down the rows it leaves."""
+    path = folder / "store.db"
+    run = Run(
+        path,
+        Recorder(folder, path.name),
+        SEED,
+        "normal",
+        boot_clock=BootOfThatTime(),
+        sizes=(1, 40),
+    )
+    run.go(STEPS)
+    run.consumer.set_cap("host:1", 1).result()
+    _hold(run, 1)
+    run.bury()  # leaves a suspect
+    _hold(run, 20)  # more than the caps allow: lanes are parked
+    run.revoke()  # leaves a lease that lingers
+    job = run.held.pop()
+    staged = StageManifest(dataset="s", slice="1", document="{}", plan_id="p", level=1)
+    end = JobEnd(job, JobState.DONE, 1, 2, effects=(staged,))
+    run.consumer.ack(run.worker, [end]).result()
+    run.close()
+    target = fill_of(len(read_migrations(PACKAGE)))
+    target.write_text("\n".join(_dump(path)) + "\n")
+    return target
+
+
+def _hold(run: Run, jobs: int) -> None:
+    while len(run.held) < jobs:
+        run.enqueue_batch()
+        run.lease()
+
+
+def _dump(path: Path) -> Sequence[str]:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    lines = ["-- SPDX-License-Identifier: Apache-2.0", "-- Written by tests/faults/old_stores.py."]
+    tables = [str(row[0]) for row in connection.execute(_TABLES).fetchall()]
+    for table in tables:
+        if table in ("sqlite_schema", "sqlite_stat1", "sqlite_stat4"):
+            continue
+        cursor = connection.execute(f"select * from {table}")
+        rows = cursor.fetchall()
+        if not rows:
+            continue
+        names = [
+            str(row[0])
+            for row in connection.execute(f"select name from pragma_table_info('{table}')")
+        ]
+        lines.append(f"delete from {table};")
+        lines.append(f"insert into {table} ({', '.join(names)}) values")
+        values = [f"({','.join(apsw.format_sql_value(v) for v in row)})" for row in rows]
+        lines += [f"{value}," for value in values[:-1]] + [f"{values[-1]};"]
+    connection.close()
+    return lines
+
+
+if __name__ == "__main__":
+    FILLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(f"{write_fill(Path(folder))}\n")

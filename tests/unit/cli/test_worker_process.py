@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a worker process obey its supervisor, even when it is nearly gone?"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any, cast
+
+import pytest
+
+from penstock.cli import worker_process
+from penstock.runtime import messages
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Stopping
+
+
+class _Stopped:
+    """Stands in for a worker and notes how it is told to stop."""
+
+    def __init__(self) -> None:
+        self.told: list[Stopping] = []
+
+    def stop(self, how: Stopping) -> None:
+        self.told.append(how)
+
+
+class _Gone(Exception):
+    """Stands in for the end of the process."""
+
+
+def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> list[Stopping]:
+    """Let a supervisor say Abort and die, and the worker's process listen to it."""
+    worker = _Stopped()
+    ours, theirs = socket.socketpair()
+
+    def leave(code: int) -> Any:
+        raise _Gone(code)
+
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr(worker_process, "ORPHAN_SECONDS", 0.0)
+    with ours, theirs:
+        messages.send(theirs, messages.Abort())
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(_Gone):
+            worker_process._listen(ours, messages.Lines(), loop, cast(Worker, worker))
+    return worker.told
+
+
+def test_an_order_reaches_the_worker_on_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    told = listen(loop, monkeypatch)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+    assert told == [Stopping.NOW, Stopping.NOW]
+
+
+def test_an_order_that_comes_after_the_loop_was_closed_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+
+    assert listen(loop, monkeypatch) == []
