@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootTime, SystemBootClock
 from penstock.definitions.request import to_new_job
 from penstock.ids import SystemIds
@@ -15,6 +19,8 @@ from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import fault_app
 
 STORE = "faults.db"
+NOT_HERE = 77  # exit code: this kernel or user may not do it
+CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWPID = 0x04000000, 0x10000000, 0x20000000
 
 
 class LaterBootClock:
@@ -69,8 +75,30 @@ def sweep_all(store: SqliteStore, name: str) -> int:
     return calls
 
 
-def add_works(store: SqliteStore, *keys: str) -> None:
-    store.enqueue([to_new_job(fault_app.works.job().with_options(key=key)) for key in keys]).result()
+def be_a_clone() -> None:
+    """Be a worker in namespaces of its own, where every clone has the same host name and pid.
+
+    It ends like a crash after its registration. Exit code NOT_HERE if the kernel does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWPID | CLONE_NEWUTS) and libc.unshare(
+        CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWUTS
+    ):
+        os._exit(NOT_HERE)
+    socket.sethostname("clone")
+    pid = os.fork()
+    if pid:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    failpoints.arm(lambda point: os._exit(0) if point == "lease.in_tx" else None)
+    run()
+    os._exit(1)
+
+
+def add_works(store: SqliteStore, *keys: str, seconds: float = 0.0, delay: float = 0.0) -> None:
+    requests = [
+        fault_app.works.job(seconds=seconds).with_options(key=key, delay=delay) for key in keys
+    ]
+    store.enqueue([to_new_job(request) for request in requests]).result()
 
 
 ROLES: dict[str, Callable[..., None]] = {
@@ -78,4 +106,5 @@ ROLES: dict[str, Callable[..., None]] = {
     "run": run,
     "run_on": run_on,
     "sweep": sweep,
+    "be_a_clone": be_a_clone,
 }

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ PATIENCE_SECONDS = 60.0  # a child that has not ended by then never will
 class Zygote:
     """Owns the forking process. Belongs to one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, before: Sequence[str] = (), environment: dict[str, str] | None = None
+    ) -> None:
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote"],
+            [*before, sys.executable, "-m", "tests.faults.zygote"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
