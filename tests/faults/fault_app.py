@@ -30,6 +30,10 @@ def note(word: str, ctx: Context) -> None:
     write_line("bodies.log", word, ctx.job.key, os.getpid(), f"{time.monotonic():.6f}")
 
 
+def memory_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 @app.task()
 async def works(ctx: Context, seconds: float = 0.0) -> str:
     note("start", ctx)
@@ -102,7 +106,7 @@ async def reads_null(ctx: Context) -> None:
 async def eats_memory(ctx: Context) -> None:
     """Has no more memory than it has now; what the kernel refuses is a MemoryError."""
     note("start", ctx)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = memory_bytes()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), before[1]))
     try:

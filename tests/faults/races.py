@@ -117,7 +117,7 @@ def race_ack_against_sweep(folder: Path, rounds: int) -> Counter[str]:
 
 
 def race_two_acks(folder: Path, rounds: int) -> None:
-    """The same acknowledgement from two connections at once: accepted by one, known to the other."""
+    """The same acknowledgement from two connections at once: accepted once, then known."""
     stores = [SqliteStore.open(folder / "s.db", durability="normal") for _ in range(2)]
     put(stores[0], *(f"k{n}" for n in range(rounds)))
     worker = register(stores[0], "w", ttl=1e6)

@@ -26,9 +26,9 @@ from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing import ManualClock
 from tests.faults.point_deaths import kill_at, lines, starts
+from tests.faults.project import CONFIG, wait_until
 from tests.faults.races import done, put, register, take
 from tests.faults.roles import NOT_HERE, STORE, add_works
-from tests.faults.project import CONFIG, wait_until
 from tests.faults.zygote import Zygote
 from tests.unit.runtime.worker_world import World, simulate
 
@@ -149,9 +149,7 @@ def test_f19_a_jump_changes_no_lease_and_a_delay_is_a_moment_of_the_wall_clock(
 ) -> None:
     """With a clock of our own: leases to the microsecond, delays as documented."""
     clock = ManualClock()
-    store = SqliteStore.open(
-        tmp_path / "s.db", clock=clock, boot_clock=clock, durability="normal"
-    )
+    store = SqliteStore.open(tmp_path / "s.db", clock=clock, boot_clock=clock, durability="normal")
     put(store, "k")
     delayed = NewJob(key="later", task="t", payload="{}", group="g", delay_seconds=2 * HOUR)
     store.enqueue([delayed]).result()
@@ -233,9 +231,7 @@ def test_f20_after_a_suspension_leases_are_over_and_their_owner_is_fenced(
 
 def test_f20_a_suspended_owner_stops_believing_with_the_first_beat_after_it(tmp_path: Path) -> None:
     clock = ManualClock()
-    store = SqliteStore.open(
-        tmp_path / "s.db", clock=clock, boot_clock=clock, durability="normal"
-    )
+    store = SqliteStore.open(tmp_path / "s.db", clock=clock, boot_clock=clock, durability="normal")
     put(store, "k")
     alone, supervised = register(store, "alone", TTL), register(store, "supervised", TTL)
     (job,) = take(store, alone)

@@ -60,7 +60,7 @@ class ManualClock:
         self._wall += to_micros(seconds)
 
     def suspend(self, seconds: float) -> None:
-        """Let the machine sleep: boot time and the wall clock go on, monotonic time stands still."""
+        """Let the machine sleep: boot time and wall clock go on, monotonic time stands still."""
         self._suspended += to_micros(seconds)
         self._wall += to_micros(seconds)
 
