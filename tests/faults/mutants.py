@@ -22,13 +22,13 @@ import apsw
 from penstock.errors import StoreBusy
 from penstock.model.lease import Verdict
 from penstock.runtime.acks import AckBuffer
-from penstock.stores.named_sql import read_queries
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.opening import statements
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing import ManualClock, store_contract
 from penstock.testing.store_contract import StoreWorld
 
-QUERIES = "penstock.stores.sqlite.store.read_queries"
+QUERIES = "penstock.stores.sqlite.store.statements"
 SEEDS = 3  # a simulation that takes a seed is tried with so many
 
 Wrap = Callable[[Any], Any]
@@ -54,8 +54,8 @@ class Mutant:
                 stack.enter_context(mock.patch(self.place, self.wrap(_resolve(self.place))))
             yield
 
-    def _queries(self, package: str) -> dict[str, str]:
-        queries = read_queries(package)
+    def _queries(self) -> dict[str, str]:
+        queries = dict(statements())
         for name, right, wrong in self.edits:
             if right not in queries.get(name, ""):
                 raise LookupError(f"Mutant {self.name!r} does not fit: {name} has no {right!r}.")
@@ -285,8 +285,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot is not given back",
-        "tests.simulation.test_worker_lease:"
-        "test_while_acknowledgements_wait_no_more_than_a_window_of_jobs_is_started",
+        "tests.simulation.test_worker_lease:test_while_acknowledgements_wait_nothing_more_is_begun",
         place="penstock.runtime.slots.Slots._vacate",
         wrap=lambda _: lambda slots, attempt: None,
     ),

@@ -6,7 +6,9 @@ A test runs some rounds, `make soak-races` ten thousand.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from penstock.stores.store import Store
 from penstock.testing import ManualClock
 
 CAPS = ConfiguredCaps()
+PAUSE_SECONDS_MAX = 0.001  # before a lease expires; an acknowledgement takes a part of it
 
 
 def together(count: int, act: Callable[[int], None]) -> None:
@@ -68,6 +71,7 @@ def race_ack_against_sweep(folder: Path, rounds: int) -> Counter[str]:
         for _ in range(2)
     )
     wins: Counter[str] = Counter()
+    chance = random.Random(rounds)
     heir = register(two, "heir", ttl=1e9)
     for number in range(rounds):
         key = f"k{number}"
@@ -84,12 +88,14 @@ def race_ack_against_sweep(folder: Path, rounds: int) -> Counter[str]:
             job: LeasedJob = job,
             verdicts: list[Verdict] = verdicts,
             swept: list[LeasedJob] = swept,
+            pause: float = PAUSE_SECONDS_MAX * chance.random(),
         ) -> None:
             if who == 0:
                 verdicts.extend(one.ack(worker, [done(job)]).result())
             elif who == 1:
                 swept.extend(take(two, heir))
             else:
+                time.sleep(pause)
                 clock.advance(0.000001)  # the moment of expiry itself
 
         together(3, act)
