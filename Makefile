@@ -14,7 +14,11 @@ KILL_CYCLES ?= 1000
 POWER_CUTS ?= 5000
 SQLITE_SHARE ?= 1
 SIZE_JOBS ?= 100000
-SOAKS := soak-kill soak-power soak-sqlite soak-size
+POINT_CYCLES ?= 500
+RACE_ROUNDS ?= 10000
+WORKER_KILLS ?= 20
+MUTANT_EXAMPLES ?= 200
+SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants
 
 .PHONY: help setup demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
@@ -64,6 +68,18 @@ soak-sqlite: .venv/ok ## Let the store file suffer: damage, storms, failing sync
 
 soak-size: .venv/ok ## Run chains, fans and diamonds of SIZE_JOBS jobs
 	$(BIN)/python -m tests.size.soak_size --jobs $(SIZE_JOBS)
+
+soak-points: .venv/ok ## Kill a process POINT_CYCLES times at each named point
+	$(BIN)/python -m tests.faults.soak_points --cycles $(POINT_CYCLES)
+
+soak-races: .venv/ok ## Race ends against sweeps and against themselves, RACE_ROUNDS times
+	$(BIN)/python -m tests.faults.soak_races --rounds $(RACE_ROUNDS)
+
+soak-workers: .venv/ok ## Measure burials (WORKER_KILLS), poison and the back-off of restarts
+	$(BIN)/python -m tests.faults.soak_workers --kills $(WORKER_KILLS)
+
+soak-mutants: .venv/ok ## Plant every known bug and say what finds it
+	$(BIN)/python -m tests.faults.soak_mutants --examples $(MUTANT_EXAMPLES)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

@@ -42,6 +42,7 @@ SUPERVISOR_POINTS = ("beat.in_tx", "bury.in_tx")
 PRODUCER_POINTS = ("enqueue.begin", "enqueue.in_tx", "enqueue.committed")
 RARE_POINTS = frozenset({*SUPERVISOR_POINTS, "sweep.in_tx", "settle.in_tx"})
 TARGETS = ("worker", "supervisor", "both")
+QUICK_BEAT_SECONDS = "0.02"
 CONFIG = """
 app = "kill_app.py"
 store = "sqlite:///kill.db"
@@ -115,6 +116,8 @@ class Campaign:
         self, role: str, *args: str, failpoints: dict[str, object]
     ) -> subprocess.Popen[bytes]:
         environment = {**self._environment, VARIABLE: json.dumps(failpoints)}
+        if "beat.in_tx" in json.dumps(failpoints):  # a drained run is over before its first beat
+            environment["PENSTOCK_RUNTIME__BEAT_SECONDS"] = QUICK_BEAT_SECONDS
         with (self.folder / "processes.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.launcher", role, *args],
@@ -214,6 +217,9 @@ class Campaign:
             time.sleep(0.005)
         time.sleep(self.random.uniform(0, 0.05))
         workers = children_of(process.pid)
+        if target == "both":  # or it might bury its workers before it dies itself
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGSTOP)
         if target in ("worker", "both"):
             for pid in workers:
                 with contextlib.suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from penstock import failpoints
 
@@ -22,7 +23,11 @@ VARIABLE = "PENSTOCK_TEST_FAILPOINTS"
 
 def arm(role: str) -> None:
     """Arm what the variable says for this role: {role: {point: {"at": n, "once": file}}}."""
-    wanted = json.loads(os.environ.get(VARIABLE, "{}")).get(role)
+    arm_points(json.loads(os.environ.get(VARIABLE, "{}")).get(role))
+
+
+def arm_points(wanted: dict[str, Any] | None) -> None:
+    """Arm points of this process: {point: {"at": n, "once": file}}."""
     if not wanted:
         return
     unknown = set(wanted) - failpoints.POINTS
@@ -38,7 +43,8 @@ def arm(role: str) -> None:
         if hits[point] < rule["at"]:
             return
         with contextlib.suppress(FileNotFoundError):
-            Path(rule["once"]).unlink()  # whoever removes the file is the one that dies
+            if "once" in rule:
+                Path(rule["once"]).unlink()  # whoever removes the file is the one that dies
             os.kill(os.getpid(), signal.SIGKILL)
 
     failpoints.arm(action)

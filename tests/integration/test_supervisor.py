@@ -47,18 +47,6 @@ def deaf_thread(ctx: Context) -> None:
     time.sleep(600)
 
 @app.task()
-async def blocks(ctx: Context, seconds: float) -> None:
-    note("start", ctx)
-    time.sleep(seconds)
-    note("end", ctx)
-
-@app.task()
-def hoards(ctx: Context, seconds: int) -> None:
-    note("start", ctx)
-    ctypes.PyDLL(None).sleep(seconds)  # a C call that keeps the GIL
-    note("end", ctx)
-
-@app.task()
 async def poison(ctx: Context) -> None:
     note("start", ctx)
     await asyncio.sleep(0.05)
@@ -192,21 +180,6 @@ def test_a_poison_job_ends_in_error_with_its_cause_and_takes_nobody_with_it(shop
         assert 3 <= shop.starts()[key] <= 4
     assert all(n <= 3 for key, n in shop.starts().items() if key in keys)
     assert shop.store.check().result() == []
-
-
-def test_a_task_that_blocks_the_loop_or_keeps_the_gil_loses_no_lease(shop: Shop) -> None:
-    keys = [*shop.add("blocks", seconds=3.2), *shop.add("hoards", seconds=3)]
-    keys += shop.add("sleeps", 6, seconds=0.1)
-
-    code, err = shop.drain()
-
-    assert code == 0, err
-    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
-    assert shop.starts() == dict.fromkeys(keys, 1)
-    for key in keys:
-        assert [attempt.outcome for attempt in shop.attempts(key)] == ["done"]
-    assert "blocked for" in err
-    assert "job 'blocks-0' of task 'blocks'" in err
 
 
 def test_workers_do_not_outlive_a_killed_supervisor_and_another_run_finishes(shop: Shop) -> None:

@@ -19,6 +19,9 @@ from penstock.stores.store import JobStore
 
 MARGIN_SHARE = 0.1  # of the time to live
 MARGIN_MAX_SECONDS = 2.0
+#: The store says that a lease is over, whatever our own clock says: it stands still in a suspended
+#: machine, where the store's does not.
+LOST_MONOTONIC = 0.0
 
 log = logging.getLogger("penstock.beat")
 
@@ -57,8 +60,8 @@ class BeatThread(RepeatingThread):
         self._until = float("inf")
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._worker = worker  # first: an answer about the old name must not touch the new belief
         self._until = until_monotonic - margin(self._ttl_seconds)
-        self._worker = worker
 
     def believed_until(self) -> float:
         return self._until
@@ -78,5 +81,9 @@ class BeatThread(RepeatingThread):
                 str(error) or "no answer in time",
             )
             return
-        if worker in alive and worker == self._worker:
+        if worker != self._worker:
+            return
+        if worker in alive:
             self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)
+        else:
+            self._until = LOST_MONOTONIC

@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class LoopWatch(RepeatingThread):
-    """A thread that warns once per stall, naming the task whose body does not yield."""
+    """A thread that warns once per stall and culprit: the task whose body does not yield."""
 
     def __init__(
         self,
@@ -32,20 +32,29 @@ class LoopWatch(RepeatingThread):
         self._clock = clock
         self._name_of = name_of
         self._warned_for = 0.0
+        self._culprit = ""  # of the last warning
+        self._seen = ("", 0.0)  # another one in the same stall, and since when
 
     def run_once(self) -> bool:
         """Look once; True if the loop has not turned for too long."""
-        turn = self._table.last_turn()
-        stalled = self._clock.monotonic() - turn
+        now, turn = self._clock.monotonic(), self._table.last_turn()
+        stalled = now - turn
         if not turn or stalled < BLOCKED_SECONDS:
             return False
-        if turn != self._warned_for:
-            self._warned_for = turn
-            culprit = self._name_of(asyncio.current_task(self._loop))
-            log.warning(
-                "The event loop has been blocked for %.1f s by %s. Use `await`, or make it a "
-                "`def` task, which runs in a thread.",
-                stalled,
-                culprit,
-            )
+        culprit = self._name_of(asyncio.current_task(self._loop))
+        if turn == self._warned_for:
+            if culprit == self._culprit:
+                return True
+            if culprit != self._seen[0]:
+                self._seen = (culprit, now)
+            stalled = now - self._seen[1]
+            if stalled < BLOCKED_SECONDS:
+                return True
+        self._warned_for, self._culprit, self._seen = turn, culprit, ("", 0.0)
+        log.warning(
+            "The event loop has been blocked for %.1f s by %s. Use `await`, or make it a "
+            "`def` task, which runs in a thread.",
+            stalled,
+            culprit,
+        )
         return True

@@ -27,6 +27,7 @@ from penstock.runtime.child import Child
 from penstock.runtime.display import Display
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.slot_table import SlotRecord
+from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.store import JobFilter, Store
 
@@ -83,6 +84,7 @@ class Supervisor:
         self._solo_at = 0.0
         self._solo_pause = SOLO_FIRST_SECONDS
         self._forced = False  # a worker had to be killed
+        self._stalls = StallWatch()
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -267,6 +269,8 @@ class Supervisor:
                 child.kill()
         if self._store is None:
             return
+        for child in self._children:
+            self._stalls.look(child.process.pid, child.snapshot(), now, self._store)
         try:
             self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
             self._display.tick(self._store)
@@ -331,6 +335,7 @@ class Supervisor:
         """Give back what it held; what ran is suspect."""
         snapshot = child.snapshot()
         self._children.remove(child)
+        self._stalls.forget(child.process.pid)
         for source in (child.channel, child.process.stdout, child.pidfd):
             if source is not None and source != -1:
                 try:

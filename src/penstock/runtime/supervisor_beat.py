@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError, StoreCorrupt, StoreFailed
-from penstock.runtime.keeping import margin
+from penstock.runtime.keeping import LOST_MONOTONIC, margin
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.store import JobStore
@@ -67,11 +67,11 @@ class SupervisorBeat(RepeatingThread):
         except (PenstockError, TimeoutError) as error:
             log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
             return 0
-        for worker in alive:
+        until = now + self._ttl_seconds - margin(self._ttl_seconds)
+        for worker, table in wanted.items():
             try:
-                if wanted[worker].snapshot().worker == worker:
-                    until = now + self._ttl_seconds - margin(self._ttl_seconds)
-                    wanted[worker].set_lease_until(until)
+                if table.snapshot().worker == worker:
+                    table.set_lease_until(until if worker in alive else LOST_MONOTONIC)
             except ValueError:
                 continue
         return len(alive)

@@ -21,6 +21,7 @@ class ManualClock:
     def __init__(self, start_seconds: float = START_SECONDS, boot_id: str = "boot-1") -> None:
         self._wall = to_micros(start_seconds)
         self._monotonic = MICROSECONDS  # not zero, so that a forgotten addition shows
+        self._suspended = 0
         self._boot_id = boot_id
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
@@ -40,7 +41,7 @@ class ManualClock:
         return self._wall
 
     def boot_time(self) -> BootTime:
-        return BootTime(self._boot_id, self._monotonic)
+        return BootTime(self._boot_id, self._monotonic + self._suspended)
 
     def advance(self, seconds: float) -> None:
         """Let time pass on every clock; wakes who slept until then."""
@@ -56,6 +57,11 @@ class ManualClock:
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back, as an administrator does; no time passes."""
+        self._wall += to_micros(seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """Let the machine sleep: boot time and wall clock go on, monotonic time stands still."""
+        self._suspended += to_micros(seconds)
         self._wall += to_micros(seconds)
 
     async def sleep(self, seconds: float) -> None:

@@ -105,12 +105,27 @@ def test_a_failed_beat_does_not_prolong_the_belief(
 
 def test_an_expired_worker_is_not_believed_in_again(store: SlowStore, clock: ManualClock) -> None:
     beat = thread(store, clock)
-    believed = beat.believed_until()
     clock.advance(TTL)
 
     beat.run_once()
 
-    assert beat.believed_until() == believed
+    assert beat.believed_until() < clock.monotonic()
+
+
+def test_a_worker_that_the_store_has_ended_is_not_believed_in_any_longer(
+    store: SlowStore, clock: ManualClock, table: SlotTable
+) -> None:
+    beat = thread(store, clock)
+    table.set_worker(TWO)
+    table.set_lease_until(clock.monotonic() + TTL)
+    for worker in (ONE, TWO):
+        store.bury(worker, [], "somebody thought it dead", 3).result()
+
+    beat.run_once()
+    supervised(table, store, clock).run_once()
+
+    assert beat.believed_until() < clock.monotonic()
+    assert table.lease_until() < clock.monotonic()
 
 
 def test_an_answer_about_an_old_name_does_not_prolong_the_new_one(

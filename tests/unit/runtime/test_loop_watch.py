@@ -70,6 +70,28 @@ def test_every_stall_is_told_anew(table: SlotTable, caplog: pytest.LogCaptureFix
     assert caplog.text.count("blocked for 1.0 s by nobody") == 2
 
 
+def test_a_second_culprit_of_one_stall_is_told_once_it_has_blocked_for_as_long(
+    table: SlotTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bodies that block one after the other leave the loop no turn between them."""
+    clock = ManualClock()
+    loop = asyncio.new_event_loop()
+    culprits = iter(["one", "quick", "two", "two", "two", "two"])
+    watch = LoopWatch(loop, table, clock, lambda _: next(culprits))
+    table.turn(clock.monotonic())
+    clock.advance(BLOCKED_SECONDS)
+
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        for _ in range(6):
+            assert watch.run_once()
+            clock.advance(BLOCKED_SECONDS / 2)
+    loop.close()
+
+    assert len(caplog.records) == 2
+    assert "1.0 s by one" in caplog.text
+    assert "1.0 s by two" in caplog.text
+
+
 def test_a_loop_that_has_not_begun_is_not_blocked(table: SlotTable) -> None:
     loop = asyncio.new_event_loop()
     clock = ManualClock()

@@ -16,7 +16,7 @@ from penstock.ids import SeededIds
 from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, LeaseBatch, LeaseRequest, Verdict
 from penstock.model.lease import WorkerInfo as Info
-from penstock.runtime.keeping import margin
+from penstock.runtime.keeping import LOST_MONOTONIC, margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import InlineRunner, ThreadRunner
 from penstock.runtime.worker import Worker
@@ -120,8 +120,10 @@ class Beat:
             if self._worker is None or self.cut:
                 continue
             sent = self._clock.monotonic()
-            if self._worker in await self._store.beat([self._worker], self._ttl):
-                self._until = sent + self._ttl - margin(self._ttl)
+            worker = self._worker
+            alive = worker in await self._store.beat([worker], self._ttl)
+            if worker == self._worker:
+                self._until = sent + self._ttl - margin(self._ttl) if alive else LOST_MONOTONIC
 
 
 class World:

@@ -18,7 +18,6 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.testing import ManualClock
 
 THREADS = 8
 CAPS = ConfiguredCaps({"host:*": 3})
@@ -124,84 +123,6 @@ def test_one_key_is_created_once_by_eight_threads(tmp_path: Path) -> None:
     together(THREADS, put)
 
     assert sorted(created) == sorted(f"k{n}" for n in range(40))
-    for store in stores:
-        store.close()
-
-
-def test_an_acknowledgement_that_races_with_the_sweep_wins_or_loses_whole(tmp_path: Path) -> None:
-    """At the very moment a lease expires one connection acknowledges and another one sweeps: in
-    each of 300 rounds exactly one of the two happens."""
-    clock = ManualClock()
-    path = tmp_path / "s.db"
-    one, two = (
-        SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal") for _ in range(2)
-    )
-    wins: Counter[str] = Counter()
-    two_worker = register(two, "sweeper", ttl=1e6)
-
-    for number in range(300):
-        one.enqueue([NewJob(key=f"k{number}", task="t", payload="{}", group="g")]).result()
-        worker = register(one, f"w{number}", ttl=10)
-        (job,) = take(one, worker, 1)
-        verdicts: list[Verdict] = []
-        swept: list[LeasedJob] = []
-        clock.advance(9.999999)
-
-        def act(
-            who: int,
-            worker: WorkerId = worker,
-            job: LeasedJob = job,
-            verdicts: list[Verdict] = verdicts,
-            swept: list[LeasedJob] = swept,
-        ) -> None:
-            if who == 0:
-                verdicts.extend(one.ack(worker, [done(job)]).result())
-            elif who == 1:
-                swept.extend(take(two, two_worker, 1))
-            else:
-                clock.advance(0.000001)  # the moment of expiry itself
-
-        together(3, act)
-        if not swept and verdicts == [Verdict.STALE]:
-            swept = take(two, two_worker, 1)  # the sweep had come before the expiry
-
-        row = two.job(f"k{number}").result()
-        assert row is not None
-        if verdicts == [Verdict.ACCEPTED]:
-            wins["ack"] += 1
-            assert swept == []
-            assert row.state is JobState.DONE
-        else:
-            wins["sweep"] += 1
-            assert verdicts == [Verdict.STALE]
-            assert [s.token for s in swept] == [job.token + 1]
-            assert two.ack(two_worker, [done(swept[0])]).result() == [Verdict.ACCEPTED]
-
-    assert one.stats().result().states[JobState.DONE] == 300
-    assert sum(wins.values()) == 300
-    assert one.check().result() == []
-    one.close()
-    two.close()
-
-
-def test_the_same_acknowledgement_from_two_connections_is_accepted_once(tmp_path: Path) -> None:
-    stores = [SqliteStore.open(tmp_path / "s.db", durability="normal") for _ in range(2)]
-    stores[0].enqueue(
-        [NewJob(key=f"k{n}", task="t", payload="{}", group="g") for n in range(100)]
-    ).result()
-    worker = register(stores[0], "w")
-
-    for _ in range(100):
-        (job,) = take(stores[0], worker, 1)
-        verdicts: list[Verdict] = []
-
-        def act(number: int, job: LeasedJob = job, verdicts: list[Verdict] = verdicts) -> None:
-            verdicts.extend(stores[number].ack(worker, [done(job)]).result())
-
-        together(2, act)
-
-        assert sorted(verdicts) == [Verdict.ACCEPTED, Verdict.DUPLICATE]
-    assert stores[1].stats().result().states[JobState.DONE] == 100
     for store in stores:
         store.close()
 

@@ -158,8 +158,8 @@ update workers set ended_at = ?2 where no = ?1
 select no, run_id from workers where id = ?1 and ended_at is null
 
 -- expired_workers --
--- Workers whose time is over: [no, same boot, run].
-select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2) limit 16
+-- The first ?3 workers whose time is over: [no, same boot, run].
+select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2) limit ?3
 
 -- forget_workers --
 -- Rows of workers that ended long ago.

@@ -18,6 +18,7 @@ from penstock.stores.sqlite.transaction import Transaction, as_json
 from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, SWEEP_SLICE
 
 WORKER_ROWS_KEPT_SECONDS = 24 * 3600
+SWEEP_WORKERS = 16  # expired workers that one lease call looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class _Fate:
 def sweep(tx: Transaction) -> bool:
     """Take back what expired workers held, a slice; True if some is left."""
     budget = SWEEP_SLICE
-    for no, same_boot, run_id in tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at):
+    expired = tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at, SWEEP_WORKERS)
+    for no, same_boot, run_id in expired:
         failpoints.hit("sweep.in_tx")
         fate = _Fate(cause="its lease expired", died=True, expired=True, same_boot=bool(same_boot))
         count = _take_back(tx, no, run_id, fate, budget)
@@ -43,7 +45,7 @@ def sweep(tx: Transaction) -> bool:
         if budget <= 0:
             return True
         _end_worker(tx, no)
-    return False
+    return len(expired) == SWEEP_WORKERS
 
 
 def bury(

@@ -270,6 +270,16 @@ def test_more_jobs_than_one_call_promotes_fall_due_together(store_world: StoreWo
     assert len(taken) == count
 
 
+def test_a_job_that_falls_due_takes_no_later_one_along(store_world: StoreWorld) -> None:
+    store_world.add(store_world.job("now", delay=5.0), store_world.job("later", delay=5.1))
+    worker = store_world.new_worker()
+    store_world.clock.advance(5.0)
+
+    assert list(store_world.take_all(worker)) == ["now"]
+    store_world.clock.advance(0.1)
+    assert list(store_world.take_all(worker)) == ["later"]
+
+
 def test_the_next_due_time_is_that_of_the_first_delayed_job(store_world: StoreWorld) -> None:
     now = store_world.clock.now_micros
     store_world.add(

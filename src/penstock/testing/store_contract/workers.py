@@ -102,6 +102,22 @@ def test_more_lost_jobs_than_one_slice_are_all_taken_back(store_world: StoreWorl
     assert len(taken) == count
 
 
+def test_calls_that_find_nothing_for_themselves_take_back_what_all_dead_workers_held(
+    store_world: StoreWorld,
+) -> None:
+    """A page of dead workers that hold nothing hides nobody behind it."""
+    for _ in range(40):
+        store_world.new_worker()
+    keys = [f"job-{n}" for n in range(20)]
+    store_world.add(*keys)
+    for _ in keys:
+        store_world.take_one(store_world.new_worker())
+
+    store_world.expire()
+
+    assert store_world.states(*keys) == [JobState.QUEUED] * 20
+
+
 def test_an_expired_worker_registers_anew_under_a_new_id(store_world: StoreWorld) -> None:
     store_world.add("a")
     old = store_world.new_worker()

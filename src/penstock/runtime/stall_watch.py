@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a worker stand still, and over which jobs?
+
+A worker warns of a blocked loop itself, from a thread. A C call that keeps the GIL silences that
+thread as well; only another process can see it then.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.errors import StoreError
+from penstock.model.job import JobId
+from penstock.runtime.slot_table import SlotSnapshot
+from penstock.stores.store import JobFilter, JobStore
+
+STALLED_SECONDS = 2.0  # the worker's own warning comes after one second
+NAMED_MAX = 5  # jobs that are named
+
+log = logging.getLogger("penstock.supervisor")
+
+
+class StallWatch:
+    """Warns once per stall of each worker. Decides nothing."""
+
+    def __init__(self) -> None:
+        self._warned_for: dict[int, float] = {}  # by process id: the loop turn before the stall
+
+    def look(self, pid: int, snapshot: SlotSnapshot | None, now: float, store: JobStore) -> bool:
+        """Look at one worker; True if its loop has not turned for too long."""
+        if snapshot is None or not snapshot.running or not snapshot.loop_turn_monotonic:
+            return False
+        turn = snapshot.loop_turn_monotonic
+        if now - turn < STALLED_SECONDS:
+            return False
+        if self._warned_for.get(pid) != turn:
+            self._warned_for[pid] = turn
+            try:
+                names = self._names(snapshot, store)
+            except StoreError as error:
+                names = f"jobs that cannot be named ({error})"
+            log.warning("Worker %d has stood still for %.1f s; it runs %s.", pid, now - turn, names)
+        return True
+
+    def forget(self, pid: int) -> None:
+        """The process is gone; another one may get its number."""
+        self._warned_for.pop(pid, None)
+
+    def _names(self, snapshot: SlotSnapshot, store: JobStore) -> str:
+        names = []
+        for record in snapshot.running[:NAMED_MAX]:
+            for job in store.jobs(JobFilter(), JobId(record.ref.id - 1), 1).result():
+                names.append(f"job {job.key!r} of task {job.task!r}")
+        more = len(snapshot.running) - NAMED_MAX
+        return ", ".join(names) + (f" and {more} more" if more > 0 else "")
