@@ -48,9 +48,11 @@ SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at
 def main() -> None:
     """Do as the order says."""
     end_soon_after_parent()
-    order = messages.decode_order(sys.argv[1])
+    channel = socket.socket(fileno=_out_of_the_way(int(sys.argv[1])))
+    order = messages.receive_order(channel)
+    if order is None:
+        sys.exit(1)
     pid = os.getpid()
-    channel = socket.socket(fileno=_out_of_the_way(order.socket_fd))
     table_fd = _out_of_the_way(order.table_fd)
     _take_low_descriptors()
     for number in (signal.SIGINT, signal.SIGTERM):
