@@ -23,6 +23,7 @@ from pathlib import Path
 from penstock import wiring
 from penstock.app import Penstock
 from penstock.cli.logs import set_up_logging
+from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
 from penstock.config.load import load_settings
@@ -66,7 +67,7 @@ def main() -> None:
     except BaseException:
         # A task has broken the loop, or we have a bug: a death like any other. What ran is suspect.
         if os.getpid() == pid:
-            traceback.print_exc()
+            warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
         messages.send(channel, messages.Finished(left_behind))
@@ -107,6 +108,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
+    wiring.refuse_unknown_dimensions(loaded, app.tasks)
     settings = loaded.settings
     url = app.store_url(loaded)
     store = wiring.open_store(url, durability=settings.durability, folder=folder)
