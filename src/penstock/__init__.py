@@ -5,6 +5,17 @@ from penstock.app import Penstock
 from penstock.definitions.context import Context
 from penstock.definitions.request import Enqueued, JobRequest
 from penstock.errors import Skip
+from penstock.limits.host_key import host_key
 from penstock.model.job import finished
+from penstock.runtime.keyed_limiter import KeyedLimiter
 
-__all__ = ["Context", "Enqueued", "JobRequest", "Penstock", "Skip", "finished"]
+__all__ = [
+    "Context",
+    "Enqueued",
+    "JobRequest",
+    "KeyedLimiter",
+    "Penstock",
+    "Skip",
+    "finished",
+    "host_key",
+]

@@ -91,6 +91,10 @@ class Penstock:
             limit_seconds = to_seconds(timeout)
             if limit_seconds <= 0:
                 raise UsageError(f"timeout must be above 0 seconds, got {limit_seconds:g}.")
+        if limits is not None and not isinstance(limits, Mapping):
+            raise UsageError(
+                f"limits is a mapping such as {{'host': 'example.org'}}, got {limits!r:.200}."
+            )
         options = TaskOptions(
             group=group,
             priority=priority,
@@ -147,7 +151,9 @@ class Penstock:
         )
 
     def store_url(self, loaded: Loaded) -> str:
-        return loaded.settings.store or wiring.default_store_url(self.name)
+        """Where the store is, with its password if it has one: to connect with, not to print."""
+        named = loaded.settings.store
+        return wiring.default_store_url(self.name) if named is None else named.reveal()
 
     @property
     def store(self) -> Store:
@@ -237,7 +243,9 @@ class Penstock:
     async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         flags = {} if slots is None else {"--slots": slots}
-        settings = self.load(flags).settings
+        loaded = self.load(flags)
+        wiring.refuse_unknown_dimensions(loaded, self.tasks)
+        settings = loaded.settings
         ids = SystemIds()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
         task_order = self._task_order()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import uvloop
 
 from penstock.clock import Clock, SystemClock
+from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError
@@ -20,6 +22,7 @@ from penstock.events.log_sink import LogEvents
 from penstock.events.sink import EventSink, RecentEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
+from penstock.redaction import redacted
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.processes import ProcessPool
@@ -51,15 +54,40 @@ def open_store(
     """
     if not url.startswith(SQLITE_PREFIX):
         raise ConfigError(
-            f"The store {url!r} is not known; write sqlite:///path, for example "
+            f"The store {redacted(url)!r} is not known; write sqlite:///path, for example "
             f"{SQLITE_PREFIX}.penstock/app.db."
         )
     path = Path(url.removeprefix(SQLITE_PREFIX))
     if not path.name:
-        raise ConfigError(f"The store {url!r} names no file; write sqlite:///path.")
+        raise ConfigError(f"The store {redacted(url)!r} names no file; write sqlite:///path.")
     return SqliteStore.open(
         (folder or Path.cwd()) / path, durability=durability, reading_will_do=reading_will_do
     )
+
+
+def refuse_unknown_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
+    """Refuse limits that can only be a mistake: no task has their dimension.
+
+    A file may serve several apps, so there only what looks like a slip of the pen is refused.
+    """
+    known = frozenset[str]().union(*(task.dimensions for task in tasks.values()))
+    for dimension, names in loaded.settings.limits.items():
+        if dimension in known:
+            continue
+        near = difflib.get_close_matches(dimension, sorted(known), 1)
+        sources = {name: loaded.sources[dotted(("limits", dimension, name))] for name in names}
+        typed = [source for source in sources.values() if source.startswith("--")]
+        if not near and not typed:
+            continue
+        hint = f"the nearest known one is {near[0]!r}" if near else _known_dimensions(known)
+        source = typed[0] if typed else next(iter(sources.values()))
+        raise ConfigError(
+            f"limits.{dimension} is a dimension that no task has (from {source}); {hint}."
+        )
+
+
+def _known_dimensions(known: frozenset[str]) -> str:
+    return f"known are {', '.join(map(repr, sorted(known)))}" if known else "no task has limits"
 
 
 def task_limits(

@@ -11,6 +11,7 @@ from penstock.cli.text import escaped, say, span, warn
 from penstock.clock import Clock, SystemClock
 from penstock.errors import StoreError
 from penstock.model.job import JobState
+from penstock.redaction import redacted
 from penstock.stores.store import Store
 
 if TYPE_CHECKING:  # heavy, and only a live display needs it
@@ -37,7 +38,7 @@ class PlainDisplay:
     def started(self, store: Store) -> None:
         self._store = store
         view = self._look(store)
-        log.info("Working on %s: %d jobs to do.", store.url, view.left)
+        log.info("Working on %s: %d jobs to do.", redacted(store.url), view.left)
         self._next_at = self._clock.monotonic() + PLAIN_SECONDS
 
     def tick(self, store: Store) -> None:
@@ -92,7 +93,7 @@ class LiveDisplay:
             self._live.update(self._drawn(store), refresh=True)
 
     def line(self, text: str) -> None:
-        self._console.print(escaped(text), markup=False, soft_wrap=True)
+        self._console.print(escaped(text), markup=False, emoji=False, soft_wrap=True)
 
     def close(self, summary: str | None) -> None:
         if self._live is not None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where do log lines go, and which layer speaks?"""
+"""Where do log lines go, and which layer speaks?
+
+Every line of ours, of libraries and of tasks is written here: without secrets, and on one line.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from types import TracebackType
 
 import msgspec
 
-from penstock.cli.text import escaped, warn
+from penstock.cli.text import escaped, escaped_lines, print_error, safe_json
+from penstock.redaction import redacted
 
 
 class LogLevel(StrEnum):
@@ -54,7 +58,7 @@ class _CurrentStderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            warn(self.format(record))
+            print_error(self.format(record))
         except Exception:  # a message that does not fit its arguments
             self.handleError(record)
 
@@ -73,11 +77,10 @@ class _TextLines(logging.Formatter):
     """`2026-01-05T12:04:10.123Z WARNING worker: …`, one line each; only a traceback has more."""
 
     def format(self, record: logging.LogRecord) -> str:
-        level, layer = record.levelname, layer_of(record.name)
-        line = f"{_time_of(record)} {level} {layer}: {escaped(record.getMessage())}"
+        speaker = escaped(f"{record.levelname} {layer_of(record.name)}")
+        line = f"{_time_of(record)} {speaker}: {escaped(redacted(record.getMessage()))}"
         if record.exc_info:
-            details = _traceback(self, record.exc_info).splitlines()
-            line = "\n".join([line, *map(escaped, details)])
+            line += "\n" + escaped_lines(_traceback(self, record.exc_info))
         return line
 
 
@@ -88,22 +91,23 @@ class _JsonLines(logging.Formatter):
         document = {
             "at": _time_of(record),
             "level": record.levelname.lower(),
-            "layer": layer_of(record.name),
-            "message": _encodable(record.getMessage()),
+            "layer": _encodable(layer_of(record.name)),
+            "message": _encodable(redacted(record.getMessage())),
         }
         if record.exc_info:
             document["error"] = _encodable(_traceback(self, record.exc_info))
-        return msgspec.json.encode(document).decode()
+        return safe_json(msgspec.json.encode(document).decode())
 
 
 def _traceback(formatter: logging.Formatter, raised: _Raised) -> str:
-    """A traceback, or the first and the last part of a long one: where it began, what it says."""
+    """A traceback without secrets; of a long one where it began, and what it says."""
     _, error, trace = raised
     if error is not None and _holds_many(error):  # to write all of them out may take for ever
         said = f"{type(error).__qualname__}: {error}, too many to show"
         text = "".join([*traceback.format_tb(trace), said])
     else:
         text = formatter.formatException(raised)
+    text = redacted(text)  # before it is cut, or half a secret would be left
     if len(text) <= TRACEBACK_LENGTH_MAX:
         return text
     half = TRACEBACK_LENGTH_MAX // 2

@@ -20,6 +20,7 @@ from penstock.cli.text import (
     open_missing_streams,
     say,
     warn,
+    warn_of_traceback,
 )
 from penstock.errors import PenstockError, UsageError
 
@@ -96,7 +97,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         if debug and not isinstance(error, _TYPER_USAGE_ERROR):
             import traceback
 
-            traceback.print_exc()
+            warn_of_traceback(traceback.format_exc())
         return _tell(error)
     return code if isinstance(code, int) else 0
 

@@ -27,6 +27,7 @@ from penstock.cli.text import one_sentence, print_document, say, warn
 from penstock.errors import EnqueueRefused, StoreBusy, UsageError
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
+from penstock.redaction import redacted
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -55,7 +56,7 @@ class Tally:
     def note_bad(self, number: int, problem: str) -> None:
         self.bad += 1
         if len(self.shown) < BAD_LINES_SHOWN:
-            problem = one_sentence(problem).rstrip(".")
+            problem = one_sentence(redacted(problem)).rstrip(".")
             self.shown.append((number, problem))
             warn(f"line {number}: {problem}.")
 

@@ -12,7 +12,7 @@ from penstock import wiring
 from penstock.cli.display import LiveDisplay, PlainDisplay
 from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, StoreOption, Target
-from penstock.cli.text import one_sentence, warn
+from penstock.cli.text import one_sentence, warn, warn_of_traceback
 from penstock.errors import UsageError
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.supervisor import Supervisor
@@ -71,7 +71,7 @@ def run_queue(
     code = supervisor.run()
     if supervisor.failure is not None:
         if supervisor.failure.details:
-            warn(supervisor.failure.details)
+            warn_of_traceback(supervisor.failure.details)
         warn(one_sentence(supervisor.failure.message))
     return code
 

@@ -9,6 +9,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span, table
 from penstock.model.job import JobState
 from penstock.model.views import Stats
+from penstock.redaction import redacted
 
 GROUPS_SHOWN = 20  # rows for people; the document has more
 
@@ -47,7 +48,7 @@ def lines_of(found: Stats, url: str) -> list[str]:
     groups = {} if set(found.groups) == set(found.tasks) else found.groups
     shown = list(groups.items())[:GROUPS_SHOWN]
     rows += [[f"group {name}", *_every_state(counts).values()] for name, counts in shown]
-    lines = [f"Store {escaped(url)}", "", *table(head, rows), ""]
+    lines = [f"Store {escaped(redacted(url))}", "", *table(head, rows), ""]
     if len(shown) < len(groups):
         lines.append(f"{found.groups_total - len(shown):,} more groups are in --json.")
     if found.oldest_ready_seconds is not None:

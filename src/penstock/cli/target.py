@@ -19,6 +19,7 @@ from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
 from penstock.errors import UsageError
+from penstock.redaction import redacted
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -83,14 +84,16 @@ class Target:
     def opened_store(self) -> Iterator[Store]:
         """Open the store to look at it; the app is imported only if nothing else names it."""
         loaded = self.configured()
-        url = loaded.settings.store
-        if url is None:
+        if loaded.settings.store is not None:
+            url = loaded.settings.store.reveal()
+        else:
             app = self.app()
             loaded = app.load(self.flags, folder=self.folder)
             url = app.store_url(loaded)
         if self.lacks_file(url):
             raise UsageError(
-                f"There is no store {url} yet. Enqueue a job first, or name another with --store."
+                f"There is no store {redacted(url)} yet. Enqueue a job first, or name another "
+                "with --store."
             )
         store = self._open(url, loaded, reading_will_do=True)
         try:

@@ -20,6 +20,7 @@ from penstock.clock import SystemClock
 from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
 from penstock.errors import PayloadError, PenstockError, Skip
+from penstock.model.kept_text import kept_text
 from penstock.retry.classify import classify
 from penstock.runtime import remote
 from penstock.runtime.attempt import encode, kind_of, message_of, where_of
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         app = _load(order)
     except PenstockError as error:
-        remote.send(channel, remote.NotLoaded(str(error)))
+        remote.send(channel, remote.NotLoaded(kept_text(str(error))))
         return
     while (data := remote.receive(channel)) is not None:
         call = remote.decode_to_task(data)
@@ -73,20 +74,22 @@ def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
     try:
         value = _body(app, call, context)
     except Skip as skip:
-        return remote.Skipped(message_of(skip))
+        return remote.Skipped(kept_text(message_of(skip)))
     except PayloadError as error:
-        return remote.BadPayload(str(error))
+        return remote.BadPayload(kept_text(str(error)))
     except BaseException as error:
         classified = classify(error, now=SystemClock().now())
-        return remote.Raised(
-            kind_of(error),
-            message_of(error),
-            where_of(error),
+        where = where_of(error)
+        return remote.Raised(  # texts that can be sent, and hold no secret of this process
+            kept_text(kind_of(error)),
+            kept_text(message_of(error)),
+            None if where is None else kept_text(where),
             classified.category,
             classified.wait_seconds,
         )
     encoded = encode(value)
-    return remote.Returned(encoded.text, encoded.problem, tuple(context._enqueued or ()))
+    problem = None if encoded.problem is None else kept_text(encoded.problem)
+    return remote.Returned(encoded.text, problem, tuple(context._enqueued or ()))
 
 
 def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)

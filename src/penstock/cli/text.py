@@ -7,6 +7,7 @@ or hide a line. What people read is escaped here; what machines read is one JSON
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -16,9 +17,14 @@ from datetime import timedelta
 import msgspec
 
 from penstock.clock import to_datetime
+from penstock.redaction import redacted
 
-#: What JSON leaves as it is and a terminal would obey: DEL, C1 controls, changes of direction.
-_TERMINAL_ORDERS = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: What JSON leaves as it is and a terminal may obey: DEL, C1 controls, changes of direction, line
+#: and paragraph ends, and what cannot be seen at all.
+_TERMINAL_ORDERS = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+    "|[\U000e0000-\U000e007f]"
+)
 
 
 def escaped(text: str) -> str:
@@ -42,8 +48,23 @@ def say(text: str = "") -> bool:
     return write(f"{text}\n")
 
 
+def escaped_lines(text: str) -> str:
+    """A text of several lines, such as a traceback, with each of them escaped."""
+    return "\n".join(map(escaped, text.rstrip("\n").split("\n")))
+
+
 def warn(text: str) -> None:
-    """Print a line on stderr, now."""
+    """Print a line about something on stderr, now, without secrets."""
+    print_error(redacted(text))
+
+
+def warn_of_traceback(text: str) -> None:
+    """Print a traceback on stderr, without secrets and without orders to a terminal."""
+    print_error(escaped_lines(redacted(text)))
+
+
+def print_error(text: str) -> None:
+    """Print on stderr what is safe already."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):  # closed, or its reader is gone
@@ -57,8 +78,16 @@ def print_document(document: Mapping[str, object]) -> None:
 
 def document_text(document: Mapping[str, object], *, indent: int) -> str:
     """A JSON document that a terminal may be shown; an indent of 0 is one line."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
-    return _TERMINAL_ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=indent).decode())
+
+
+def safe_json(text: str) -> str:
+    """The same document without a character that a terminal may obey."""
+    return _TERMINAL_ORDERS.sub(_json_escape, text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def write(text: str) -> bool:

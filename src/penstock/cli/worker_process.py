@@ -23,6 +23,7 @@ from pathlib import Path
 from penstock import wiring
 from penstock.app import Penstock
 from penstock.cli.logs import set_up_logging
+from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
 from penstock.config.load import load_settings
@@ -48,9 +49,11 @@ SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at
 def main() -> None:
     """Do as the order says."""
     end_soon_after_parent()
-    order = messages.decode_order(sys.argv[1])
+    channel = socket.socket(fileno=_out_of_the_way(int(sys.argv[1])))
+    order = messages.receive_order(channel)
+    if order is None:
+        sys.exit(1)
     pid = os.getpid()
-    channel = socket.socket(fileno=_out_of_the_way(order.socket_fd))
     table_fd = _out_of_the_way(order.table_fd)
     _take_low_descriptors()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -64,7 +67,7 @@ def main() -> None:
     except BaseException:
         # A task has broken the loop, or we have a bug: a death like any other. What ran is suspect.
         if os.getpid() == pid:
-            traceback.print_exc()
+            warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
         messages.send(channel, messages.Finished(left_behind))
@@ -105,6 +108,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
+    wiring.refuse_unknown_dimensions(loaded, app.tasks)
     settings = loaded.settings
     url = app.store_url(loaded)
     store = wiring.open_store(url, durability=settings.durability, folder=folder)

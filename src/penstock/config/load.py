@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.config.settings import BEAT_TOO_SLOW, Settings
 from penstock.errors import ConfigError, InternalError
+from penstock.redaction import redacted
 
 PENSTOCK_TOML = "penstock.toml"
 PYPROJECT_TOML = "pyproject.toml"
@@ -332,12 +333,11 @@ def _unknown_variable(name: str) -> str:
     return f"The variable {name} is not a setting; the nearest known name is {nearest[0]}."
 
 
-_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*:)[^/\s]*(?=@)|(password=)[^&\s'\"]*")
 _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
 def _show(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
-    text = _PASSWORD.sub(r"\1\2***", repr(value))
+    text = redacted(repr(value))
     return text if len(text) <= VALUE_LENGTH_MAX else f"{text[:VALUE_LENGTH_MAX]}…"

@@ -15,6 +15,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
+    PlainSerializer,
     StringConstraints,
     model_validator,
 )
@@ -22,6 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
+from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
@@ -44,12 +47,26 @@ def _limit_dimension(name: str) -> str:
     return name
 
 
+def _secret_url(value: object) -> SecretUrl:
+    if isinstance(value, SecretUrl):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    if not value:
+        raise ValueError("must not be empty")
+    return SecretUrl(value)
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
 Dimension = Annotated[Name, BeforeValidator(_limit_dimension)]
 Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
 SecondsOrZero = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(gt=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+Cap = Annotated[int, Field(ge=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+StoreUrl = Annotated[
+    InstanceOf[SecretUrl], BeforeValidator(_secret_url), PlainSerializer(str, when_used="json")
+]
 
 
 def available_cores() -> int:
@@ -98,13 +115,13 @@ class Settings(_Section):
     """Everything that can be set."""
 
     app: Text | None = None  # a file or `module:attribute`; None: pipeline.py
-    store: Text | None = None  # a URL; None: sqlite:///.penstock/<app>.db
+    store: StoreUrl | None = None  # a URL; None: sqlite:///.penstock/<app>.db
     durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
     retention: Seconds = 30 * 86_400.0  # of ended jobs
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     tasks: TaskSettings = Field(default_factory=TaskSettings)
-    #: dimension → name → how many at once; the name "*" is the default of the dimension
-    limits: dict[Dimension, dict[Name, Count]] = Field(default_factory=dict)
+    #: dimension → name → how many at once (0: none); "*" is the default of the dimension
+    limits: dict[Dimension, dict[Name, Cap]] = Field(default_factory=dict)
 
     def caps(self) -> dict[str, int]:
         """The limits by limit key (`host:example.org`, `host:*`)."""

@@ -52,11 +52,16 @@ class _Limit:
         self._function: Callable[..., str] | None = None
         self.names: tuple[str, ...] = ()
         if isinstance(value, str):
-            check_name(f"limit {dimension!r}", value)
-            self._constant = f"{dimension}:{value}"
+            self._constant = self._checked(value, UsageError)
             return
+        given: object = value  # whatever a user without a type checker wrote
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            raise UsageError(
+                f"The limit {dimension!r} of task {task!r} is a text or a plain function of the "
+                f"task's arguments, got {value!r}."
+            )
         self._function = value
-        self.names = tuple(inspect.signature(value).parameters)
+        self.names = _parameters(task, dimension, value)
         for name in self.names:
             if name not in known:
                 raise UsageError(
@@ -76,14 +81,32 @@ class _Limit:
         except Exception as error:
             raise PayloadError(
                 f"The limit {self.dimension!r} of task {self._task!r} cannot be evaluated: "
-                f"{error!r}."
+                f"{type(error).__name__}: {str(error).rstrip('.')}."
             ) from error
+        return self._checked(value, PayloadError)
+
+    def _checked(self, value: object, refusal: type[UsageError]) -> str:
+        """The limit key of a value, or a refusal that names the task."""
+        name = f"The limit {self.dimension!r} of task {self._task!r}"
         if not isinstance(value, str):
-            raise PayloadError(
-                f"The limit {self.dimension!r} of task {self._task!r} must be text, got {value!r}."
-            )
-        check_name(f"limit {self.dimension!r}", value)
+            raise refusal(f"{name} must be text, got {value!r:.200}.")
+        if value == "*":
+            raise refusal(f"{name} cannot be '*', which stands for every name in settings.")
+        try:
+            check_name(f"limit {self.dimension!r}", value)
+        except UsageError as error:
+            raise refusal(f"{name} is refused: {str(error).rstrip('.')}.") from None
         return f"{self.dimension}:{value}"
+
+
+def _parameters(task: str, dimension: str, function: Callable[..., str]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # something built in that does not tell
+        raise UsageError(
+            f"The limit {dimension!r} of task {task!r} is a function whose parameters cannot be "
+            f"read; wrap it: lambda url: ...(url)."
+        ) from None
 
 
 class Task(Generic[P, R]):
@@ -112,6 +135,7 @@ class Task(Generic[P, R]):
             sorted(limit.key([]) for limit in self._limits if limit.is_constant)
         )
         self._varying = [limit for limit in self._limits if not limit.is_constant]
+        self.dimensions = frozenset(limit.dimension for limit in self._limits)
         if options.group is not None:
             check_name("group", options.group)
 

@@ -8,6 +8,9 @@ from typing import NewType
 
 import msgspec
 
+from penstock.model.kept_text import ERROR_BYTES_MAX as ERROR_BYTES_MAX
+from penstock.model.kept_text import kept_text
+
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)
 
@@ -15,7 +18,6 @@ KEY_LENGTH_MAX = 512  # characters
 NAME_LENGTH_MAX = 256  # characters, of task, group and limit keys
 PAYLOAD_BYTES_MAX = 1024 * 1024
 RESULT_BYTES_MAX = 1024 * 1024
-ERROR_BYTES_MAX = 16 * 1024
 BATCH_JOBS_MAX = 10_000  # jobs of one enqueue call or one acknowledgement
 
 
@@ -88,12 +90,19 @@ class ErrorCategory(StrEnum):
 
 
 class AttemptError(msgspec.Struct, frozen=True):
-    """Why an attempt did not end well: bounded, for people."""
+    """Why an attempt did not end well, for people: bounded and redacted, whoever makes it."""
 
     category: ErrorCategory
     kind: str  # the exception's class, or a word
     message: str
     where: str | None = None  # file, line and function of the user's code that raised
+
+    def __post_init__(self) -> None:
+        keep = msgspec.structs.force_setattr
+        keep(self, "kind", kept_text(self.kind))
+        keep(self, "message", kept_text(self.message))
+        if self.where is not None:
+            keep(self, "where", kept_text(self.where))
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

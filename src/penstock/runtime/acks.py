@@ -18,7 +18,6 @@ from penstock.clock import Clock
 from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, StoreError, StoreFull
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
-from penstock.runtime.attempt import bounded
 from penstock.runtime.dispatcher import WINDOW_MAX
 from penstock.stores.reply import Reply
 from penstock.stores.store import JobStore
@@ -159,7 +158,7 @@ class AckBuffer:
         """An end's effects cannot be applied: the job's own fault, and trying again cannot help."""
         for end in group:
             kind = "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
-            why = AttemptError(ErrorCategory.OWN, kind, bounded(str(error)))
+            why = AttemptError(ErrorCategory.OWN, kind, str(error))
             log.error("Job %r of task %r ended in error: %s", end.job.key, end.job.task, error)
             self._ends.append(
                 JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)

@@ -23,7 +23,6 @@ from penstock.events.correlation import Correlation
 from penstock.model import strict_json
 from penstock.model.effects import EnqueueJobs
 from penstock.model.job import (
-    ERROR_BYTES_MAX,
     NAME_LENGTH_MAX,
     RESULT_BYTES_MAX,
     AttemptError,
@@ -31,6 +30,7 @@ from penstock.model.job import (
     JobState,
     LeasedJob,
 )
+from penstock.model.kept_text import kept_text
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
@@ -226,7 +226,7 @@ def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:
     if value is not None:
         encoded = value if type(value) is Encoded else encode(value)
         if encoded.problem is not None:
-            message = bounded(f"result is not JSON: {encoded.problem}")
+            message = f"result is not JSON: {encoded.problem}"
             return JobEnd(
                 job,
                 JobState.ERROR,
@@ -254,14 +254,14 @@ def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
 
 def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
     """The arguments cannot be rebuilt (the task has changed): trying again cannot help."""
-    why = AttemptError(ErrorCategory.OWN, "payload", bounded(str(error)))
+    why = AttemptError(ErrorCategory.OWN, "payload", str(error))
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
 def kind_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return error.kind
-    return bounded(type(error).__qualname__[:NAME_LENGTH_MAX])
+    return kept_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
 
 
 def where_of(error: BaseException) -> str | None:
@@ -275,7 +275,7 @@ def where_of(error: BaseException) -> str | None:
         if not _is_library(code.co_filename):
             found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
         step = step.tb_next
-    return None if found is None else bounded(found[:NAME_LENGTH_MAX])
+    return None if found is None else kept_text(found)[:NAME_LENGTH_MAX]
 
 
 def _is_library(path: str) -> bool:
@@ -289,17 +289,6 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 def message_of(error: BaseException) -> str:
     """The text of an error, whatever its `__str__` does."""
     try:
-        text = str(error)
+        return str(error)
     except BaseException as second:
-        text = f"its message cannot be shown: {type(second).__name__}"
-    return bounded(text)
-
-
-def bounded(text: str) -> str:
-    """Text that every store can keep: short, without NUL and lone surrogates."""
-    text = text[:ERROR_BYTES_MAX].replace("\x00", "\\x00")
-    data = text.encode("utf-8", "backslashreplace")
-    if len(data) > ERROR_BYTES_MAX:
-        data = data[: ERROR_BYTES_MAX - 4]
-        return data.decode("utf-8", "ignore") + " …"
-    return data.decode()
+        return f"its message cannot be shown: {type(second).__name__}"

@@ -45,10 +45,9 @@ class Child:
             run_id=run_id,
             solo=solo,
             table_fd=self._table_fd,
-            socket_fd=theirs.fileno(),
         )
         self.process = subprocess.Popen(
-            [*worker_command, messages.encode_order(order).decode()],
+            [*worker_command, str(theirs.fileno())],
             pass_fds=(self._table_fd, theirs.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipe_output else None,
@@ -57,6 +56,7 @@ class Child:
             process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
         )
         theirs.close()
+        messages.send(self.channel, order)
         self.channel.setblocking(False)
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)

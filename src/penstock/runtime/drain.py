@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreBusy
 from penstock.model.job import JobState, WorkerId
+from penstock.model.lease import LeaseBatch
 from penstock.model.views import Outlook
+from penstock.runtime.full_limits import FullLimits
 from penstock.stores.store import Store
 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
@@ -31,9 +33,15 @@ class Drain:
         self._clock = clock
         self._waiting_since: float | None = None
         self._said = ""
+        self._full = FullLimits(clock)
         self.next_due_at: int | None = None
         self.finished = False
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
+
+    def note(self, batch: LeaseBatch) -> None:
+        """Take in what a lease call said about what it did not hand out."""
+        self.next_due_at = batch.next_due_at
+        self._full.note(batch)
 
     async def look(self, worker: WorkerId) -> None:
         """Ask the store what is left; somebody who holds the whole database is waited for."""
@@ -112,4 +120,4 @@ class Drain:
         if outlook.next_due_at is not None:
             left = outlook.next_due_at / MICROSECONDS - self._clock.now()
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
-        return f"{count[JobState.QUEUED]} job(s) are queued behind limits."
+        return f"{count[JobState.QUEUED]} job(s) are queued: {self._full.reason()}."

@@ -35,7 +35,6 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     solo: bool
     table_fd: int
-    socket_fd: int
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -87,14 +86,27 @@ ToWorker = Go | Stop | Abort
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode
 decode_to_worker = msgspec.json.Decoder(ToWorker).decode
-encode_order = _encode
-decode_order = msgspec.json.Decoder(WorkerOrder).decode
+_decode_order = msgspec.json.Decoder(WorkerOrder).decode
 
 
-def send(channel: socket.socket, message: FromWorker | ToWorker) -> None:
+def send(channel: socket.socket, message: FromWorker | ToWorker | WorkerOrder) -> None:
     """Say something; if nobody listens any more, that is no error here."""
     with contextlib.suppress(OSError):
         channel.sendall(_encode(message) + b"\n")
+
+
+def receive_order(channel: socket.socket) -> WorkerOrder | None:
+    """The first thing that a worker hears; None if its supervisor is gone before.
+
+    It comes this way, and not as an argument, because everybody on the machine can read arguments.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = channel.recv(1)  # one by one: what follows it is for others to read
+        if not byte:
+            return None
+        line += byte
+    return _decode_order(line)
 
 
 class Lines:

@@ -356,7 +356,7 @@ class Worker:
             self._exhausted = frozenset()
         elif self._config.solo or not request.solo:
             self._exhausted = self._exhausted.union(request.tasks)
-        self._drain.next_due_at = batch.next_due_at
+        self._drain.note(batch)
         if worker != self.worker_id or self._name.losing:
             return  # the lease was lost meanwhile; what came belongs to nobody
         if self._stopping is not None:

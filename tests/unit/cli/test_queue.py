@@ -324,8 +324,14 @@ def test_a_talkative_app_does_not_spoil_the_document(command: Command, project: 
         (["a.py", "--app", "b.py"], "The app is named twice: 'a.py' and --app 'b.py'."),
         (["--slots", "0"], "runtime.async_slots must be > 0, got 0 (from --slots)."),
         (["--limit", "resolver"], "--limit must be DIMENSION=NAME:N"),
-        (["--limit", "resolver=x:0"], "limits.resolver.x must be > 0"),
-        (["--max-per-host", "0"], "must be > 0, got 0 (from --max-per-host)."),
+        (["--limit", "resolver=x:-1"], "limits.resolver.x must be >= 0"),
+        (["--max-per-host", "-1"], "must be >= 0, got -1 (from --max-per-host)."),
+        (["--limit", "host=x"], "--limit must be DIMENSION=NAME:N, such as resolver=unpaywall:2"),
+        (["--limit", "host:x=2"], "--limit must be DIMENSION=NAME:N, such as resolver=unpaywall"),
+        (["--limit", "=x:2"], "--limit must be DIMENSION=NAME:N, such as resolver=unpaywall:2"),
+        (["--limit", "host=:2"], "--limit must be DIMENSION=NAME:N, such as resolver=unpaywall:2"),
+        (["--limit", "host=x:1.5"], "limits.host.x must be a whole number, got '1.5'"),
+        (["--limit", "host=x:9999999"], "limits.host.x must be <= 1000000"),
     ],
 )
 def test_run_refuses_settings_before_it_starts_a_worker(
@@ -335,3 +341,15 @@ def test_run_refuses_settings_before_it_starts_a_worker(
 
     assert ended.code == 2
     assert said in ended.sentence
+
+
+def test_run_refuses_a_limit_of_a_dimension_that_no_task_has(
+    command: Command, project: Path
+) -> None:
+    ended = command("queue", "run", "--limit", "hots=x:1")
+
+    assert ended.code == 2
+    assert ended.sentence == (
+        "limits.hots is a dimension that no task has (from --limit); the nearest known one is "
+        "'host'."
+    )

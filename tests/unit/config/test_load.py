@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.config.load import CODE, FLAGS, Loaded, dotted, load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, InternalError
+from penstock.redaction import SecretUrl
 
 
 def load(
@@ -103,7 +104,7 @@ def test_fields_of_one_table_may_come_from_everywhere(tmp_path: Path) -> None:
     )
 
     settings = loaded.settings
-    assert (settings.store, settings.app) == ("sqlite:///flag.db", "env.py")
+    assert (settings.store, settings.app) == (SecretUrl("sqlite:///flag.db"), "env.py")
     assert (settings.durability, settings.retention) == ("normal", 7 * 86_400.0)
     assert settings.tasks.model_dump() == {
         "max_attempts": 7,
@@ -217,8 +218,8 @@ def test_variables_of_tests_and_tools_are_let_through(tmp_path: Path) -> None:
             "limits.host must be a table, got 4 (from penstock.toml).",
         ),
         (
-            {"toml": '[limits.host]\n"a.org" = 0\n'},
-            'limits.host."a.org" must be > 0, got 0 (from penstock.toml).',
+            {"toml": '[limits.host]\n"a.org" = -1\n'},
+            'limits.host."a.org" must be >= 0, got -1 (from penstock.toml).',
         ),
         (
             {"toml": '[limits."a:b"]\nx = 1\n'},

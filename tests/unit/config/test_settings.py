@@ -73,3 +73,19 @@ def test_caps_are_keyed_as_stores_ask_for_them() -> None:
     assert caps.cap("host:other.org") == 4
     assert caps.cap("resolver:crossref") == 3
     assert caps.cap("resolver:other") is None
+
+
+def test_a_cap_may_be_zero_but_not_below() -> None:
+    assert Settings.model_validate({"limits": {"host": {"a": 0}}}).caps() == {"host:a": 0}
+    with pytest.raises(ValidationError, match="greater_than_equal"):
+        Settings.model_validate({"limits": {"host": {"a": -1}}})
+
+
+def test_settings_never_show_the_password_of_a_store() -> None:
+    settings = Settings.model_validate({"store": "postgresql://me:hunter2@host/db"})
+
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), f"{settings.store}"):
+        assert "hunter2" not in shown
+        assert "postgresql://[redacted]@host/db" in shown
+    assert settings.store is not None
+    assert settings.store.reveal() == "postgresql://me:hunter2@host/db"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, host_key
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import PayloadError, UnknownTask, UsageError
 
@@ -47,19 +47,57 @@ def test_limits_see_arguments_as_the_task_will_see_them() -> None:
 @pytest.mark.parametrize(
     ("limit", "said"),
     [
-        (lambda url: 1 / 0, "'host' of task 'visit' cannot be evaluated: ZeroDivisionError"),
-        (lambda url: 5, "'host' of task 'visit' must be text, got 5"),
-        (lambda url: None, "must be text, got None"),
+        (lambda url: 1 / 0, "cannot be evaluated: ZeroDivisionError: division by zero."),
+        (
+            lambda url: host_key("/x"),
+            "cannot be evaluated: ValueError: The URL '/x' names no host.",
+        ),
+        (lambda url: 5, "must be text, got 5."),
+        (lambda url: None, "must be text, got None."),
+        (lambda url: "", "is refused: A limit 'host' has 1 to 256 characters; got 0."),
+        (lambda url: "x" * 257, "is refused: A limit 'host' has 1 to 256 characters; got 257."),
+        (lambda url: "a\nb", "is refused: A limit 'host' cannot hold control characters: 'a"),
+        (lambda url: "\ud800", "is refused: A limit 'host' cannot hold a lone surrogate."),
+        (lambda url: "*", "cannot be '*', which stands for every name in settings."),
     ],
 )
 def test_a_limit_that_fails_refuses_the_job(limit: Any, said: str) -> None:
-    with pytest.raises(PayloadError, match=said):
+    with pytest.raises(PayloadError) as refused:
         make(limits={"host": limit}).job(url="u")
 
+    assert str(refused.value).startswith("The limit 'host' of task 'visit' ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
-def test_an_empty_limit_value_refuses_the_job() -> None:
-    with pytest.raises(UsageError, match="limit 'host' has 1 to 256 characters; got 0"):
-        make(limits={"host": lambda url: ""}).job(url="u")
+
+async def slow(url: str) -> str:
+    return url
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (5, "is a text or a plain function of the task's arguments, got 5."),
+        (slow, "is a text or a plain function of the task's arguments, got <function slow"),
+        (int, "is a function whose parameters cannot be read; wrap it"),
+        (lambda *urls: "x", "asks for the argument 'urls', which the task does not have."),
+        ("", "is refused: A limit 'host' has 1 to 256 characters; got 0."),
+        ("*", "cannot be '*', which stands for every name in settings."),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused_when_it_is_defined(limit: Any, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make(limits={"host": limit})
+
+    assert str(refused.value).startswith("The limit 'host' of task 'visit' ")
+    assert said in str(refused.value)
+
+
+def test_host_key_itself_may_be_the_function_of_a_limit() -> None:
+    task = make(limits={"host": host_key})
+
+    assert task.job(url="HTTPS://Example.ORG:443/x").limit_keys == ("host:example.org",)
+    assert task.dimensions == {"host"}
 
 
 def test_a_limit_of_an_argument_that_is_not_there_is_refused() -> None:
@@ -102,6 +140,8 @@ def test_an_app_refuses_tasks_that_cannot_be_meant() -> None:
         app.task(name="x" * 257)(visit)
     with pytest.raises(UsageError, match="must be usable as a file name"):
         Penstock("a/b")
+    with pytest.raises(UsageError, match=r"limits is a mapping such as .*, got \['host'\]"):
+        app.task(limits=["host"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="with parentheses"):
         app.task(visit)  # type: ignore[arg-type]
 

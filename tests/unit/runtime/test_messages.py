@@ -92,13 +92,22 @@ def test_speaking_to_somebody_who_is_gone_is_no_error() -> None:
     messages.send(ours, messages.Abort())  # not even on a closed socket
 
 
-def test_an_order_survives_the_command_line() -> None:
+def test_an_order_is_the_first_thing_a_worker_hears() -> None:
     order = messages.WorkerOrder(
         spec=messages.RunSpec(app="a.py", flags={"--slots": 3}, folder="/tmp/ä b", drain=True),
         run_id="run-1",
         solo=True,
         table_fd=5,
-        socket_fd=6,
     )
+    ours, theirs = socket.socketpair()
+    messages.send(ours, order)
+    messages.send(ours, messages.Go())
 
-    assert messages.decode_order(messages.encode_order(order).decode()) == order
+    heard = messages.receive_order(theirs)
+    rest = theirs.recv(4096)
+    ours.close()
+
+    assert heard == order
+    assert [messages.decode_to_worker(line) for line in Lines().feed(rest)] == [messages.Go()]
+    assert messages.receive_order(theirs) is None
+    theirs.close()

@@ -17,6 +17,7 @@ from penstock.testing.store_contract.limits import *  # noqa: F403
 from penstock.testing.store_contract.lingering import *  # noqa: F403
 from penstock.testing.store_contract.operators import *  # noqa: F403
 from penstock.testing.store_contract.purging import *  # noqa: F403
+from penstock.testing.store_contract.redaction import *  # noqa: F403
 from penstock.testing.store_contract.suspects import *  # noqa: F403
 from penstock.testing.store_contract.transitions import *  # noqa: F403
 from penstock.testing.store_contract.workers import *  # noqa: F403

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must never be written down, and what stands there instead?
+
+Texts of errors may quote what a program knows: headers, URLs, settings, its environment. Before
+such a text enters a store or a log it goes through `redacted`, which takes out
+
+- values that are known to be secret: those that were given to `remember`, and environment variables
+  whose names say so (`*_KEY`, `*_TOKEN`, `*_SECRET`, `*PASSWORD*`);
+- what looks like one: credentials in headers, URLs and parameters, and keys of known makes.
+
+The time is linear in the text, and doing it twice changes nothing. It cannot know everything: keep
+secrets out of payloads and results, which are kept as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, quote_plus, unquote
+
+REDACTED = "[redacted]"
+SECRET_LENGTH_MIN = 8  # characters; a shorter value may be a word of any sentence
+REMEMBERED_MAX = 1_000  # values; beyond that the oldest is forgotten
+
+#: A text without any of these, in whatever case, matches no pattern.
+_HINTS = (
+    *("://", "authorization", "cookie", "bearer", "basic", "key", "token", "secret", "pass", "pwd"),
+    *("sig", "credential", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    *("github_pat_", "glpat-", "xox", "akia", "asia", "aiza", "hf_", "eyj"),
+)
+_HEADER = (
+    r"(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|api-key|x-auth-token|x-amz-security-token"
+)
+_SCHEME = r"(?:basic|bearer|digest|negotiate|token|apikey|aws4-hmac-sha256)"
+_NAME = (
+    r"(?:password|passwd|passphrase|secret|token|(?:api|access|secret|private|account|auth)[_-]?key"
+    r"|(?<![a-z])(?:pwd|pass|sig|signature|credential))"
+)
+_QUOTE = r"\\{0,3}[\"']"  # also as it stands inside of JSON
+_TO_QUOTE = r"(?:(?!(?P=quote))[^\\\r\n])+"  # up to the same quote again
+_GAP = r"[ \t]{0,8}"  # bounded, as all that could scan the same text again and again
+
+
+def _pattern(kept: str, secret: str) -> Callable[[str], str]:
+    """A pass that replaces what follows the part that is kept."""
+    compiled = re.compile(f"({kept}){secret}", re.IGNORECASE | re.ASCII)
+    return lambda text: compiled.sub(rf"\1{REDACTED}", text)
+
+
+_PASSES = (
+    # https://user:password@host, also with a slash in the password (a port is none)
+    _pattern(r"://", r"[^\s/?#\"'<>\\]{1,512}(?=@)"),
+    _pattern(
+        r"://[^\s/:@?#\"'<>\\\[]{0,128}:(?![0-9]{0,5}(?:[/?#]|$))", r"[^\s\"'<>\\]{1,512}(?=@)"
+    ),
+    # 'Cookie': 'a=b; c=d' · (b'authorization', b'Bearer abc')
+    _pattern(rf"(?:{_HEADER})(?:{_QUOTE})?{_GAP}[:=,]{_GAP}b?\\{{0,3}}(?P<quote>[\"'])", _TO_QUOTE),
+    # Authorization: Bearer abc · Set-Cookie: a=b; Path=/
+    _pattern(
+        rf"(?:{_HEADER}){_GAP}[:=]{_GAP}",
+        rf"(?:{_SCHEME}[ \t]{{1,8}})?[^\s;\"'<>\\]+(?:;[ \t]?[^\s;\"'<>\\]+)*",
+    ),
+    # Bearer abc1, but not "Basic authentication"
+    _pattern(
+        r"\b(?:bearer|basic)[ \t]{1,8}(?=[a-z]*(?-i:[0-9._~+/=-]|[a-z][A-Z]))",
+        r"[a-z0-9._~+/=-]{8,}",
+    ),
+    # "api_key": "abc" · accessToken='abc'
+    _pattern(
+        rf"{_NAME}(?:{_QUOTE})?{_GAP}[:=]{_GAP}b?\\{{0,3}}(?P<quote>[\"'])",
+        _TO_QUOTE,
+    ),
+    # password=abc · ?token=abc&x=1
+    _pattern(rf"{_NAME}=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
+    # keys of known makes, and JSON web tokens
+    _pattern(
+        r"(?<![a-z0-9])",
+        r"(?-i:sk-[A-Za-z0-9_-]{16,}|[sr]k_(?:live|test)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{20,}"
+        r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
+        r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{20,}"
+        r"|eyJ[A-Za-z0-9_-]{8,512}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})",
+    ),
+)
+
+#: Secrets of this process; kept in order, the values mean nothing.
+_remembered: dict[str, None] = {}
+
+
+def remember(*values: str) -> None:
+    """Take these values out of every text from now on; those that are too short are not taken."""
+    for value in values:
+        if _is_worth_it(value):
+            _remembered[value] = None
+    while len(_remembered) > REMEMBERED_MAX:
+        del _remembered[next(iter(_remembered))]
+
+
+def remember_url(url: str) -> None:
+    """Remember the password of a URL, if it has one."""
+    authority = url.partition("://")[2].rpartition("@")[0]
+    remember(authority.partition(":")[2])
+
+
+def redacted(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """The text with `[redacted]` in the place of secrets."""
+    text = _by_patterns(text)
+    known = _without_known(text, os.environ if environ is None else environ)
+    # What a known value was part of may look like a secret of its own.
+    return text if known == text else _by_patterns(known)
+
+
+def _by_patterns(text: str) -> str:
+    lower = text.lower()
+    if not any(hint in lower for hint in _HINTS):
+        return text
+    for apply in _PASSES:
+        # What is redacted stands between pieces, not in them: so nothing is redacted twice.
+        text = REDACTED.join(map(apply, text.split(REDACTED)))
+    return text
+
+
+def _without_known(text: str, environ: Mapping[str, str]) -> str:
+    values = {*_remembered}
+    for name in filter(_names_a_secret, environ):
+        value = environ.get(name, "")  # another thread may have removed it
+        if _is_worth_it(value):
+            values.add(value)
+    found = {form for value in values for form in _forms(value) if form in text}
+    for value in sorted(found, key=len, reverse=True):  # one may be a part of another
+        text = REDACTED.join(piece.replace(value, REDACTED) for piece in text.split(REDACTED))
+    return text
+
+
+@functools.lru_cache(REMEMBERED_MAX)
+def _forms(value: str) -> frozenset[str]:
+    """How a value may stand in a text: as it is, in a URL, quoted by Python or in JSON."""
+    backslashes = value.replace("\\", r"\\")
+    forms = {
+        value,
+        unquote(value),
+        quote(value),
+        quote(value, safe=""),
+        quote_plus(value),
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        backslashes,
+        backslashes.replace("'", r"\'"),
+        backslashes.replace('"', r"\""),
+    }
+    return frozenset(filter(_is_worth_it, forms))
+
+
+def _is_worth_it(value: str) -> bool:
+    return len(value) >= SECRET_LENGTH_MIN and value not in REDACTED and REDACTED not in value
+
+
+def _names_a_secret(variable: str) -> bool:
+    name = variable.upper()
+    return name.endswith(("_KEY", "_TOKEN", "_SECRET")) or "PASSWORD" in name
+
+
+class SecretUrl:
+    """A URL that may hold a password; whoever prints it sees it without."""
+
+    __slots__ = ("_url",)
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        remember_url(url)
+
+    def reveal(self) -> str:
+        """The whole URL, to connect with."""
+        return self._url
+
+    def __str__(self) -> str:
+        return redacted(self._url)
+
+    def __repr__(self) -> str:
+        return f"<SecretUrl {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretUrl) and other._url == self._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)

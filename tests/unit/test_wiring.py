@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are limits refused that can only be a mistake, and stores named without their passwords?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import Context, Penstock, wiring
+from penstock.config.load import load_settings
+from penstock.errors import ConfigError
+
+
+def make_app(*dimensions: str) -> Penstock:
+    app = Penstock("a")
+
+    @app.task(limits=dict.fromkeys(dimensions, "x"))
+    async def visit(ctx: Context) -> None: ...
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("flags", "toml", "said"),
+    [
+        (
+            {"--limit": "resolvr=x:1"},
+            "",
+            "limits.resolvr is a dimension that no task has (from --limit); the nearest known one "
+            "is 'resolver'.",
+        ),
+        (
+            {"--limit": "zzz=x:1"},
+            "",
+            "limits.zzz is a dimension that no task has (from --limit); known are 'resolver'.",
+        ),
+        (
+            {"--max-per-host": 4},
+            "",
+            "limits.host is a dimension that no task has (from --max-per-host); known are "
+            "'resolver'.",
+        ),
+        (
+            {},
+            "[limits.resolvers]\n'*' = 2\n",
+            "limits.resolvers is a dimension that no task has (from penstock.toml); the nearest "
+            "known one is 'resolver'.",
+        ),
+    ],
+)
+def test_a_dimension_that_no_task_has_is_refused_with_the_nearest(
+    tmp_path: Path, flags: dict[str, object], toml: str, said: str
+) -> None:
+    (tmp_path / "penstock.toml").write_text(toml)
+
+    with pytest.raises(ConfigError) as refused:
+        wiring.refuse_unknown_dimensions(
+            load_settings(flags, {}, tmp_path, {}), make_app("resolver").tasks
+        )
+
+    assert str(refused.value) == said
+
+
+def test_a_file_may_have_limits_of_another_app(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[limits.host]\n'*' = 2\n[limits.resolver]\nx = 1\n")
+    loaded = load_settings({}, {}, tmp_path, {})
+
+    wiring.refuse_unknown_dimensions(loaded, make_app("resolver").tasks)
+    wiring.refuse_unknown_dimensions(loaded, {})
+
+
+def test_a_limit_by_flag_needs_a_task_with_limits(tmp_path: Path) -> None:
+    loaded = load_settings({"--limit": "host=a:1"}, {}, tmp_path, {})
+
+    with pytest.raises(ConfigError, match="no task has limits"):
+        wiring.refuse_unknown_dimensions(loaded, make_app().tasks)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:hunter2@h/db", "sqlite:///?password=hunter2"])
+def test_a_store_that_cannot_be_opened_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        wiring.open_store(url.replace("sqlite:///", "sqlite://"))
+
+    assert "hunter2" not in str(refused.value)
+    assert "[redacted]" in str(refused.value)
