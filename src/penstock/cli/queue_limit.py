@@ -22,7 +22,10 @@ KEYS_SHOWN = 1_000  # limit keys with holders that are listed
 
 def limit(
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="A limit key: dimension:value.")
+        str | None,
+        typer.Argument(
+            metavar="[KEY]", help="A limit key: dimension:value; dimension:* for the rest."
+        ),
     ] = None,
     count: Annotated[
         str | None,
@@ -59,11 +62,6 @@ def _check_key(key: str) -> None:
         raise UsageError(f"A limit key is dimension:value, such as host:example.org; got {key!r}.")
     if max(len(dimension), len(value)) > NAME_LENGTH_MAX:
         raise UsageError(f"Each part of a limit key has at most {NAME_LENGTH_MAX} characters.")
-    if value == "*":
-        raise UsageError(
-            f"{key!r} is the default of a dimension, which only settings change: "
-            f'write "*" under [limits.{dimension}], and start workers anew.'
-        )
 
 
 def _cap(text: str) -> int | None:
@@ -78,7 +76,7 @@ def _cap(text: str) -> int | None:
 
 
 def _effective(overrides: dict[str, int], configured: dict[str, int], key: str) -> int | None:
-    return overrides[key] if key in overrides else ConfiguredCaps(configured).cap(key)
+    return ConfiguredCaps(configured).cap(key, overrides)
 
 
 def _word(cap: int | None) -> str:
@@ -91,7 +89,7 @@ def _show(store: Store, configured: dict[str, int], key: str | None, *, as_json:
     keys = sorted({*configured, *overrides, *holders}) if key is None else [key]
     found = {
         name: {
-            "configured": ConfiguredCaps(configured).cap(name),
+            "configured": ConfiguredCaps(configured).cap(name, {}),
             "override": overrides.get(name),
             "cap": _effective(overrides, configured, name),
             "holders": holders.get(name, 0),

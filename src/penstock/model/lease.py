@@ -16,20 +16,28 @@ from penstock.model.job import AttemptError, JobId, JobState, LeasedJob, WorkerI
 class Caps(Protocol):
     """How many may run at once for a limit key? None: as many as like."""
 
-    def cap(self, limit_key: str) -> int | None: ...
+    def cap(self, limit_key: str, overrides: Mapping[str, int]) -> int | None:
+        """What holds for a key, when an operator has changed some keys."""
+        ...
 
 
 class ConfiguredCaps:
-    """Caps by exact key, else by dimension (`host:*`)."""
+    """Caps by exact key, else by dimension (`host:*`); a changed one beats a configured one."""
 
     def __init__(self, caps: Mapping[str, int] | None = None) -> None:
         self._caps = dict(caps or {})
 
-    def cap(self, limit_key: str) -> int | None:
-        exact = self._caps.get(limit_key)
-        if exact is not None:
-            return exact
-        return self._caps.get(f"{limit_key.partition(':')[0]}:*")
+    def cap(self, limit_key: str, overrides: Mapping[str, int]) -> int | None:
+        for key in (limit_key, dimension_key(limit_key)):
+            for caps in (overrides, self._caps):
+                if key in caps:
+                    return caps[key]
+        return None
+
+
+def dimension_key(limit_key: str) -> str:
+    """The key of the default of a key's dimension: `host:*` for `host:example.org`."""
+    return f"{limit_key.partition(':')[0]}:*"
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -384,7 +384,7 @@ class Tables:
     def full_key(self, limit_keys: tuple[str, ...], caps: Caps) -> BlockedKey | None:
         """The first of these keys that has no slot left, or None: there is room."""
         for key in limit_keys:
-            cap = self.caps[key] if key in self.caps else caps.cap(key)
+            cap = caps.cap(key, self.caps)
             holders = self.held.get(key, set())
             if cap is not None and len(holders) >= cap:
                 shown = heapq.nsmallest(HOLDERS_SHOWN, holders)

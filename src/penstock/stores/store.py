@@ -227,7 +227,10 @@ class LimitStore(Protocol):
         ...
 
     def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
-        """Override a cap, or with None forget the override; wakes who waited for it."""
+        """Override a cap, or with None forget the override; wakes who waited for it.
+
+        `dimension:*` is the default of a dimension, for keys that nothing else is said of.
+        """
         ...
 
 

@@ -69,10 +69,10 @@ def test_caps_are_keyed_as_stores_ask_for_them() -> None:
     )
     caps = ConfiguredCaps(settings.caps())
 
-    assert caps.cap("host:example.org:8080") == 2
-    assert caps.cap("host:other.org") == 4
-    assert caps.cap("resolver:crossref") == 3
-    assert caps.cap("resolver:other") is None
+    assert caps.cap("host:example.org:8080", {}) == 2
+    assert caps.cap("host:other.org", {}) == 4
+    assert caps.cap("resolver:crossref", {}) == 3
+    assert caps.cap("resolver:other", {}) is None
 
 
 def test_a_cap_may_be_zero_but_not_below() -> None:

@@ -154,9 +154,9 @@ def test_the_table_of_transitions_names_every_state_and_ends_only_where_jobs_end
 def test_a_cap_is_found_by_its_key_then_by_its_dimension() -> None:
     caps = ConfiguredCaps({"host:*": 3, "host:slow": 1, "pool:all": 8})
 
-    assert caps.cap("host:slow") == 1
-    assert caps.cap("host:other") == 3
-    assert caps.cap("host:a:b") == 3
-    assert caps.cap("pool:all") == 8
-    assert caps.cap("pool:other") is None
-    assert ConfiguredCaps().cap("host:x") is None
+    assert caps.cap("host:slow", {}) == 1
+    assert caps.cap("host:other", {}) == 3
+    assert caps.cap("host:a:b", {}) == 3
+    assert caps.cap("pool:all", {}) == 8
+    assert caps.cap("pool:other", {}) is None
+    assert ConfiguredCaps().cap("host:x", {}) is None

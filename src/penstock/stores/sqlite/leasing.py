@@ -16,7 +16,7 @@ import msgspec
 from penstock import failpoints
 from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
-from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
+from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
 from penstock.stores.sqlite.settling import settle
 from penstock.stores.sqlite.sweeping import sweep
 from penstock.stores.sqlite.transaction import Transaction, as_json
@@ -44,11 +44,11 @@ class _Room:
     """How many more may hold each limit key, counted once in this transaction."""
 
     def __init__(self, tx: Transaction, request: LeaseRequest, keys: Sequence[str]) -> None:
-        wanted = as_json(keys)
-        overrides = dict(tx.array("cap_overrides", wanted))
+        wanted = {*keys, *(dimension_key(key) for key in keys)}
+        overrides = dict(tx.array("cap_overrides", as_json(sorted(wanted))))
         self.caps: dict[str, int] = {}
         for key in keys:
-            cap = overrides.get(key, request.caps.cap(key))
+            cap = request.caps.cap(key, overrides)
             if cap is not None:
                 self.caps[key] = cap
         counts = dict(tx.array("count_holders", as_json(list(self.caps))))

@@ -357,6 +357,11 @@ where exists (select 1 from lanes where lanes.parked_on = held.limit_key)
 -- Notes that a key may have room.
 insert or ignore into open_keys (limit_key) values (?1)
 
+-- open_dimension --
+-- Notes that every key between ?1 and ?2 may have room that lanes are parked on.
+insert or ignore into open_keys (limit_key)
+select distinct parked_on from lanes where parked_on >= ?1 and parked_on < ?2
+
 -- free_keys --
 -- Leases give their limit keys back; ?1 = [[job, token], …].
 delete from held where (job_id, token) in (select value ->> 0, value ->> 1 from jsonb_each(?1))

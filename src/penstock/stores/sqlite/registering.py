@@ -9,8 +9,10 @@ from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import InternalError
 from penstock.model.job import WorkerId
-from penstock.model.lease import WorkerInfo
+from penstock.model.lease import WorkerInfo, dimension_key
 from penstock.stores.sqlite.transaction import Transaction, as_json
+
+AFTER_COLON = ";"  # keys of a dimension lie between `host:` and `host;`
 
 
 def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
@@ -60,6 +62,10 @@ def set_cap(tx: Transaction, limit_key: str, cap: int | None) -> None:
         tx.run("drop_cap", limit_key)
     else:
         tx.run("set_cap", limit_key, cap)
-    if tx.value("is_parked_on", limit_key):
-        tx.run("open_key", limit_key)
+    dimension = limit_key.removesuffix("*") if limit_key == dimension_key(limit_key) else None
+    if dimension is not None:
+        opened = tx.run("open_dimension", dimension, dimension[:-1] + AFTER_COLON)
+    else:
+        opened = bool(tx.value("is_parked_on", limit_key)) and tx.run("open_key", limit_key)
+    if opened:
         tx.made_work = True

@@ -141,3 +141,28 @@ def test_a_new_worker_with_other_caps_lets_every_lane_try_again(store_world: Sto
     newcomer = store_world.new_worker()
 
     assert len(store_world.take_all(newcomer)) == 2
+
+
+def test_the_default_of_a_dimension_can_be_changed_for_whoever_waits(
+    store_world: StoreWorld,
+) -> None:
+    store_world.caps.update({"host:*": 1, "host:c": 1})
+    store_world.add(
+        *(
+            store_world.job(f"{host}{n}", limit_keys=[f"host:{host}"])
+            for host in "abc"
+            for n in range(4)
+        )
+    )
+    worker = store_world.new_worker()
+    first = store_world.take_all(worker)
+    store_world.store.set_cap("host:b", 2).result()
+
+    store_world.store.set_cap("host:*", 3).result()
+
+    more = store_world.take_all(worker)
+    assert sorted(first) == ["a0", "b0", "c0"]
+    assert sorted(more) == ["a1", "a2", "b1"]  # b was changed by itself, c is configured
+    store_world.store.set_cap("host:*", None).result()
+    store_world.give_back(worker, [first["a0"], more["a1"]])
+    assert store_world.take_all(worker) == {}
