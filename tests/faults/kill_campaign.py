@@ -212,7 +212,7 @@ class Campaign:
     def _run_and_kill(self, target: str) -> None:
         process = self._launch("supervisor", "queue", "run", "--drain", failpoints={})
         lines = len(self._body_lines())
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while len(self._body_lines()) == lines and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(self.random.uniform(0, 0.05))

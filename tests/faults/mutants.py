@@ -219,16 +219,16 @@ MUTANTS = (
         "test_the_last_dependency_that_is_done_releases_its_dependant",
         (
             (
-                "open_dependants",
-                "and open = 1",
-                "and open = 1 and child_id < (select max(id) from jobs)",
+                "edges_to_settle",
+                "and edges.open = 1",
+                "and edges.open = 1 and edges.child_id < (select max(id) from jobs)",
             ),
         ),
     ),
     Mutant(
         "dependants of a failed job run",
         "test_a_success_edge_skips_when_its_parent_did_not_end_well",
-        (("next_settling", "jobs.row_state, jobs.key", "5, jobs.key"),),
+        (("edges_to_settle", "jobs.row_state, jobs.key", "5 as row_state, jobs.key"),),
     ),
     Mutant(
         "a duplicate end is told to be accepted",

@@ -88,10 +88,10 @@ class Project:
     def starts(self) -> Counter[str]:
         return Counter(key for key, _, _ in self.bodies())
 
-    def imports(self, *, solo: bool | None = None) -> list[float]:
-        """When worker processes imported the app: all, the lonely ones, or the others."""
+    def imports(self) -> list[tuple[int, float]]:
+        """Pid and time of each worker process that imported the app."""
         lines = [line.split() for line in (self.folder / "imports.log").read_text().splitlines()]
-        return [float(at) for kind, at in lines if solo is None or (kind == "solo") is solo]
+        return [(int(pid), float(at)) for pid, at in lines]
 
     def states(self) -> dict[str, JobState]:
         jobs = self.store.jobs(JobFilter(), JobId(0), 1_000).result()

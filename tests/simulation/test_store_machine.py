@@ -212,16 +212,27 @@ class StoreMachine(RuleBasedStateMachine):
         return [worker for worker in self.workers if self.model._alive(worker.id) is not None]
 
     def _pick_lease(self, pick: int) -> Lease:
-        """A lease by number; one time in eight perhaps one that is over."""
+        """A lease by number; one time in eight perhaps one that is over.
+
+        Best of all one whose worker has leased the same job again: only the token tells them apart.
+        """
         rows = self.model._tables.jobs
-        held = [
-            lease
+        running = [
+            (lease, row)
             for lease in self.leases
-            if (row := rows.get(lease.model.id)) is not None
-            and row.state is RowState.IN_PROGRESS
-            and row.token == lease.model.token
+            if (row := rows.get(lease.model.id)) is not None and row.state is RowState.IN_PROGRESS
         ]
-        return _pick(self.leases if pick % 8 == 7 or not held else held, pick // 8)
+        held = [lease for lease, row in running if row.token == lease.model.token]
+        if held and pick % 8 != 7:
+            return _pick(held, pick // 8)
+        superseded = [
+            lease
+            for lease, row in running
+            if row.token != lease.model.token
+            and row.worker is not None
+            and row.worker.info.id == lease.worker
+        ]
+        return _pick(superseded if pick % 16 == 7 and superseded else self.leases, pick // 16)
 
     def _link(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> list[NewJob]:
         """Give new jobs edges to jobs that exist, to earlier ones, and now and then to nobody."""

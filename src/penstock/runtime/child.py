@@ -79,6 +79,15 @@ class Child:
     def snapshot(self) -> SlotSnapshot | None:
         return None if self.table is None else self.table.snapshot()
 
+    def past_limit(self, since: float) -> tuple[SlotRecord, ...]:
+        """Attempts whose limit had passed at that moment, and which still run."""
+        snapshot = self.snapshot()
+        return tuple(
+            record
+            for record in (snapshot.running if snapshot is not None else ())
+            if record.deadline_monotonic and since > record.deadline_monotonic
+        )
+
     def read_rest(self) -> None:
         """Take in what the worker said before it ended; whoever else holds its pipes may go on."""
         while self.read():

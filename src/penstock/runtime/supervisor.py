@@ -260,7 +260,7 @@ class Supervisor:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
                 self._forced = True
                 child.kill()
-            elif not child.overdue and (overdue := _overdue(child, now)):
+            elif not child.overdue and (overdue := child.past_limit(now - OVERDUE_SECONDS)):
                 log.error(
                     "Worker %d cannot stop an attempt that is past its time limit and is killed.",
                     child.process.pid,
@@ -443,13 +443,3 @@ class Supervisor:
             child.tell(message)
             if isinstance(message, messages.Abort):
                 child.kill_at_monotonic = min(child.kill_at_monotonic, now + ABORT_SECONDS)
-
-
-def _overdue(child: Child, now: float) -> tuple[SlotRecord, ...]:
-    """Attempts that are past their limit although their worker had time to stop them."""
-    snapshot = child.snapshot()
-    return tuple(
-        record
-        for record in (snapshot.running if snapshot is not None else ())
-        if record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
-    )
