@@ -286,7 +286,7 @@ def test_f33_the_sqlite_that_we_bring_is_sound() -> None:
 
 
 def test_f33_checkpointers_and_writers_together_corrupt_nothing(tmp_path: Path) -> None:
-    found = storm(tmp_path / "store.db", processes=4, seconds=1.5, checkpointers=2)
+    found = storm(tmp_path / "store.db", processes=4, seconds=1.0, checkpointers=2)
 
     assert found.problems == [], found
     assert found.checkpoints > 0, found
