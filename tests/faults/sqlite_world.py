@@ -25,7 +25,7 @@ from penstock.stores.sqlite.store import SqliteStore
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORKER = WorkerId("w-1")
 NOBODY = 65534  # a user who owns nothing
-SECONDS = 60.0  # nothing here takes this long, however busy the machine is
+SECONDS = 100.0  # nothing here takes this long, however busy the machine is
 
 APP = """
 from penstock import Context, Penstock

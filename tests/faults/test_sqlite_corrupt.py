@@ -22,7 +22,7 @@ from penstock.stores.store import JobFilter
 from tests.faults import sqlite_world as world
 from tests.faults.test_sqlite_read_only import leave_behind
 
-FLIPS = 40  # the soak has 200 for each of several seeds
+FLIPS = 25  # the soak has 200 for each of several seeds
 REMEDIES = ("penstock restore FILE", "--store", "Put it back", "Upgrade Penstock")
 
 
@@ -132,7 +132,7 @@ def test_f26_a_file_that_was_cut_is_refused_and_not_made_anew(path: Path, left: 
 
 def test_f26_an_empty_file_with_a_log_beside_it_keeps_its_log(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    leave_behind(path, 3)
+    leave_behind(path)
     log = path.with_name("store.db-wal")
     before = log.read_bytes()
     path.write_bytes(b"")
@@ -194,7 +194,7 @@ def test_f26_a_store_without_one_of_its_tables_is_refused(path: Path) -> None:
 
 def test_f26_a_log_that_was_deleted_after_a_crash_is_missed(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    leave_behind(path, 3)
+    leave_behind(path)
     log = path.with_name("store.db-wal")
     kept = log.read_bytes()
     log.unlink()
@@ -209,7 +209,7 @@ def test_f26_a_log_that_was_deleted_after_a_crash_is_missed(tmp_path: Path) -> N
 
 def test_f26_a_copy_without_its_log_is_an_older_state_and_sound(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    leave_behind(path, 3)
+    leave_behind(path)
     copy = tmp_path / "copy.db"
     shutil.copy(path, copy)
 

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from penstock.cli import main
 from penstock.errors import StoreReadOnly
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
@@ -21,7 +25,7 @@ import os, sys
 from pathlib import Path
 from tests.faults.sqlite_world import new_jobs, open_store
 store = open_store(Path(sys.argv[1]))
-store.enqueue(new_jobs(int(sys.argv[2]))).result()
+store.enqueue(new_jobs(3)).result()
 os._exit(0)
 """
 as_root = pytest.mark.skipif(
@@ -37,11 +41,20 @@ def path() -> Iterator[Path]:
         yield Path(name) / "store.db"
 
 
-def leave_behind(path: Path, count: int) -> None:
-    """Jobs of a process that died: the log is still there."""
-    process = world.start_python(LEFT_BEHIND, str(path), str(count))
-    said, _ = process.communicate(timeout=world.SECONDS)
-    assert process.returncode == 0, said
+@lru_cache(maxsize=1)
+def left_behind() -> dict[str, bytes]:
+    """The files of a process that died with three jobs in the log."""
+    with tempfile.TemporaryDirectory() as name:
+        process = world.start_python(LEFT_BEHIND, str(Path(name) / "store.db"))
+        said, _ = process.communicate(timeout=world.SECONDS)
+        assert process.returncode == 0, said
+        return {file.name: file.read_bytes() for file in Path(name).iterdir()}
+
+
+def leave_behind(path: Path) -> None:
+    """A store with three jobs as a process leaves it that died: the log is still there."""
+    for name, content in left_behind().items():
+        path.with_name(name).write_bytes(content)
 
 
 @as_root
@@ -59,7 +72,7 @@ def leave_behind(path: Path, count: int) -> None:
 def test_f25_a_store_that_may_not_be_written_is_refused_with_the_file_and_the_permission(
     path: Path, suffix: str | None, role: str
 ) -> None:
-    leave_behind(path, 3)
+    leave_behind(path)
     for file in (path.parent, *path.parent.iterdir()):
         os.chown(file, world.NOBODY, world.NOBODY)
     named = path.parent if suffix is None else path.with_name(path.name + suffix)
@@ -93,7 +106,7 @@ def read_and_try_to_write(path: Path) -> str:
 @forks
 @pytest.mark.parametrize("log_left", [False, True])
 def test_f25_what_may_not_be_written_can_still_be_read(path: Path, log_left: bool) -> None:
-    leave_behind(path, 3)
+    leave_behind(path)
     if not log_left:
         world.open_store(path).close()
     assert path.with_name("store.db-wal").exists() == log_left
@@ -116,22 +129,31 @@ def on_read_only_mount(name: str) -> None:
     world.project(folder)
     path = mounted / "store.db"
     at = ("--store", f"sqlite:///{path}")
-    ended = world.penstock(folder, "queue", "enqueue", "work", "one", '{"n":3}', *at)
-    assert ended.returncode == 0, ended.stderr
+    os.chdir(folder)
+    code, _, said = command("queue", "enqueue", "work", "one", '{"n":3}', *at)
+    assert code == 0, said
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
 
-    for command in (("run", "--drain"), ("enqueue", "work", "two", '{"n":3}')):
-        ended = world.penstock(folder, "queue", *command, *at)
-        assert ended.returncode == 1, ended
-        sentence = ended.stderr.strip()
-        world.one_sentence(sentence, path)
-        assert "the file system is read-only" in sentence
-    ended = world.penstock(folder, "queue", "stats", "--json", *at)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["states"]["queued"] == 1
-    ended = world.penstock(folder, "queue", "show", "one", *at)
-    assert ended.returncode == 0, ended.stderr
-    assert "one" in ended.stdout
+    ended = world.penstock(folder, "queue", "run", "--drain", *at)
+    code, _, said = command("queue", "enqueue", "work", "two", '{"n":3}', *at)
+    assert (ended.returncode, code) == (1, 1)
+    for sentence in (ended.stderr.strip(), said.strip()):
+        assert "the file system is read-only" in world.one_sentence(sentence, path)
+    code, document, said = command("queue", "stats", "--json", *at)
+    assert code == 0, said
+    assert json.loads(document)["states"]["queued"] == 1
+    code, text, said = command("queue", "show", "one", *at)
+    assert code == 0, said
+    assert "one" in text
+
+
+def command(*args: str) -> tuple[int, str, str]:
+    """Run a command line in this process: the code, and what it wrote to each stream."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main.run(list(args))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out.getvalue(), err.getvalue()
 
 
 def test_f25_on_a_read_only_mount_commands_that_read_work_and_others_refuse(

@@ -19,12 +19,11 @@ from penstock.stores.sqlite.connection import (
     as_damage,
     as_store_error,
     disconnect,
-    mapped_errors,
 )
 from penstock.stores.sqlite.forking import FileId
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
-from penstock.stores.sqlite.transaction import Transaction
+from penstock.stores.sqlite.transaction import Row, Transaction
 from penstock.stores.sqlite.turn import Turn
 
 LOOK_SECONDS = 1.0  # how often it is looked whether the files are still the same
@@ -67,9 +66,8 @@ class SqliteSession:
         try:
             if not wait:
                 self._connection.set_busy_timeout(0)
-            with mapped_errors(self._path, "writing to the store", self._connection):
-                self._connection.execute(self._queries["begin_write"]).fetchall()
-                ((version,),) = self._connection.execute(self._queries["schema_version"]).fetchall()
+            self._execute("begin_write")
+            ((version,),) = self._execute("schema_version")
             refuse_changed_schema(self._path, int(str(version)), self._schema)
             self._look_at_files()
         except StoreBusy as error:
@@ -123,7 +121,7 @@ class SqliteSession:
 
     def translated(self, error: BaseException) -> BaseException:
         if isinstance(error, apsw.Error):
-            mapped = as_store_error(error, self._path, "writing to the store", self._connection)
+            mapped = self._mapped(error, "writing to the store")
             mapped.__cause__ = error
             if type(mapped) is not StoreError:  # else a wrong statement: our bug, or a damage
                 error = mapped
@@ -148,18 +146,21 @@ class SqliteSession:
         self._current().reset(self._mark)
 
     def commit(self) -> None:
-        with mapped_errors(self._path, "writing to the store", self._connection):
+        try:
             self._current().finish()
-        with mapped_errors(
-            self._path, "committing to the store", self._connection, committing=True
-        ):
+        except apsw.Error as error:
+            raise self._mapped(error, "writing to the store") from error
+        try:
             self._connection.execute(self._queries["commit"]).fetchall()
+        except apsw.Error as error:
+            raise self._mapped(error, "committing to the store", committing=True) from error
         self._tx = None
 
     def after_commit(self) -> None:
         try:
-            with mapped_errors(self._path, "moving the log into the store", self._connection):
-                self._checkpoints.run_if_due()
+            self._checkpoints.run_if_due()
+        except apsw.Error as error:
+            raise self._mapped(error, "moving the log into the store") from error
         finally:
             self._turn.give()
 
@@ -182,9 +183,14 @@ class SqliteSession:
             raise RuntimeError("no transaction is open")
         return self._tx
 
-    def _execute(self, query: str) -> None:
-        with mapped_errors(self._path, "writing to the store", self._connection):
-            self._connection.execute(self._queries[query]).fetchall()
+    def _execute(self, query: str) -> list[Row]:
+        try:  # no context manager: this is the hot path
+            return self._connection.execute(self._queries[query]).fetchall()
+        except apsw.Error as error:
+            raise self._mapped(error, "writing to the store") from error
+
+    def _mapped(self, error: apsw.Error, doing: str, *, committing: bool = False) -> StoreError:
+        return as_store_error(error, self._path, doing, self._connection, committing=committing)
 
 
 def _file_id(path: Path) -> FileId:
