@@ -28,6 +28,7 @@ from penstock.runtime.display import Display
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.slot_table import SlotRecord
 from penstock.runtime.stall_watch import StallWatch
+from penstock.runtime.stop_signals import stop_signals
 from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.store import JobFilter, Store
 
@@ -96,7 +97,6 @@ class Supervisor:
                 self._turn()
             return self._exit_code()
         finally:
-            restore()
             for child in list(self._children):
                 child.kill()
                 child.process.wait()
@@ -106,6 +106,7 @@ class Supervisor:
             self._display.close(self._summary())
             if self._store is not None:
                 self._store.close()
+            restore()  # last: a signal must not tear the end in two
 
     def _listen(self) -> Callable[[], None]:
         """Turn signals into bytes that wake the selector."""
@@ -118,7 +119,7 @@ class Supervisor:
             self._signals.append(number)
 
         former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-        former = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+        former = {n: signal.signal(n, note) for n in stop_signals()}
 
         def restore() -> None:
             signal.set_wakeup_fd(former_fd)
@@ -258,7 +259,7 @@ class Supervisor:
         for child in self._children:
             if now >= child.kill_at_monotonic:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
-                self._forced = True
+                self._forced = self._forced or child.told_to_go  # before that it held nothing
                 child.kill()
             elif not child.overdue and (overdue := _overdue(child, now)):
                 log.error(

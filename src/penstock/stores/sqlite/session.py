@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from penstock.stores.sqlite.checkpointing import Checkpoints
@@ -148,6 +149,7 @@ class SqliteSession:
         self._current().reset(self._mark)
 
     def commit(self) -> None:
+        failpoints.hit("commit.begin")
         with mapped_errors(self._path, "writing to the store", self._connection):
             self._current().finish()
         with mapped_errors(
