@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.cli import queue_import
+from penstock.cli import import_lines, queue_import
 from penstock.model.job import JobId, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
@@ -165,7 +165,7 @@ def test_f58_a_closed_standard_input_is_said_so(project: Path) -> None:
 def test_f58_a_file_that_cannot_be_read_to_its_end_keeps_what_came_before(
     command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = queue_import.read_lines
+    real = import_lines.read_lines
 
     def failing(stream: object) -> Iterator[object]:
         for line in real(stream):  # type: ignore[arg-type]
