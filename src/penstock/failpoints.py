@@ -33,6 +33,7 @@ POINTS = frozenset(
         "settle.in_tx",
         "revive.in_tx",
         "commit.begin",
+        "checkpoint.begin",
     }
 )
 

@@ -70,7 +70,8 @@ FAILPOINTS = {
     "leased": ("worker", "lease.committed"),
     "starting": ("worker", "exec.before"),
     "acking": ("worker", "ack.in_tx"),
-    "committing": ("worker", "commit.begin"),  # and writing a checkpoint
+    "committing": ("worker", "commit.begin"),
+    "checkpointing": ("worker", "checkpoint.begin"),  # it has the turn; nobody else can write
     "beating": ("supervisor", "beat.in_tx"),
 }
 STAGES = ("booting", "importing", *FAILPOINTS, "running", "draining", "grace")
@@ -89,7 +90,7 @@ COVER = (
     ("leasing", "INT"),
     ("leased", "TERM TERM"),
     ("acking", "HUP"),
-    ("committing", "TERM INT"),
+    ("checkpointing", "TERM INT"),
     ("beating", "INT"),
     ("running", "INT INT"),
     ("draining", "TERM"),

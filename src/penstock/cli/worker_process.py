@@ -121,6 +121,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         lease_ttl_seconds=runtime.lease_ttl_seconds,
         beat_seconds=runtime.beat_seconds,
         grace_seconds=runtime.grace_seconds,
+        statistics_seconds=runtime.statistics_seconds,
         max_crashes=settings.tasks.max_crashes,
     )
     gc.freeze()  # what is there by now stays: no collection needs to look at it again

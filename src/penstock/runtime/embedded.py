@@ -14,6 +14,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.stop_signals import borrowed_signals
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, Stopping
@@ -59,6 +60,7 @@ class EmbeddedRun:
         build: Callable[[LeaseKeeper, SlotTable], Worker],
         slots: int,
         run_id: str,
+        statistics: StatisticsLine,
     ) -> RunReport:
         loop = asyncio.get_running_loop()
         table = SlotTable.create(slots)
@@ -69,10 +71,12 @@ class EmbeddedRun:
         watch = LoopWatch(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
+        telling = loop.create_task(statistics.run())
         try:
             with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
+            telling.cancel()
             watch.stop()
             beat.stop()
             table.close()

@@ -161,6 +161,7 @@ class SqliteSession:
     def after_commit(self) -> None:
         try:
             with mapped_errors(self._path, "moving the log into the store", self._connection):
+                failpoints.hit("checkpoint.begin")
                 self._checkpoints.run_if_due()
         finally:
             self._turn.give()
