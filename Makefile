@@ -18,7 +18,9 @@ POINT_CYCLES ?= 500
 RACE_ROUNDS ?= 10000
 WORKER_KILLS ?= 20
 MUTANT_EXAMPLES ?= 200
-SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants
+SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
+  soak-signals soak-import soak-flat
+SECONDS ?= 1800
 
 .PHONY: help setup demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
@@ -80,6 +82,15 @@ soak-workers: .venv/ok ## Measure burials (WORKER_KILLS), poison and the back-of
 
 soak-mutants: .venv/ok ## Plant every known bug and say what finds it
 	$(BIN)/python -m tests.faults.soak_mutants --examples $(MUTANT_EXAMPLES)
+
+soak-signals: .venv/ok ## Send every signal at every stage of a run
+	$(BIN)/python -m tests.faults.soak_signals --rounds 3
+
+soak-import: .venv/ok ## Import a line of 1 GiB within 300 MB of memory
+	$(BIN)/python -m tests.faults.soak_import
+
+soak-flat: .venv/ok ## Work for SECONDS and see that memory, descriptors and files stay flat
+	$(BIN)/python -m tests.faults.soak_flat --seconds $(SECONDS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

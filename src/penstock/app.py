@@ -30,6 +30,7 @@ from penstock.model.views import EnqueueReport
 from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
+from penstock.runtime.statistics_line import StatisticsLine
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -249,7 +250,10 @@ class Penstock:
         ids = SystemIds()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
         task_order = self._task_order()
-        run = EmbeddedRun(self.store, SystemClock(), settings.runtime)
+        clock = SystemClock()
+        every = settings.runtime.statistics_seconds
+        statistics = StatisticsLine(every, options.run_id, self.store, clock)
+        run = EmbeddedRun(self.store, clock, settings.runtime)
         return await run.run(
             lambda keeper, table: wiring.build_worker(
                 options,
@@ -258,11 +262,14 @@ class Penstock:
                 self.store,
                 keeper,
                 table,
+                clock=clock,
                 ids=ids,
                 task_order=task_order,
+                events=statistics.events,
             ),
             wiring.slot_count(settings),
             options.run_id,
+            statistics,
         )
 
     def _task_order(self) -> TaskOrder | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where may a test make the engine die?
+"""Where may a test make the engine die, or wait?
 
 Named points on the paths that must be crash-safe. They do nothing unless a test launcher arms
 them by calling `arm`; nothing in a release does, and no environment variable can.
@@ -26,11 +26,14 @@ POINTS = frozenset(
         "exec.after",
         "ack.in_tx",
         "ack.committed",
+        "register.in_tx",
         "beat.in_tx",
         "sweep.in_tx",
         "bury.in_tx",
         "settle.in_tx",
         "revive.in_tx",
+        "commit.begin",
+        "checkpoint.begin",
     }
 )
 

@@ -17,9 +17,8 @@ from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError
-from penstock.events import log_sink
-from penstock.events.log_sink import LogEvents
-from penstock.events.sink import EventSink, RecentEvents, SchedulerEvents
+from penstock.events.default_sinks import default_sinks
+from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
 from penstock.redaction import redacted
@@ -127,7 +126,7 @@ def build_worker(
     ids: IdSource | None = None,
     threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
     task_order: TaskOrder | None = None,
-    sinks: tuple[EventSink, ...] | None = None,
+    events: SchedulerEvents | None = None,
     worn: Callable[[str], None] | None = None,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
@@ -162,14 +161,9 @@ def build_worker(
         clock,
         ids or SystemIds(),
         RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
-        SchedulerEvents(clock, default_sinks() if sinks is None else sinks),
+        events or SchedulerEvents(clock, default_sinks()),
         worn,
     )
-
-
-def default_sinks() -> tuple[EventSink, ...]:
-    """The last events in memory; with debug logging, all of them in the log."""
-    return (RecentEvents(), LogEvents()) if log_sink.wanted() else (RecentEvents(),)
 
 
 def slot_count(settings: Settings) -> int:

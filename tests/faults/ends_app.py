@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import Context, Penstock
 
-EXECUTORS = ("async", "thread")
+EXECUTORS = ("async", "thread", "process")
 
 app = Penstock("ends")
 HUGE = 50 * 1024 * 1024  # characters of the longest message

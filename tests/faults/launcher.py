@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ def arm(role: str) -> None:
 
 
 def arm_points(wanted: dict[str, Any] | None) -> None:
-    """Arm points of this process: {point: {"at": n, "once": file}}."""
+    """Arm points of this process: {point: {"at": n, "once": file}}.
+
+    Whoever meets the point for the n-th time dies there, or, with "pause": seconds, only waits.
+    """
     if not wanted:
         return
     unknown = set(wanted) - failpoints.POINTS
@@ -44,8 +48,10 @@ def arm_points(wanted: dict[str, Any] | None) -> None:
             return
         with contextlib.suppress(FileNotFoundError):
             if "once" in rule:
-                Path(rule["once"]).unlink()  # whoever removes the file is the one that dies
-            os.kill(os.getpid(), signal.SIGKILL)
+                Path(rule["once"]).unlink()  # whoever removes the file is the one that is meant
+            if "pause" not in rule:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(rule["pause"])
 
     failpoints.arm(action)
 
@@ -58,11 +64,11 @@ def main() -> None:
 
         worker_process.main()
     elif role == "supervisor":
-        from penstock.cli import main as cli
+        import penstock_command
         from penstock.runtime import child
 
         child.worker_command[:] = [sys.executable, "-m", "tests.faults.launcher", "worker"]
-        cli.run()
+        penstock_command.run()
     elif role == "migrator":
         from tests.faults import migrator
 

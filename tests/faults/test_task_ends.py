@@ -19,6 +19,7 @@ from tests.faults.ends_app import BAD, DEADLY, EXECUTORS, GOOD
 pytestmark = pytest.mark.faults
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 OUTPUT_BYTES_MAX = 2 * 1024 * 1024  # of one run with debug logging, tracebacks included
 CONFIG = """
 app = "tests.faults.ends_app:app"
@@ -63,8 +64,7 @@ class Folder:
         ends_app.app.close()
         folders = [str(REPOSITORY), str(REPOSITORY / "src")]
         return subprocess.run(
-            [sys.executable, "-m", "penstock.cli.main", "queue", "run", "--drain"]
-            + ["--log-level", "debug"],
+            [*PENSTOCK, "--log-level", "debug", "queue", "run", "--drain"],
             cwd=self.path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
             stdin=subprocess.DEVNULL,

@@ -89,6 +89,17 @@ def test_jobs_that_another_worker_holds_are_waited_for(caplog: pytest.LogCapture
     assert caplog.text.count("Waiting: 1 job(s) are held by other workers.") == 1
 
 
+def test_a_wait_for_a_delayed_job_says_its_reason_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "late", delay=500)
+
+        await world.drain()
+
+    with caplog.at_level(logging.INFO, "penstock.worker"):
+        simulate(make_app(), main)
+    assert caplog.text.count("Waiting: 1 job(s) are delayed") == 1
+
+
 def test_a_dead_workers_jobs_are_taken_over_when_its_lease_has_expired() -> None:
     async def main(world: World) -> None:
         for n in range(3):

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.cli.pace import Pace, PaceView
@@ -83,22 +85,36 @@ class LiveDisplay:
         from rich.live import Live
 
         self._store = store
-        self._live = Live(
-            self._drawn(store), console=self._console, auto_refresh=False, transient=True
-        )
-        self._live.start()
+        live = Live(self._drawn(store), console=self._console, auto_refresh=False, transient=True)
+        with self._forgiving():
+            live.start()
+            self._live = live
 
     def tick(self, store: Store) -> None:
         if self._live is not None:
-            self._live.update(self._drawn(store), refresh=True)
+            drawn = self._drawn(store)
+            with self._forgiving():
+                self._live.update(drawn, refresh=True)
 
     def line(self, text: str) -> None:
-        self._console.print(escaped(text), markup=False, emoji=False, soft_wrap=True)
+        with self._forgiving():
+            self._console.print(escaped(text), markup=False, emoji=False, soft_wrap=True)
 
     def close(self, summary: str | None) -> None:
         if self._live is not None:
-            self._live.stop()
+            with self._forgiving():
+                self._live.stop()
         _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """A terminal that is gone is no reason to end the run: from then on nothing is drawn."""
+        try:
+            yield
+        except OSError as error:
+            if self._live is not None:
+                self._live = None
+                log.info("The terminal is gone (%s); the run goes on.", error.strerror)
 
     def _drawn(self, store: Store) -> RenderableType:
         from rich.console import Group

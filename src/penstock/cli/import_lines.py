@@ -12,12 +12,13 @@ import msgspec
 from penstock.app import Penstock
 from penstock.config.durations import parse_duration
 from penstock.definitions.request import to_new_job
-from penstock.errors import PayloadError
+from penstock.errors import NotJson, PayloadError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX, Edge, NewJob
 
 LINE_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024  # a payload with every character escaped, and the rest
 _BOM = b"\xef\xbb\xbf"
+_BLANKS = b" \t\r\n"
 
 #: Fields that say something about the job; whatever else a line holds is its payload.
 _ABOUT = ("task", "payload", "priority", "after", "delay", "group")
@@ -31,6 +32,17 @@ class Line:
     content: bytes
     bytes_read: int  # its whole length in the file
     is_too_long: bool = False
+    indent: int = 0  # characters in front of the content
+    is_cut: bool = False  # the file ends without the end of this line
+
+
+class BadLine(PayloadError):
+    """What is wrong with a line, and in which column, counted in characters from 1."""
+
+    def __init__(self, problem: str, column: int) -> None:
+        super().__init__(f"column {column}: {problem}")
+        self.problem = problem
+        self.column = column
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
@@ -44,11 +56,13 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
             size += len(piece)
             if not piece:
                 break
-        content = b"" if too_long else piece.strip(b" \t\r\n")
+        is_cut = not piece.endswith(b"\n")
+        content = b"" if too_long else piece.rstrip(_BLANKS)
         if number == 1:
-            content = content.removeprefix(_BOM).strip(b" \t\r\n")
-        if content or too_long:
-            yield Line(number, content, size, too_long)
+            content = content.removeprefix(_BOM)
+        indent = len(content) - len(content.lstrip(_BLANKS))
+        if len(content) > indent or too_long:
+            yield Line(number, content[indent:], size, too_long, indent, is_cut)
 
 
 def to_job(line: Line, app: Penstock, default_task: str | None) -> NewJob:
@@ -59,7 +73,7 @@ def to_job(line: Line, app: Penstock, default_task: str | None) -> NewJob:
     """
     if line.is_too_long:
         raise PayloadError(f"{line.bytes_read:,} bytes; a line has at most {LINE_BYTES_MAX:,}")
-    fields = _object(line.content)
+    fields = _object(line)
     key = _take_key(fields)
     task = fields.pop("task", default_task)
     if not isinstance(task, str):
@@ -82,12 +96,17 @@ def to_job(line: Line, app: Penstock, default_task: str | None) -> NewJob:
     )
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _object(line: Line) -> dict[str, Any]:
     try:
-        text = content.decode()
+        text = line.content.decode()
     except UnicodeDecodeError as error:
-        raise PayloadError(f"byte {error.start + 1}: not UTF-8") from None
-    document = strict_json.loads(text)
+        before = line.content[: error.start].decode()
+        raise BadLine("not UTF-8", line.indent + len(before) + 1) from None
+    try:
+        document = strict_json.loads(text)
+    except NotJson as error:
+        hint = "; the file ends inside this line" if line.is_cut else ""
+        raise BadLine(f"not JSON: {error.problem}{hint}", line.indent + error.column) from None
     if not isinstance(document, dict):
         raise PayloadError(f"a line must be a JSON object, got {_shown(document)}")
     return document

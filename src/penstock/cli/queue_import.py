@@ -21,10 +21,11 @@ from typing import Annotated, BinaryIO
 import typer
 
 from penstock.app import STORE_WAIT_SECONDS, Penstock
-from penstock.cli.import_lines import Line, read_lines, to_job
+from penstock.cli.import_lines import BadLine, Line, read_lines, to_job
+from penstock.cli.interrupts import interrupts_between
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.cli.text import one_sentence, print_document, say, warn
-from penstock.errors import EnqueueRefused, StoreBusy, UsageError
+from penstock.cli.text import is_open, one_sentence, print_document, say, warn
+from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, UsageError
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.redaction import redacted
@@ -51,14 +52,19 @@ class Tally:
     known: int = 0
     bad: int = 0
     last_line: int = 0
-    shown: list[tuple[int, str]] = field(default_factory=list)  # line number, what is wrong
+    last_bad: int = 0  # the line
+    shown: list[dict[str, str | int | None]] = field(default_factory=list)
 
-    def note_bad(self, number: int, problem: str) -> None:
+    def note_bad(self, number: int, error: UsageError) -> None:
         self.bad += 1
+        self.last_bad = number
         if len(self.shown) < BAD_LINES_SHOWN:
+            column = error.column if isinstance(error, BadLine) else None
+            problem = error.problem if isinstance(error, BadLine) else str(error)
             problem = one_sentence(redacted(problem)).rstrip(".")
-            self.shown.append((number, problem))
-            warn(f"line {number}: {problem}.")
+            self.shown.append({"line": number, "column": column, "message": problem})
+            place = f"line {number}" if column is None else f"line {number}, column {column}"
+            warn(f"{place}: {problem}.")
 
     def __str__(self) -> str:
         return f"{self.new:,} new, {self.known:,} known, {self.bad:,} bad"
@@ -100,15 +106,20 @@ class Importer:
         self.tally = Tally()
 
     def run(self, lines: Iterator[Line], progress: Callable[[int], None]) -> None:
-        """Import all lines; in the end nothing is on its way any more."""
+        """Import all lines; in the end nothing is on its way any more, also after Ctrl-C."""
         try:
             for line in lines:
                 self._take(line)
                 progress(line.bytes_read)
             self._send()
-            self._settle()
         except _Stopped:
             return
+        except (KeyboardInterrupt, OSError):
+            with contextlib.suppress(_Stopped):
+                self._settle()
+            raise
+        with contextlib.suppress(_Stopped):
+            self._settle()
 
     def _take(self, line: Line) -> None:
         self.tally.last_line = line.number
@@ -156,7 +167,7 @@ class Importer:
         self.tally.known += len(jobs) - len(report.created)
 
     def _bad(self, number: int, error: UsageError) -> None:
-        self.tally.note_bad(number, str(error))
+        self.tally.note_bad(number, error)
         if self._stops:
             raise _Stopped
 
@@ -187,14 +198,18 @@ def import_jobs(
         if task is not None:
             opened.find_task(task)
         importer = Importer(opened, task, on_error)
+        tally = importer.tally
         try:
-            importer.run(islice(read_lines(stream), limit), progress)
+            with interrupts_between(read_lines(stream)) as lines:
+                importer.run(islice(lines, limit), progress)
         except KeyboardInterrupt:
-            tally = importer.tally
-            warn(
-                f"Stopped in line {tally.last_line}: {tally}. The same command goes on from there."
-            )
+            warn(f"Stopped after line {tally.last_line}: {tally}. The same command goes on there.")
             raise
+        except OSError as error:
+            raise PenstockError(
+                f"{_named(file)} cannot be read after line {tally.last_line}: {error.strerror}; "
+                f"{tally}. Mend it, then run the same command again."
+            ) from None
     _tell(importer.tally, on_error, as_json)
     return 1 if importer.tally.bad else 0
 
@@ -203,23 +218,29 @@ def _tell(tally: Tally, on_error: OnError, as_json: bool) -> None:
     if tally.bad > len(tally.shown):
         warn(f"{tally.bad - len(tally.shown):,} more bad lines were counted.")
     if tally.bad and on_error is OnError.STOP:
-        warn(f"The import stopped at line {tally.shown[-1][0]}; what stands before it is kept.")
+        warn(f"The import stopped at line {tally.last_bad}; what stands before it is kept.")
     if as_json:
-        errors = [{"line": number, "message": problem} for number, problem in tally.shown]
-        print_document({"new": tally.new, "known": tally.known, "bad": tally.bad, "errors": errors})
+        counts = {"new": tally.new, "known": tally.known, "bad": tally.bad}
+        print_document({**counts, "errors": tally.shown})
     else:
         say(str(tally))
+
+
+def _named(file: str) -> str:
+    return "Standard input" if file == "-" else f"The file {file!r}"
 
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
+        if not is_open(sys.stdin):
+            raise UsageError("Standard input is closed; name a file, or pipe the lines in.")
         yield sys.stdin.buffer
         return
     try:
         stream = open(file, "rb")  # noqa: SIM115 (closed below; an error while reading is another)
     except OSError as error:
-        raise UsageError(f"The file {file!r} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{_named(file)} cannot be read: {error.strerror}.") from None
     with stream:
         yield stream
 

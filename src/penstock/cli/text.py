@@ -7,16 +7,20 @@ or hide a line. What people read is escaped here; what machines read is one JSON
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import TextIO
 
 import msgspec
 
 from penstock.clock import to_datetime
+from penstock.errors import PenstockError
 from penstock.redaction import redacted
 
 #: What JSON leaves as it is and a terminal may obey: DEL, C1 controls, changes of direction, line
@@ -25,6 +29,8 @@ _TERMINAL_ORDERS = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
     "|[\U000e0000-\U000e007f]"
 )
+
+_NOBODY_READS = frozenset({errno.EPIPE, errno.EIO})  # a closed pipe, a terminal that is gone
 
 
 def escaped(text: str) -> str:
@@ -95,10 +101,14 @@ def write(text: str) -> bool:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _NOBODY_READS:
+            raise PenstockError(f"Standard output cannot be written: {error.strerror}.") from None
         # The reader has seen enough. What is still to be said goes nowhere, and the exit code
         # stays that of the work.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return False
     return True
 
@@ -109,12 +119,22 @@ def open_missing_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free one: this number
+            # The lowest free one: this number. Nobody can read from a stdin that was closed.
+            descriptor = os.open(os.devnull, os.O_WRONLY)
             if descriptor != number:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for good)
+
+
+def is_open(stream: TextIO) -> bool:
+    """Can this stream be read? Not if it was closed when the process began."""
+    try:
+        how = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
+    except (OSError, ValueError):  # a test has replaced it
+        return not stream.closed
+    return how & os.O_ACCMODE != os.O_WRONLY
 
 
 def make_streams_forgiving() -> None:

@@ -56,7 +56,7 @@ def main() -> None:
     pid = os.getpid()
     table_fd = _out_of_the_way(order.table_fd)
     _take_low_descriptors()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -121,6 +121,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         lease_ttl_seconds=runtime.lease_ttl_seconds,
         beat_seconds=runtime.beat_seconds,
         grace_seconds=runtime.grace_seconds,
+        statistics_seconds=runtime.statistics_seconds,
         max_crashes=settings.tasks.max_crashes,
     )
     gc.freeze()  # what is there by now stays: no collection needs to look at it again

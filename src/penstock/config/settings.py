@@ -89,6 +89,7 @@ class RuntimeSettings(_Section):
     lease_ttl_seconds: Seconds = 30.0  # a dead machine's jobs wait this long
     beat_seconds: Seconds = 10.0  # between two renewals
     grace_seconds: SecondsOrZero = 25.0  # for running tasks, when stopping
+    statistics_seconds: SecondsOrZero = 60.0  # between two lines of statistics; 0: none
 
     @model_validator(mode="after")
     def _beats_fit_into_a_lease(self) -> Self:

@@ -19,7 +19,7 @@ class SchedulerEventKind(StrEnum):
 
     SCHEDULER_JOB_STARTED = "scheduler_job_started"  # a run of the engine began
     SCHEDULER_JOB_COMPLETED = "scheduler_job_completed"  # a run of the engine ended
-    SCHEDULER_HEALTH_SNAPSHOT = "scheduler_health_snapshot"  # numbers, once in a while
+    SCHEDULER_HEALTH_SNAPSHOT = "scheduler_health_snapshot"  # how a run stands, in numbers
     READY_ENQUEUED = "ready_enqueued"  # leased jobs entered the ready window
     QUEUE_EMPTY = "queue_empty"  # nothing to start although there is room
     WORKER_SPAWNED = "worker_spawned"  # an attempt began in a slot

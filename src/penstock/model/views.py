@@ -26,6 +26,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     groups_total: int
     oldest_ready_seconds: float | None
     next_due_at: int | None
+    delayed: int  # queued and not due: for later, or to be tried again; 10,000 are counted
     suspects: int
     workers: int  # alive
     paused: bool

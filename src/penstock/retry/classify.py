@@ -315,7 +315,7 @@ def _header_items(headers: object) -> Iterator[tuple[object, object]]:
         for item in items():
             if isinstance(item, tuple) and len(item) == 2:
                 yield item
-    except Exception:  # foreign code, reading an answer that has failed already
+    except BaseException:  # foreign code, reading an answer that has failed already
         return
 
 
@@ -340,5 +340,5 @@ def _peek(holder: object, name: str) -> object:
     """Read an attribute that may not exist, or whose property may raise; None then."""
     try:
         return getattr(holder, name, None)
-    except Exception:
+    except BaseException:  # foreign code; an exit in it is no exit of ours
         return None

@@ -102,8 +102,9 @@ class Drain:
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
         reason = self._reason(outlook)
-        if reason != self._said:
-            self._said = reason
+        kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
+        if kind != self._said:
+            self._said = kind
             log.info("Waiting: %s", reason)
 
     def _reason(self, outlook: Outlook) -> str:

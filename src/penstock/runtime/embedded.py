@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +14,8 @@ from penstock.model.job import JobState, WorkerId
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.statistics_line import StatisticsLine
+from penstock.runtime.stop_signals import borrowed_signals
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, Stopping
 from penstock.stores.store import Store
@@ -61,6 +60,7 @@ class EmbeddedRun:
         build: Callable[[LeaseKeeper, SlotTable], Worker],
         slots: int,
         run_id: str,
+        statistics: StatisticsLine,
     ) -> RunReport:
         loop = asyncio.get_running_loop()
         table = SlotTable.create(slots)
@@ -71,10 +71,12 @@ class EmbeddedRun:
         watch = LoopWatch(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
+        telling = loop.create_task(statistics.run())
         try:
-            with self._signals(loop, worker):
+            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
+            telling.cancel()
             watch.stop()
             beat.stop()
             table.close()
@@ -98,25 +100,10 @@ class EmbeddedRun:
             await task
             raise
 
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> Iterator[None]:
-        """First signal: graceful; second: now. Only the main thread may listen to signals."""
-
-        def stop() -> None:
-            self._stopped += 1
-            worker.stop(Stopping.GRACEFUL if self._stopped == 1 else Stopping.NOW)
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+    def _stop(self, worker: Worker) -> None:
+        """First signal: graceful; second: now."""
+        self._stopped += 1
+        worker.stop(Stopping.GRACEFUL if self._stopped == 1 else Stopping.NOW)
 
 
 def refuse_running_loop() -> None:

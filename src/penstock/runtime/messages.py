@@ -45,6 +45,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     lease_ttl_seconds: float
     beat_seconds: float
     grace_seconds: float
+    statistics_seconds: float
     max_crashes: int
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import logging
 import selectors
 import signal
-import socket
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 from penstock.clock import Clock, SystemClock, to_micros
@@ -26,8 +24,10 @@ from penstock.runtime import messages
 from penstock.runtime.child import Child
 from penstock.runtime.display import Display
 from penstock.runtime.messages import RunSpec
+from penstock.runtime.signal_inbox import SignalInbox
 from penstock.runtime.slot_table import SlotRecord
 from penstock.runtime.stall_watch import StallWatch
+from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.store import JobFilter, Store
 
@@ -71,7 +71,8 @@ class Supervisor:
         self._store: Store | None = None
         self._hello: messages.Hello | None = None
         self._beat: SupervisorBeat | None = None
-        self._signals: list[int] = []
+        self._statistics: StatisticsLine | None = None
+        self._signals = SignalInbox()
         self._stop_signal: int | None = None
         self._failed: messages.Failed | None = None
         self._back_off = BACK_OFF_FIRST_SECONDS
@@ -88,7 +89,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
-        restore = self._listen()
+        self._selector.register(self._signals, selectors.EVENT_READ, "signal")
         try:
             for _ in range(self._spec.processes):
                 self._start(solo=False)
@@ -96,7 +97,6 @@ class Supervisor:
                 self._turn()
             return self._exit_code()
         finally:
-            restore()
             for child in list(self._children):
                 child.kill()
                 child.process.wait()
@@ -106,29 +106,7 @@ class Supervisor:
             self._display.close(self._summary())
             if self._store is not None:
                 self._store.close()
-
-    def _listen(self) -> Callable[[], None]:
-        """Turn signals into bytes that wake the selector."""
-        reading, writing = socket.socketpair()
-        for end in (reading, writing):
-            end.setblocking(False)
-        self._selector.register(reading, selectors.EVENT_READ, "signal")
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-        former = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-
-        def restore() -> None:
-            signal.set_wakeup_fd(former_fd)
-            for number, handler in former.items():
-                signal.signal(number, handler)
-            self._selector.unregister(reading)
-            reading.close()
-            writing.close()
-
-        return restore
+            self._signals.close()  # last: a signal must not tear the end in two
 
     def _over(self) -> bool:
         if self._children:
@@ -166,12 +144,10 @@ class Supervisor:
         now = self._clock.monotonic()
         timeout = max(min([self._tick_at, *self._restart_at]) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
-            if key.data == "signal":
-                self._drain_wakeups(key.fileobj)
-            else:
+            if key.data != "signal":
                 kind, child = key.data
                 self._hear(kind, child, key.fileobj)
-        for number in self._take_signals():
+        for number in self._signals.take():
             self._stop(number)
         for child in [child for child in self._children if not child.alive]:
             self._ended(child)
@@ -179,17 +155,6 @@ class Supervisor:
         if self._clock.monotonic() >= self._tick_at:
             self._tick_at = self._clock.monotonic() + TICK_SECONDS
             self._look_around()
-
-    def _drain_wakeups(self, reading: Any) -> None:  # noqa: ANN401 (a selector's file object)
-        try:
-            while reading.recv(4096):
-                pass
-        except BlockingIOError:
-            return
-
-    def _take_signals(self) -> list[int]:
-        taken, self._signals = self._signals, []
-        return taken
 
     def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
         if kind == "pid":
@@ -250,6 +215,8 @@ class Supervisor:
             hello.beat_seconds,
         )
         self._beat.start()
+        every = hello.statistics_seconds
+        self._statistics = StatisticsLine(every, self.run_id, self._store, self._clock)
         self._display.started(self._store)
 
     def _look_around(self) -> None:
@@ -258,7 +225,7 @@ class Supervisor:
         for child in self._children:
             if now >= child.kill_at_monotonic:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
-                self._forced = True
+                self._forced = self._forced or child.told_to_go  # before that it held nothing
                 child.kill()
             elif not child.overdue and (overdue := child.past_limit(now - OVERDUE_SECONDS)):
                 log.error(
@@ -274,6 +241,8 @@ class Supervisor:
         try:
             self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
             self._display.tick(self._store)
+            if self._statistics is not None:
+                self._statistics.tick()
         except (StoreFailed, StoreCorrupt) as error:
             self._fail(error)
         except StoreError as error:

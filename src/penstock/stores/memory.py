@@ -47,7 +47,7 @@ from penstock.stores.memory_idlers import Idlers
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
-from penstock.stores.store import GROUPS_IN_STATS, JobFilter
+from penstock.stores.store import DELAYED_IN_STATS, GROUPS_IN_STATS, JobFilter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -329,6 +329,7 @@ class MemoryStore:
             groups_total=len(groups),
             oldest_ready_seconds=self._oldest_ready_seconds(),
             next_due_at=tables.next_due_at(),
+            delayed=min(len(tables.delayed), DELAYED_IN_STATS),
             suspects=len(tables.suspects),
             workers=sum(self._alive(worker) is not None for worker in tables.workers),
             paused=self._paused,

@@ -48,6 +48,7 @@ SETTLE_SLICE = 500  # dependants that one transaction tells about an end
 CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touches
 PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has more
 GROUPS_IN_STATS = 1_000
+DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.errors import UsageError
 from penstock.events.kinds import SchedulerEvent
+from penstock.events.sink import SchedulerEvents
 from penstock.ids import SeededIds
 from penstock.model.job import (
     TERMINAL,
@@ -37,6 +38,7 @@ from penstock.model.job import (
 )
 from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.threads import InlineRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
@@ -145,9 +147,13 @@ class Harness:
     async def _drain(self, within_seconds: float) -> None:
         beat = _VirtualBeat(self.store, self.clock, self._settings)
         table = SlotTable.create(wiring.slot_count(self._settings))
+        run_id = self._ids.new_id("run")
+        events = SchedulerEvents(self.clock, (self.sink,))
+        every = self._settings.runtime.statistics_seconds
+        statistics = StatisticsLine(every, run_id, self.store, self.clock, events)
         try:
             worker = wiring.build_worker(
-                wiring.RunOptions(run_id=self._ids.new_id("run"), drain=True),
+                wiring.RunOptions(run_id=run_id, drain=True),
                 self.app.tasks,
                 self._settings,
                 self.store,
@@ -156,15 +162,17 @@ class Harness:
                 clock=self.clock,
                 ids=self._ids,
                 threads=InlineRunner,
-                sinks=(self.sink,),
+                events=events,
             )
             loop = asyncio.get_running_loop()
             beating = loop.create_task(beat.run())
+            telling = loop.create_task(statistics.run())
             watching = loop.create_task(self._watch(worker, within_seconds))
             try:
                 await worker.run()
             finally:
                 beating.cancel()
+                telling.cancel()
                 stopped = watching.done()
                 watching.cancel()
         finally:

@@ -146,7 +146,7 @@ def test_one_key_to_wait_for_may_stand_alone() -> None:
     [
         (b'{"key": "k",}', "column 13"),
         (b'{"key": "k"', "column 12"),
-        (b'{"key": "\xff"}', "byte 10: not UTF-8"),
+        (b'{"key": "\xff"}', "column 10: not UTF-8"),
         (b'{"key": "k", "key": "l"}', "'key' stands twice"),
         (b'{"key": "k", "host": NaN}', "NaN is not JSON"),
         (b'{"key": "k", "host": "\\ud800"}', "lone surrogate"),

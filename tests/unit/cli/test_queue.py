@@ -96,7 +96,7 @@ def test_import_keeps_the_good_lines_and_tells_the_bad_ones(
     told = ended.err.splitlines()
     assert len(told) == 2
     assert told[0].startswith("line 3: Task 'visit', argument 'host'")
-    assert told[1].startswith("line 4: not JSON at column 12: ")
+    assert told[1].startswith("line 4, column 12: not JSON: ")
 
 
 def test_import_again_resumes_without_duplicates(command: Command, project: Path) -> None:
@@ -200,7 +200,7 @@ def test_an_interrupted_import_says_how_far_it_came(
     ended = command("queue", "import", "j", "--task", "visit")
 
     assert ended.code == 130
-    assert "Stopped in line 3" in ended.err
+    assert "Stopped after line 3" in ended.err
 
 
 # stats and show

@@ -56,6 +56,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "runtime.lease_ttl_seconds",
         "runtime.beat_seconds",
         "runtime.grace_seconds",
+        "runtime.statistics_seconds",
         "tasks.max_attempts",
         "tasks.timeout",
         "tasks.max_crashes",

@@ -23,6 +23,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "lease_ttl_seconds": 30.0,
             "beat_seconds": 10.0,
             "grace_seconds": 25.0,
+            "statistics_seconds": 60.0,
         },
         "tasks": {
             "max_attempts": 3,

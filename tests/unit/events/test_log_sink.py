@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from penstock import wiring
 from penstock.events.correlation import Correlation
+from penstock.events.default_sinks import default_sinks
 from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
 from penstock.events.log_sink import LogEvents
 from penstock.events.sink import RecentEvents
@@ -30,9 +30,9 @@ def test_events_are_logged_only_where_debug_lines_are_seen(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "penstock.events"):
-        quiet = wiring.default_sinks()
+        quiet = default_sinks()
     with caplog.at_level(logging.DEBUG, "penstock.events"):
-        loud = wiring.default_sinks()
+        loud = default_sinks()
 
     assert [type(sink) for sink in quiet] == [RecentEvents]
     assert [type(sink) for sink in loud] == [RecentEvents, LogEvents]

@@ -17,6 +17,7 @@ HELLO = messages.Hello(
     lease_ttl_seconds=30.0,
     beat_seconds=10.0,
     grace_seconds=25.0,
+    statistics_seconds=60.0,
     max_crashes=3,
 )
 

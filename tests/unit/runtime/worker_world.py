@@ -12,6 +12,7 @@ from penstock import Penstock, wiring
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.definitions.request import JobRequest, to_new_job
+from penstock.events.sink import SchedulerEvents
 from penstock.ids import SeededIds
 from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, LeaseBatch, LeaseRequest, Verdict
@@ -186,7 +187,7 @@ class World:
             clock=self.clock,
             ids=self.ids,
             threads=threads,
-            sinks=(self.sink,),
+            events=SchedulerEvents(self.clock, (self.sink,)),
         )
 
     def start(self, worker: Worker) -> asyncio.Task[Totals]:

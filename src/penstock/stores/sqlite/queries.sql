@@ -306,6 +306,10 @@ where jobs.row_state = 3 and lanes.task in (select value from jsonb_each(?1)) or
 -- Leases a suspect.
 update jobs set row_state = 4, token = token + 1, worker = ?2, solo = 1, updated_at = ?3 where id = ?1
 
+-- count_delayed --
+-- How many jobs are queued for later; no more than ?1 are counted.
+select count(*) from (select 1 from jobs where row_state = 1 limit ?1)
+
 -- count_suspects --
 -- How many jobs wait to run alone.
 select count(*) from jobs where row_state = 3

@@ -27,7 +27,7 @@ from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_errors
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.transaction import as_json
-from penstock.stores.store import GROUPS_IN_STATS, JobFilter
+from penstock.stores.store import DELAYED_IN_STATS, GROUPS_IN_STATS, JobFilter
 
 Row = tuple[Any, ...]
 
@@ -127,6 +127,7 @@ class SqliteReader:
             groups_total=self.value("count_groups"),
             oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
             next_due_at=self.value("next_due"),
+            delayed=self.value("count_delayed", DELAYED_IN_STATS),
             suspects=self.value("count_suspects"),
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self._is_paused(),

@@ -30,6 +30,7 @@ def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
         worker.pid,
         as_json(worker.tasks),
     )
+    failpoints.hit("register.in_tx")
     tx.forget_alive()
     if tx.run("unpark_all"):
         tx.made_work = True

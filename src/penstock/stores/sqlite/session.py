@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from penstock.stores.sqlite.checkpointing import Checkpoints
@@ -146,6 +147,7 @@ class SqliteSession:
         self._current().reset(self._mark)
 
     def commit(self) -> None:
+        failpoints.hit("commit.begin")
         try:
             self._current().finish()
         except apsw.Error as error:
@@ -158,6 +160,7 @@ class SqliteSession:
 
     def after_commit(self) -> None:
         try:
+            failpoints.hit("checkpoint.begin")
             self._checkpoints.run_if_due()
         except apsw.Error as error:
             raise self._mapped(error, "moving the log into the store") from error

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a long run say now and again how it stands?
+
+One line in the log and one event every so many seconds, from the store's counters. The supervisor
+tells it for its whole run; an embedded run tells it itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.clock import Clock
+from penstock.errors import StoreError
+from penstock.events.correlation import Correlation
+from penstock.events.default_sinks import default_sinks
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.model.job import JobState, WorkerId
+from penstock.model.views import Outlook, Stats
+from penstock.stores.store import JobStore
+
+SILENT_MAX = 9  # so many times nothing is said while nothing changes; the next time it is
+
+log = logging.getLogger("penstock.statistics")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run at one moment, in numbers."""
+
+    queued: int
+    delayed: int  # of the queued ones: for later, or to be tried again
+    running: int
+    waiting: int  # for other jobs
+    done: int  # in this run, as the two below
+    failed: int
+    skipped: int
+    suspects: int
+    paused: bool
+
+    @classmethod
+    def of(cls, stats: Stats, outlook: Outlook) -> Standing:
+        ended = outlook.ended_in_run
+        return cls(
+            queued=stats.states.get(JobState.QUEUED, 0),
+            delayed=stats.delayed,
+            running=stats.states.get(JobState.IN_PROGRESS, 0),
+            waiting=stats.states.get(JobState.WAITING, 0),
+            done=ended.get(JobState.DONE, 0),
+            failed=ended.get(JobState.ERROR, 0),
+            skipped=ended.get(JobState.SKIPPED, 0),
+            suspects=stats.suspects,
+            paused=stats.paused,
+        )
+
+    def numbers(self) -> dict[str, float]:
+        """What the event carries."""
+        return {
+            "queued": self.queued,
+            "delayed": self.delayed,
+            "running": self.running,
+            "waiting": self.waiting,
+            "done": self.done,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "suspects": self.suspects,
+            "paused": float(self.paused),
+        }
+
+    def words(self, done_per_second: float) -> Iterator[str]:
+        """What people read; what is always there comes first."""
+        delayed = f" ({self.delayed:,} delayed or to be retried)" if self.delayed else ""
+        yield f"{self.queued:,} queued{delayed}"
+        yield f"{self.running:,} running"
+        yield f"{self.done:,} done ({_rate(done_per_second)}/s)"
+        yield f"{self.failed:,} failed"
+        if self.skipped:
+            yield f"{self.skipped:,} skipped"
+        if self.waiting:
+            yield f"{self.waiting:,} waiting for others"
+        if self.suspects:
+            yield f"{self.suspects:,} to run alone after a crash"
+        if self.paused:
+            yield "paused"
+
+
+class StatisticsLine:
+    """Owns when the next line is due, and what the last one said."""
+
+    def __init__(
+        self,
+        every_seconds: float,
+        run_id: str,
+        store: JobStore,
+        clock: Clock,
+        events: SchedulerEvents | None = None,
+    ) -> None:
+        self._every_seconds = every_seconds
+        self._run_id = run_id
+        self._store = store
+        self.events = events or SchedulerEvents(clock, default_sinks())
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._due_at = self._looked_at + every_seconds if every_seconds > 0 else float("inf")
+        self._last: Standing | None = None
+        self._done_before = 0
+        self._silent = 0
+
+    def tick(self) -> bool:
+        """Tell it if it is time to; True if something was said."""
+        now = self._clock.monotonic()
+        if now < self._due_at:
+            return False
+        self._due_at = now + self._every_seconds
+        try:
+            stats = self._store.stats().result()
+            outlook = self._store.outlook(WorkerId(""), self._run_id).result()
+        except StoreError as error:
+            log.warning("The store cannot be read: %s", error)
+            return False
+        return self._look(stats, outlook, now)
+
+    async def run(self) -> None:
+        """Tell it again and again, on a loop, until it is cancelled."""
+        while self._every_seconds > 0:
+            await self._clock.sleep(self._every_seconds)
+            try:
+                stats = await self._store.stats()
+                outlook = await self._store.outlook(WorkerId(""), self._run_id)
+            except StoreError as error:
+                log.warning("The store cannot be read: %s", error)
+            else:
+                self._look(stats, outlook, self._clock.monotonic())
+
+    def _look(self, stats: Stats, outlook: Outlook, now: float) -> bool:
+        standing = Standing.of(stats, outlook)
+        rate = (standing.done - self._done_before) / max(now - self._looked_at, 0.001)
+        self._looked_at, self._done_before = now, standing.done
+        if standing == self._last and self._silent < SILENT_MAX:
+            self._silent += 1
+            return False
+        self._last, self._silent = standing, 0
+        self._tell(standing, rate, stats.oldest_ready_seconds)
+        return True
+
+    def _tell(self, standing: Standing, rate: float, oldest: float | None) -> None:
+        words = list(standing.words(rate))
+        numbers = {**standing.numbers(), "done_per_second": rate}
+        if oldest is not None:
+            words.append(f"oldest ready {oldest:,.0f} s")
+            numbers["oldest_ready_seconds"] = oldest
+        log.info("%s.", ", ".join(words))
+        kind = SchedulerEventKind.SCHEDULER_HEALTH_SNAPSHOT
+        self.events.emit(kind, Correlation(self._run_id), numbers=numbers)
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.2g}"

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F62: signals end a run and a command in good order, at whatever moment they come."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.definitions.request import JobRequest, to_new_job
+from penstock.model.job import JobId, JobState
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import JobFilter
+from tests.faults.signal_matrix import COVER, SIGNALS, Case
+
+pytestmark = pytest.mark.faults
+
+PENSTOCK = [sys.executable, "-m", "penstock_command"]
+CONFIG = 'app = "shop.py"\nstore = "sqlite:///shop.db"\ndurability = "normal"\n'
+APP = """
+import os, signal, sys, time
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+if os.path.exists("slow"):
+    open("importing", "w").close()
+    time.sleep(20)
+
+@app.task(max_attempts=1)
+async def prints(ctx: Context, n: int) -> int:
+    for _ in range(3):
+        print("x" * 1000, flush=True)
+    return n
+
+@app.task()
+async def quiet(ctx: Context, n: int) -> int:
+    return n
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "penstock.toml").write_text(CONFIG)
+    (tmp_path / "shop.py").write_text(APP)
+    return tmp_path
+
+
+def fill(folder: Path, task: str, count: int) -> None:
+    store = SqliteStore.open(folder / "shop.db", durability="normal")
+    requests = (
+        JobRequest[int](task=task, payload=f'{{"n":{n}}}', key=f"k{n}") for n in range(count)
+    )
+    store.enqueue([to_new_job(request) for request in requests]).result()
+    store.close()
+
+
+def states(folder: Path) -> dict[str, JobState]:
+    store = SqliteStore.open(folder / "shop.db")
+    try:
+        assert store.check().result() == []
+        return {job.key: job.state for job in store.jobs(JobFilter(), JobId(0), 5000).result()}
+    finally:
+        store.close()
+
+
+@pytest.mark.timeout(180)
+def test_f62_a_signal_at_any_stage_ends_a_run_in_good_order(tmp_path: Path) -> None:
+    cases = [
+        Case(tmp_path / f"case-{n}", stage, signals) for n, (stage, signals) in enumerate(COVER)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        broken = [sentence for found in pool.map(Case.broken, cases) for sentence in found]
+
+    assert broken == []
+    assert {signals for _, signals in COVER} == set(SIGNALS)
+
+
+COMMANDS = [
+    ["enqueue", "quiet", "k", '{"n": 1}'],
+    ["import", "jobs.jsonl"],
+    ["stats"],
+    ["show", "k"],
+]
+
+
+def interrupted(folder: Path, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Press Ctrl-C while a short command reads the app."""
+    process = subprocess.Popen(
+        [*PENSTOCK, "queue", *command],
+        cwd=folder,
+        env={**os.environ, "PENSTOCK_APP": "shop.py"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 30
+    while not (folder / "importing").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_f62_ctrl_c_in_a_short_command_is_130_without_a_traceback(tmp_path: Path) -> None:
+    folders = []
+    for n, _ in enumerate(COMMANDS):
+        folder = tmp_path / f"command-{n}"
+        folder.mkdir()
+        (folder / "penstock.toml").write_text("")  # no store: every command needs the app
+        (folder / "shop.py").write_text(APP)
+        (folder / "jobs.jsonl").write_text('{"id": 1, "task": "quiet", "n": 1}\n')
+        (folder / "slow").touch()
+        folders.append(folder)
+
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(interrupted, folders, COMMANDS))
+
+    for each in ended:
+        assert each.returncode == 130, each
+        assert each.stdout == b""
+        assert each.stderr in (b"", b"Interrupted.\n")
+
+
+def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(folder: Path) -> None:
+    process = subprocess.Popen(
+        [*PENSTOCK, "queue", "stats"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    while "msgspec" not in maps.read_text():  # in the middle of our imports
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_f62_a_reader_that_leaves_early_changes_no_exit_code(folder: Path) -> None:
+    fill(folder, "quiet", 2_000)
+    command = " ".join([*PENSTOCK, "queue", "stats", "--json"])
+
+    ended = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=folder,
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"{\n", b"")
+
+
+def test_f62_a_task_that_prints_to_nobody_fails_by_its_own_fault_and_the_run_goes_on(
+    folder: Path,
+) -> None:
+    fill(folder, "prints", 3)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    ended = subprocess.run(
+        [*PENSTOCK, "queue", "run", "--drain"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    os.close(writing)
+
+    assert set(states(folder).values()) == {JobState.ERROR}  # not waited out for a day
+    assert ended.returncode == 1
+    assert b"Traceback" not in ended.stderr
+
+
+def test_f62_a_run_whose_log_nobody_reads_does_its_work(folder: Path) -> None:
+    fill(folder, "quiet", 50)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    ended = subprocess.run(
+        [*PENSTOCK, "queue", "run", "--drain", "--log-level", "debug"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=writing,
+        timeout=60,
+    )
+    os.close(writing)
+
+    assert ended.returncode == 0
+    assert set(states(folder).values()) == {JobState.DONE}
+
+
+def test_f62_a_run_whose_terminal_is_gone_does_its_work(folder: Path) -> None:
+    fill(folder, "quiet", 50)
+    main_fd, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*PENSTOCK, "queue", "run", "--drain"],
+        cwd=folder,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,  # not its controlling terminal: no SIGHUP, only errors
+    )
+    os.close(terminal)
+    os.close(main_fd)
+
+    assert process.wait(60) == 0
+    assert set(states(folder).values()) == {JobState.DONE}
+
+
+def test_f62_nohup_is_obeyed(folder: Path) -> None:
+    fill(folder, "quiet", 5)
+    code = (
+        "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); import penstock_command"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; penstock_command.run()", "queue", "run"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while set(states(folder).values()) != {JobState.DONE} and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from penstock import Context, Penstock
+
+heard = []
+def theirs(number, frame):
+    heard.append(signal.Signals(number).name)
+
+app = Penstock("host")
+
+@app.task()
+async def sends(ctx: Context) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, theirs)
+app.enqueue(sends.job(), key="k")
+
+if sys.argv[1] == "run":
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    report = app.run()
+    assert signal.set_wakeup_fd(-1) == writing
+elif sys.argv[1] == "asyncio":
+    report = asyncio.run(app.run_async())
+else:
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: heard.append("loop"))
+        report = await app.run_async()
+        assert heard == ["loop"], heard  # it hears what stops us, too
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        assert heard == ["loop", "loop"], heard
+        heard.clear()
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, theirs)
+        return report
+    report = asyncio.run(main())
+
+assert report.stopped
+assert heard == [], heard
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    assert signal.getsignal(number) is theirs, number
+    os.kill(os.getpid(), number)
+print(heard)
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "asyncio", "loop handler"])
+def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(
+    tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "penstock.toml").write_text('durability = "normal"\n[runtime]\ngrace_seconds = 0\n')
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    ended = subprocess.run(
+        [sys.executable, "program.py", how],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (ended.stdout, ended.stderr) == ("['SIGINT', 'SIGTERM', 'SIGHUP']\n", "")
