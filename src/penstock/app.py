@@ -245,7 +245,7 @@ class Penstock:
         """The same on an event loop; cancelling it stops gracefully."""
         flags = {} if slots is None else {"--slots": slots}
         loaded = self.load(flags)
-        wiring.refuse_unknown_dimensions(loaded, self.tasks)
+        wiring.check_dimensions(loaded, self.tasks)
         settings = loaded.settings
         ids = SystemIds()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)

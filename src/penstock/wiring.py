@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from penstock.stores.store import Store
 
 SQLITE_PREFIX = "sqlite:///"
 
+log = logging.getLogger("penstock.limits")
+
 
 def default_store_url(app_name: str) -> str:
     return f"{SQLITE_PREFIX}.penstock/{app_name}.db"
@@ -64,29 +67,27 @@ def open_store(
     )
 
 
-def refuse_unknown_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
-    """Refuse limits that can only be a mistake: no task has their dimension.
+def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
+    """Refuse limits of a dimension that no task has but for a slip of the pen.
 
-    A file may serve several apps, so there only what looks like a slip of the pen is refused.
+    One that is like no other is let through, since a file or a script may serve several apps; if it
+    was typed, a warning says that it limits nothing.
     """
-    known = frozenset[str]().union(*(task.dimensions for task in tasks.values()))
-    for dimension, names in loaded.settings.limits.items():
-        if dimension in known:
-            continue
-        near = difflib.get_close_matches(dimension, sorted(known), 1)
-        sources = {name: loaded.sources[dotted(("limits", dimension, name))] for name in names}
-        typed = [source for source in sources.values() if source.startswith("--")]
-        if not near and not typed:
-            continue
-        hint = f"the nearest known one is {near[0]!r}" if near else _known_dimensions(known)
-        source = typed[0] if typed else next(iter(sources.values()))
-        raise ConfigError(
-            f"limits.{dimension} is a dimension that no task has (from {source}); {hint}."
+    known = sorted(frozenset[str]().union(*(task.dimensions for task in tasks.values())))
+    for dimension in loaded.settings.limits.keys() - set(known):
+        names = loaded.settings.limits[dimension]
+        sources = {loaded.sources[dotted(("limits", dimension, name))] for name in names}
+        typed = sorted(source for source in sources if source.startswith("--"))
+        sentence = (
+            f"limits.{dimension} is a dimension that no task has "
+            f"(from {typed[0] if typed else min(sources)})"
         )
-
-
-def _known_dimensions(known: frozenset[str]) -> str:
-    return f"known are {', '.join(map(repr, sorted(known)))}" if known else "no task has limits"
+        near = difflib.get_close_matches(dimension, known, 1)
+        if near:
+            raise ConfigError(f"{sentence}; the nearest known one is {near[0]!r}.")
+        if typed:
+            have = f"known are {', '.join(map(repr, known))}" if known else "no task has limits"
+            log.warning("%s; it limits nothing, %s.", sentence, have)
 
 
 def task_limits(

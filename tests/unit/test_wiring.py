@@ -31,17 +31,6 @@ def make_app(*dimensions: str) -> Penstock:
             "is 'resolver'.",
         ),
         (
-            {"--limit": "zzz=x:1"},
-            "",
-            "limits.zzz is a dimension that no task has (from --limit); known are 'resolver'.",
-        ),
-        (
-            {"--max-per-host": 4},
-            "",
-            "limits.host is a dimension that no task has (from --max-per-host); known are "
-            "'resolver'.",
-        ),
-        (
             {},
             "[limits.resolvers]\n'*' = 2\n",
             "limits.resolvers is a dimension that no task has (from penstock.toml); the nearest "
@@ -55,26 +44,50 @@ def test_a_dimension_that_no_task_has_is_refused_with_the_nearest(
     (tmp_path / "penstock.toml").write_text(toml)
 
     with pytest.raises(ConfigError) as refused:
-        wiring.refuse_unknown_dimensions(
-            load_settings(flags, {}, tmp_path, {}), make_app("resolver").tasks
-        )
+        wiring.check_dimensions(load_settings(flags, {}, tmp_path, {}), make_app("resolver").tasks)
 
     assert str(refused.value) == said
 
 
-def test_a_file_may_have_limits_of_another_app(tmp_path: Path) -> None:
+def test_a_file_may_have_limits_of_another_app(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "penstock.toml").write_text("[limits.host]\n'*' = 2\n[limits.resolver]\nx = 1\n")
     loaded = load_settings({}, {}, tmp_path, {})
 
-    wiring.refuse_unknown_dimensions(loaded, make_app("resolver").tasks)
-    wiring.refuse_unknown_dimensions(loaded, {})
+    wiring.check_dimensions(loaded, make_app("resolver").tasks)
+    wiring.check_dimensions(loaded, {})
+
+    assert caplog.records == []
 
 
-def test_a_limit_by_flag_needs_a_task_with_limits(tmp_path: Path) -> None:
-    loaded = load_settings({"--limit": "host=a:1"}, {}, tmp_path, {})
+@pytest.mark.parametrize(
+    ("flags", "dimensions", "said"),
+    [
+        (
+            {"--limit": "zzz=x:1"},
+            ["resolver"],
+            "it limits nothing, known are 'resolver'.",
+        ),
+        (
+            {"--max-per-host": 4},
+            ["resolver"],
+            "limits.host is a dimension that no task has",
+        ),
+        ({"--limit": "host=a:1"}, [], "(from --limit); it limits nothing, no task has limits."),
+    ],
+)
+def test_a_typed_limit_that_limits_nothing_is_told(
+    tmp_path: Path,
+    flags: dict[str, object],
+    dimensions: list[str],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wiring.check_dimensions(load_settings(flags, {}, tmp_path, {}), make_app(*dimensions).tasks)
 
-    with pytest.raises(ConfigError, match="no task has limits"):
-        wiring.refuse_unknown_dimensions(loaded, make_app().tasks)
+    (record,) = caplog.records
+    assert said in record.getMessage()
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:hunter2@h/db", "sqlite:///?password=hunter2"])

@@ -108,7 +108,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
-    wiring.refuse_unknown_dimensions(loaded, app.tasks)
+    wiring.check_dimensions(loaded, app.tasks)
     settings = loaded.settings
     url = app.store_url(loaded)
     store = wiring.open_store(url, durability=settings.durability, folder=folder)
