@@ -142,7 +142,7 @@ def test_a_task_that_forks_and_enqueues_in_the_child_harms_nobody(app: Penstock)
 
     job = app.store.job("k").result()
     assert job is not None
-    assert job.result == '"StoreClosed"'
+    assert job.result == '"StoreForked"'
     assert app.store.check().result() == []
 
 
