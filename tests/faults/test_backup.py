@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -251,6 +252,65 @@ def test_f34_the_replaced_store_is_kept_whole_under_a_dated_name(world: World) -
     kept.close()
     assert world.restore(report.kept.name).jobs == 2  # and back again
     assert world.open().job("b").result() is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_f34_a_restore_that_is_killed_at_any_step_leaves_one_whole_store(world: World) -> None:
+    """Killed before its first, second, … call that changes names or brings them to the disk."""
+    store = world.open(world.folder / "first.db")
+    add(store, "a")
+    back_up(world.folder / "first.db", world.folder / "backup.db", world.ids)
+    add(store, "b")
+    store.close()
+    found: list[bool] = []
+
+    for step in range(1, 50):
+        world.path = world.folder / f"step{step}" / "store.db"
+        world.path.parent.mkdir()
+        shutil.copy(world.folder / "first.db", world.path)
+        lives = _restore_in_child(world, step)
+        for kept in world.path.parent.glob("*.replaced-*"):
+            if kept.samefile(world.path):  # as the message about two names says
+                kept.unlink()
+        after = world.open()
+        found.append(after.job("b").result() is None)
+        assert after.job("a").result() is not None
+        assert after.check().result() == []
+        after.close()
+        if lives:
+            break
+
+    assert step > 4
+    assert found == sorted(found)  # first the old one, then the new one
+    assert (found[0], found[-1]) == (False, True)
+
+
+def _restore_in_child(world: World, step: int) -> bool:
+    """Run a restore that dies before its call number `step`; did it live?"""
+    child = os.fork()
+    if child == 0:  # pragma: no cover (another process)
+        left = step
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def count(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **kwargs)
+
+            return count
+
+        for name in ("link", "unlink", "rename", "replace", "fsync"):
+            setattr(os, name, counted(getattr(os, name)))
+        try:
+            world.restore()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in {0, -signal.SIGKILL}
+    return status == 0
 
 
 def test_f34_nothing_stale_lies_beside_a_restored_store(world: World) -> None:

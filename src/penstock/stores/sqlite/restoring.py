@@ -173,17 +173,16 @@ class Restore:
         its own. An empty log is no loss if we die between; one that cannot be merged belongs to a
         file that cannot be read, and is kept with it.
         """
-        kept = None
-        if old is not None:
-            kept = self._keep(old)
-            for end in ("-shm", "-wal", "-journal"):
-                with contextlib.suppress(FileNotFoundError):
-                    if old.merged:
-                        beside(old.path, end).unlink()
-                    else:
-                        beside(old.path, end).rename(beside(kept, end))
-            make_durable(self._store.parent)  # the log is gone before the new file is there
-        os.replace(staged, self._store)
+        kept = None if old is None else self._keep(old)
+        try:
+            if old is not None and kept is not None:
+                _set_aside(old, kept)
+                make_durable(self._store.parent)  # the log is gone before the new file is there
+            os.replace(staged, self._store)
+        except BaseException:
+            if kept is not None:
+                _take_back(kept, self._store)
+            raise
         make_durable(self._store.parent)
         return kept
 
@@ -279,6 +278,24 @@ class Restore:
         alive = [worker for worker in workers if worker.alive]
         if alive:
             raise StoreBusy(_living(self._store, alive))
+
+
+def _set_aside(old: _Old, kept: Path) -> None:
+    """Nothing but the file itself stays in its place."""
+    for end in ("-shm", "-wal", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            if old.merged:
+                beside(old.path, end).unlink()
+            else:
+                beside(old.path, end).rename(beside(kept, end))
+
+
+def _take_back(kept: Path, store: Path) -> None:
+    """The exchange failed: the old file is the store again, under one name."""
+    if store.exists():
+        kept.unlink()
+    else:
+        kept.rename(store)
 
 
 def _living(path: Path, alive: list[WorkerView]) -> str:
