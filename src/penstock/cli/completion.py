@@ -42,7 +42,7 @@ def complete_key(context: typer.Context, incomplete: str) -> list[str]:
     try:
         target = _target(context)
         settings = target.configured().settings
-        url = settings.store
+        url = None if settings.store is None else settings.store.reveal()
         if url is None:
             name = outline_of(settings.app, target.folder).name
             url = None if name is None else wiring.default_store_url(name)

@@ -125,7 +125,8 @@ class Visit:
         """The store, or what may be it if neither settings nor app can be asked."""
         named = self._target.flags.get("--store")
         if loaded is not None:
-            named = self._facts.store_url or loaded.settings.store
+            store = loaded.settings.store
+            named = self._facts.store_url or (store and store.reveal())
         if named is not None:
             return [str(named)]
         if loaded is not None:

@@ -12,9 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, dotted, is_secret
-from penstock.redaction import redacted
-
-HIDDEN = "***"
+from penstock.redaction import REDACTED, redacted
 
 _HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"^\s*([^=#\[]+?)\s*=")
@@ -58,7 +56,7 @@ def _walk(
 def _shown(name: str, value: object) -> str | int | float | None:
     if isinstance(value, int | float) or value is None:
         return value
-    return HIDDEN if is_secret(name) else redacted(str(value))
+    return REDACTED if is_secret(name) else redacted(str(value))
 
 
 def _text(path: Path) -> str:

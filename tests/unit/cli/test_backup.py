@@ -73,7 +73,10 @@ def test_documents_have_numbers(filled: Path, command: Command) -> None:
         (["backup", "pipeline.py"], "exists already; name another file, or overwrite it"),
         (["backup", ".penstock/shop.db", "--force"], "is the store itself"),
         (["backup", "x.db", "--store", "sqlite:///none.db"], "There is no store"),
-        (["backup", "x.db", "--store", "postgresql://a:b@c/d"], "a:***@c/d is not a SQLite file"),
+        (
+            ["backup", "x.db", "--store", "postgresql://a:b@c/d"],
+            "[redacted]@c/d is not a SQLite file",
+        ),
         (["restore", "x.db", "--store", "postgresql://a:b@c/d"], "such as pg_restore"),
         (["restore", "none.db", "--yes"], "There is no backup"),
         (["restore", ".penstock/shop.db", "--yes"], "is the store itself"),

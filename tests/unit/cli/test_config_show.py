@@ -31,7 +31,7 @@ def test_the_document_has_values_and_sources(
     ended = command("config", "show", "--json")
 
     assert ended.document["settings"]["store"] == {
-        "value": "postgresql://me:***@db/x",
+        "value": "postgresql://[redacted]@db/x",
         "source": "PENSTOCK_STORE",
         "line": None,
     }

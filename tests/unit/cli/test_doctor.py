@@ -76,7 +76,7 @@ def test_a_store_that_is_no_file_is_told(project: Path) -> None:
 
     (found,) = problems(visit(project, facts))
 
-    assert "postgresql://me:***@db/x is not a SQLite file" in found.text
+    assert "postgresql://[redacted]@db/x is not a SQLite file" in found.text
     assert "secret" not in found.text
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.listing import Listed, line_of, list_settings
-from penstock.config.load import load_settings
-from penstock.config.load import is_secret
+from penstock.config.load import is_secret, load_settings
 from penstock.config.settings import Settings
 
 
@@ -48,7 +47,7 @@ def test_every_source_is_named(tmp_path: Path) -> None:
 def test_the_password_of_a_url_is_not_listed(tmp_path: Path) -> None:
     found = listed(tmp_path, store="postgresql://me:pa55@db:5432/x?password=w0rd&a=b")
 
-    assert found["store"].value == "postgresql://me:***@db:5432/x?password=***&a=b"
+    assert found["store"].value == "postgresql://[redacted]@db:5432/x?password=[redacted]&a=b"
 
 
 @pytest.mark.parametrize(
@@ -68,10 +67,6 @@ def test_the_line_of_a_setting_is_found_or_left_out(text: str, line: int | None)
     assert line_of(text, ("a", "b")) == line
 
 
-def test_what_is_secret_is_known_by_its_name_or_its_place() -> None:
+def test_what_is_secret_is_known_by_its_name() -> None:
     assert is_secret("providers.openai.api_key")
     assert not is_secret("runtime.async_slots")
-    assert redacted("https://u:p@h/x and postgresql://a:b@c") == (
-        "https://u:***@h/x and postgresql://a:***@c"
-    )
-    assert redacted("sqlite:///x.db") == "sqlite:///x.db"

@@ -22,7 +22,7 @@ from penstock.model.views import QueueFacts
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.looking import LogUnmerged, look
-from penstock.stores.sqlite.opening import identify, schema_known, statements
+from penstock.stores.sqlite.opening import identify, known_steps, statements
 from penstock.stores.sqlite.placing import Version, beside, refuse_file, refuse_library
 from penstock.stores.sqlite.reading import SqliteReader
 
@@ -116,8 +116,8 @@ class Checkup:
         )
 
     def _see(self, connection: apsw.Connection) -> _Seen:
-        version = identify(self._path, connection, self._queries)
-        known = schema_known()
+        version = identify(self._path, connection, self._queries, known_steps())
+        known = len(known_steps())
         if version == known:
             findings = [well("store", f"{str(self._path)!r}, schema {version}")]
         else:
@@ -126,7 +126,7 @@ class Checkup:
         findings += [self._integrity(connection), self._log()]
         if not all(finding.ok for finding in findings) or version != known:
             return _Seen(findings, None)
-        reader = SqliteReader(self._path, connection, self._queries)
+        reader = SqliteReader(self._path, connection, self._queries, known)
         if self._full:
             findings.append(self._invariants(reader))
         return _Seen(findings, self._facts(reader))

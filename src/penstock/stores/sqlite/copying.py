@@ -19,7 +19,7 @@ import apsw
 from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreFull, StoreReadOnly
 from penstock.stores.sqlite.connection import connect, disconnect, mapped_errors
 from penstock.stores.sqlite.looking import look
-from penstock.stores.sqlite.opening import identify
+from penstock.stores.sqlite.opening import identify, known_steps
 from penstock.stores.sqlite.placing import beside
 
 PAGES_PER_STEP = 1_000  # between two looks at Ctrl-C
@@ -80,7 +80,7 @@ def check_store(path: Path, queries: dict[str, str], *, full: bool) -> int:
     """The schema of a file that is a sound store of ours; refuses any other."""
 
     def see(connection: apsw.Connection) -> int:
-        version = identify(path, connection, queries)
+        version = identify(path, connection, queries, known_steps())
         if version == 0:
             raise StoreForeign(f"The file {str(path)!r} is empty. Use another backup.")
         check = queries["check_file_fully" if full else "check_file"]

@@ -56,11 +56,6 @@ def known_steps() -> tuple[Migration, ...]:
     return tuple(read_migrations(PACKAGE))
 
 
-def schema_known() -> int:
-    """The newest schema that this Penstock knows."""
-    return len(_steps())
-
-
 def open_to_write(
     path: Path, queries: dict[str, str], durability: str, clock: Clock, steps: Steps
 ) -> apsw.Connection:

@@ -44,7 +44,7 @@ from penstock.stores.sqlite.copying import (
     make_durable,
     unfinished,
 )
-from penstock.stores.sqlite.opening import identify, statements
+from penstock.stores.sqlite.opening import identify, known_steps, statements
 from penstock.stores.sqlite.placing import beside
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.store import SqliteStore
@@ -230,7 +230,7 @@ class Restore:
             locks.callback(disconnect, connection)
             with mapped_errors(self._store, "replacing the store", connection):
                 self._merge_and_lock(connection)
-            self._refuse_living(SqliteReader(self._store, connection, self._queries))
+            self._refuse_living(connection)
             return _Old(self._store, self._highest_token(connection), merged=True)
         except StoreForeign:
             raise
@@ -252,7 +252,7 @@ class Restore:
 
     def _highest_token(self, connection: apsw.Connection) -> int | None:
         try:
-            identify(self._store, connection, self._queries)
+            identify(self._store, connection, self._queries, known_steps())
             return int(str(connection.execute(self._queries["highest_token"]).fetchall()[0][0]))
         except (SchemaTooNew, apsw.SQLError):
             return None
@@ -261,20 +261,18 @@ class Restore:
         connection = connect(self._store)
         try:
             with contextlib.suppress(SchemaTooNew):
-                identify(self._store, connection, self._queries)
-            self._refuse_living(SqliteReader(self._store, connection, self._queries))
+                identify(self._store, connection, self._queries, known_steps())
+            self._refuse_living(connection)
         finally:
             disconnect(connection)
 
-    def _refuse_living(self, reader: SqliteReader) -> None:
+    def _refuse_living(self, connection: apsw.Connection) -> None:
+        known = len(known_steps())
+        reader = SqliteReader(self._store, connection, self._queries, known)
         try:
             workers = reader.workers(self._boot_clock.boot_time())
-        except StoreCorrupt:
-            raise
-        except StoreError as error:
-            if isinstance(error.__cause__, apsw.SQLError):
-                return  # no such table: an empty file, or another schema
-            raise
+        except SchemaTooNew:
+            return  # of a newer schema, or an empty file: nobody of ours can use it
         alive = [worker for worker in workers if worker.alive]
         if alive:
             raise StoreBusy(_living(self._store, alive))
