@@ -18,6 +18,7 @@ STATS = Stats(
     groups_total=1,
     oldest_ready_seconds=5.0,
     next_due_at=None,
+    delayed=0,
     suspects=0,
     workers=0,
     paused=False,
