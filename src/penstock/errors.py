@@ -16,8 +16,10 @@ PenstockError
 │   ├── StoreFull                    no space; nothing was changed
 │   ├── StoreReadOnly                no permission to write
 │   ├── StoreCorrupt                 not a sound database
+│   │   └── StoreForeign             a database of another program
 │   ├── SchemaTooNew                 made by a newer Penstock
 │   ├── StoreFailed                  an I/O error: the last transaction is unknown, restart
+│   │   └── StoreReplaced            the file was exchanged under us; nothing was changed, restart
 │   ├── StoreClosed                  used after close
 │   ├── StoreForked                  used in a forked child of the process that opened it
 │   └── StoreUnsupported             a place or version that a store cannot be kept on
@@ -99,12 +101,20 @@ class StoreCorrupt(StoreError):
     """The file is not a sound Penstock database."""
 
 
+class StoreForeign(StoreCorrupt):
+    """The file is a database of another program."""
+
+
 class SchemaTooNew(StoreError):
     """The database was made by a newer Penstock."""
 
 
 class StoreFailed(StoreError):
     """An I/O error: the fate of the last transaction is unknown; the process must start again."""
+
+
+class StoreReplaced(StoreFailed):
+    """The file of an open store was replaced or removed; what we hold is no store any more."""
 
 
 class StoreClosed(StoreError):

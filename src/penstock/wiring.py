@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Any
 
 import uvloop
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemBootClock, SystemClock
 from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UsageError
 from penstock.events.default_sinks import default_sinks
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource, SystemIds
+from penstock.model.finding import Finding
 from penstock.model.lease import ConfiguredCaps
 from penstock.redaction import redacted
 from penstock.retry.policy import RetryPolicy
@@ -31,16 +33,44 @@ from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
+from penstock.stores.sqlite.backing_up import BackupReport, back_up
+from penstock.stores.sqlite.checkup import Checkup, boot_finding, library_finding
+from penstock.stores.sqlite.checkup_place import SystemProbe
+from penstock.stores.sqlite.looking import keys_with_prefix
+from penstock.stores.sqlite.placing import sqlite_version
+from penstock.stores.sqlite.restoring import Restore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 
 SQLITE_PREFIX = "sqlite:///"
+SERVER_PREFIXES = ("postgresql:", "postgres:")
 
 log = logging.getLogger("penstock.limits")
 
 
 def default_store_url(app_name: str) -> str:
     return f"{SQLITE_PREFIX}.penstock/{app_name}.db"
+
+
+def default_stores(folder: Path) -> list[str]:
+    """The stores that lie where those of apps lie that name none."""
+    return [
+        f"{SQLITE_PREFIX}{path.relative_to(folder)}"
+        for path in sorted((folder / ".penstock").glob("*.db"))
+    ]
+
+
+def store_file(url: str, folder: Path | None = None) -> Path:
+    """The file of an embedded store; a relative one lies in `folder`."""
+    if not url.startswith(SQLITE_PREFIX):
+        raise ConfigError(
+            f"The store {redacted(url)!r} is not known; write sqlite:///path, for example "
+            f"{SQLITE_PREFIX}.penstock/app.db."
+        )
+    path = Path(url.removeprefix(SQLITE_PREFIX))
+    if not path.name:
+        raise ConfigError(f"The store {url!r} names no file; write sqlite:///path.")
+    return (folder or Path.cwd()) / path
 
 
 def open_store(
@@ -54,16 +84,8 @@ def open_store(
 
     With `reading_will_do` a store that may not be written can still be read.
     """
-    if not url.startswith(SQLITE_PREFIX):
-        raise ConfigError(
-            f"The store {redacted(url)!r} is not known; write sqlite:///path, for example "
-            f"{SQLITE_PREFIX}.penstock/app.db."
-        )
-    path = Path(url.removeprefix(SQLITE_PREFIX))
-    if not path.name:
-        raise ConfigError(f"The store {redacted(url)!r} names no file; write sqlite:///path.")
     return SqliteStore.open(
-        (folder or Path.cwd()) / path, durability=durability, reading_will_do=reading_will_do
+        store_file(url, folder), durability=durability, reading_will_do=reading_will_do
     )
 
 
@@ -88,6 +110,46 @@ def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> Non
         if typed:
             have = f"known are {', '.join(map(repr, known))}" if known else "no task has limits"
             log.warning("%s; it limits nothing, %s.", sentence, have)
+
+
+def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupReport:
+    """Copy an embedded store to a file while it is in use."""
+    _refuse_server(url, "back it up with its own tools, such as pg_dump")
+    path = store_file(url, folder)
+    if not os.path.lexists(path):
+        raise UsageError(f"There is no store {url} to back up; name another with --store.")
+    return back_up(path, folder / file, SystemIds(), force=force)
+
+
+def restore_of_store(url: str, file: Path, *, folder: Path) -> Restore:
+    """The restore of an embedded store from a file, still to be run."""
+    _refuse_server(url, "restore it with its own tools, such as pg_restore")
+    return Restore(folder / file, store_file(url, folder), SystemIds())
+
+
+def machine_findings() -> list[Finding]:
+    """What does a store need of this machine?"""
+    return [library_finding(sqlite_version()), boot_finding(SystemBootClock())]
+
+
+def store_checkup(url: str, *, folder: Path, full: bool) -> Checkup:
+    """A look at an embedded store that changes nothing."""
+    _refuse_server(url, "look at it with its own tools")
+    path = store_file(url, folder)
+    return Checkup(path, SystemProbe(), SystemClock(), SystemBootClock(), full=full)
+
+
+def keys_beginning(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
+    """Keys of jobs of an embedded store, by a look that leaves no trace."""
+    return keys_with_prefix(store_file(url, folder), start, limit)
+
+
+def _refuse_server(url: str, instead: str) -> None:
+    if url.startswith(SERVER_PREFIXES):
+        raise UsageError(
+            f"The store {redacted(url)} is not a SQLite file, and other stores are not supported "
+            f"here yet; {instead}."
+        )
 
 
 def task_limits(

@@ -585,6 +585,12 @@ class StoreMachine(RuleBasedStateMachine):
     def set_cap(self, limit_key: str, cap: int | None) -> None:
         self.both(lambda store: store.set_cap(limit_key, cap))
 
+    @precondition(_has_leases)
+    @rule(pick=picks, above=st.sampled_from([0, 3, 50]))
+    def void_leases(self, pick: int, above: int) -> None:
+        if pick % 4 == 3:  # it ends every worker, so not too often
+            self.both(lambda store: store.void_leases(above))
+
     @rule(pick=picks, pause=st.booleans())
     def pause_or_retire(self, pick: int, pause: bool) -> None:
         worker = self._pick_worker(pick)

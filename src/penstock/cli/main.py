@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import init, queue
+from penstock.cli import backup, config_show, doctor, init, queue, restore
 from penstock.cli.invocation import Invocation
 from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
 from penstock.cli.text import (
@@ -37,12 +37,15 @@ app = typer.Typer(
     name="penstock",
     help="A durable job queue for work that calls rate-limited services.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.add_typer(queue.commands, name="queue")
+app.add_typer(config_show.commands, name="config")
 app.command("init")(init.init)
+app.command("doctor")(doctor.doctor)
+app.command("backup")(backup.backup)
+app.command("restore")(restore.restore)
 
 
 def _version(wanted: bool) -> None:

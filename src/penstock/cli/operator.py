@@ -67,7 +67,12 @@ def settle(store: Store) -> int:
 
 def audit(store: Store, text: str, *values: object) -> None:
     """Leave a line about who changed what by hand."""
-    log.info(f"{text} (by %s, store %s)", *values, _user(), store.url)
+    audit_at(store.url, text, *values)
+
+
+def audit_at(url: str, text: str, *values: object) -> None:
+    """The same where no store is open."""
+    log.info(f"{text} (by %s, store %s)", *values, _user(), url)
 
 
 def _user() -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.completion import complete_key, complete_state, complete_task
 from penstock.cli.operator import answer, audit, jobs_counted, settle, state_named
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say, warn
@@ -23,14 +24,23 @@ _OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
 
 def cancel(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY…", help="The keys of jobs.")
+        list[str] | None,
+        typer.Argument(metavar="KEY…", help="The keys of jobs.", autocompletion=complete_key),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="All jobs of this task.")
+        str | None,
+        typer.Option(
+            "--task", metavar="TASK", help="All jobs of this task.", autocompletion=complete_task
+        ),
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="STATE", help="All jobs: waiting, queued or in_progress."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="All jobs: waiting, queued or in_progress.",
+            autocompletion=complete_state,
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; needed for --task, --state.")] = False,
     app: AppOption = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.completion import complete_key, complete_task
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say
 from penstock.config.durations import parse_duration
@@ -16,14 +17,22 @@ from penstock.model.job import PAYLOAD_BYTES_MAX
 
 
 def enqueue(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The name of a task.")],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The name of a task.", autocompletion=complete_task),
+    ],
     key: Annotated[str, typer.Argument(metavar="KEY", help="What the job is known by.")],
     payload: Annotated[
         str, typer.Argument(metavar="[JSON]", help="The task's arguments: a JSON object.")
     ] = "{}",
     after: Annotated[
         list[str] | None,
-        typer.Option("--after", metavar="KEY", help="Wait for this job; may be repeated."),
+        typer.Option(
+            "--after",
+            metavar="KEY",
+            help="Wait for this job; may be repeated.",
+            autocompletion=complete_key,
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", help="Higher goes first, inside a group.")

@@ -21,6 +21,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from penstock.app import STORE_WAIT_SECONDS, Penstock
+from penstock.cli.completion import complete_task
 from penstock.cli.import_lines import BadLine, Line, read_lines, to_job
 from penstock.cli.interrupts import interrupts_between
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
@@ -177,7 +178,10 @@ def import_jobs(
         str, typer.Argument(metavar="FILE.jsonl", help="A job on each line; - for standard input.")
     ],
     task: Annotated[
-        str | None, typer.Option("--task", help="The task of lines that name none.")
+        str | None,
+        typer.Option(
+            "--task", help="The task of lines that name none.", autocompletion=complete_task
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Read at most so many jobs.")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.completion import complete_state, complete_task
 from penstock.cli.operator import state_named, warn_of_unknown_task
 from penstock.cli.queue_show import document_of
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
@@ -23,10 +24,19 @@ TASK_WIDTH_MAX = 40  # characters; a longer name moves what follows
 
 def list_jobs(
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state.")
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only jobs in this state.",
+            autocompletion=complete_state,
+        ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="Only jobs of this task.")
+        str | None,
+        typer.Option(
+            "--task", metavar="TASK", help="Only jobs of this task.", autocompletion=complete_task
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")

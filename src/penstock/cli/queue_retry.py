@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.completion import complete_task
 from penstock.cli.operator import answer, audit, jobs_counted, settle, warn_of_unknown_task
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import print_document, say
@@ -17,7 +18,10 @@ from penstock.stores.store import Store
 
 def retry_failed(
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="Only jobs of this task.")
+        str | None,
+        typer.Option(
+            "--task", metavar="TASK", help="Only jobs of this task.", autocompletion=complete_task
+        ),
     ] = None,
     max_attempts: Annotated[
         int | None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.cli.completion import complete_key
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
 from penstock.errors import UsageError
@@ -16,7 +17,9 @@ from penstock.model.job import Attempt, AttemptError, Job
 
 
 def show(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The job's key.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The job's key.", autocompletion=complete_key)
+    ],
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -80,9 +80,8 @@ class Target:
         finally:
             app.close()
 
-    @contextmanager
-    def opened_store(self) -> Iterator[Store]:
-        """Open the store to look at it; the app is imported only if nothing else names it."""
+    def store(self) -> tuple[str, Loaded]:
+        """Where the store is; the app is imported only if nothing else names it."""
         loaded = self.configured()
         if loaded.settings.store is not None:
             url = loaded.settings.store.reveal()
@@ -90,6 +89,12 @@ class Target:
             app = self.app()
             loaded = app.load(self.flags, folder=self.folder)
             url = app.store_url(loaded)
+        return url, loaded
+
+    @contextmanager
+    def opened_store(self) -> Iterator[Store]:
+        """Open the store to look at it."""
+        url, loaded = self.store()
         if self.lacks_file(url):
             raise UsageError(
                 f"There is no store {redacted(url)} yet. Enqueue a job first, or name another "

@@ -162,15 +162,15 @@ def span(seconds: float) -> str:
     return text.removeprefix("0:")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | int]]) -> list[str]:
-    """Lines of a plain table; numbers stand on the right."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int = 1) -> list[str]:
+    """Lines of a plain table; the first `left` columns are texts, the others stand on the right."""
     cells = [
         [f"{cell:,}" if isinstance(cell, int) else escaped(cell) for cell in row] for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
+            cell.ljust(width) if index < left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in (head, *cells)

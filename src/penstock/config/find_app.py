@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -13,6 +15,9 @@ from typing import TypeVar
 from penstock.errors import AppNotFound
 
 DEFAULT_FILE = "pipeline.py"
+
+#: Where code lies that is not the user's.
+_FOREIGN = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
 T = TypeVar("T")
 
@@ -81,14 +86,28 @@ def _broken(name: str, error: BaseException) -> BaseException:
     if isinstance(error, PenstockError | KeyboardInterrupt):
         return error
     if isinstance(error, SyntaxError):
+        file = error.filename or name
+        where = "" if Path(file).name == Path(name).name else f" of {Path(file).name!r}"
         return AppNotFound(
-            f"The app {name!r} has a syntax error in line {error.lineno}: {error.msg}."
+            f"The app {name!r} has a syntax error in line {error.lineno}{where}: {error.msg}. "
+            "Correct it there."
         )
     text = str(error) or "no message"
     return AppNotFound(
-        f"The app {name!r} cannot be imported: {type(error).__name__}: {text}. Run with --debug "
-        f"to see where."
+        f"The app {name!r} cannot be imported: {type(error).__name__}: {text}{_place(error)}. "
+        f"Mend it there; --debug shows the whole way."
     )
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the user's own code that the error came through last."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_FOREIGN, "<"))
+        and "site-packages" not in Path(frame.filename).parts
+    ]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _only(module: ModuleType, name: str, kind: type[T]) -> T:

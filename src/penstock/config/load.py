@@ -300,7 +300,7 @@ def _origin(path: _Path, said: _Layer) -> str:
 
 def _unknown_name(path: _Path, value: object, source: str) -> str:
     name = dotted(path)
-    shown = "a hidden value" if _SECRET_NAME.search(name) else _show(value)
+    shown = "a hidden value" if is_secret(name) else _show(value)
     known = [dotted(field) for field in _FIELDS] + sorted({*_TABLES, "limits"})
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
@@ -334,6 +334,11 @@ def _unknown_variable(name: str) -> str:
 
 
 _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Does a setting of this name hold something that is not for everybody?"""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _show(value: object) -> str:

@@ -56,6 +56,15 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     status_at: int | None
 
 
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of the queue looks at."""
+
+    stats: Stats
+    workers: list[WorkerView]  # that have not ended
+    caps: dict[str, int]  # overrides by operators
+    served: frozenset[str]  # tasks that live workers know
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One output that is remembered."""
 

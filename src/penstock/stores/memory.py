@@ -315,6 +315,15 @@ class MemoryStore:
     def would_purge(self, before: int) -> int:
         return self._chores.would_purge(before)
 
+    @_operation
+    def void_leases(self, above: int) -> int:
+        count = 0
+        for worker in list(self._tables.workers):
+            count += self._ends.void(self._tables.workers[worker], self._now())
+            self._tables.forget(worker)
+        self._tables.raise_tokens(above)
+        return count
+
     # Reading
 
     @_operation

@@ -23,7 +23,7 @@ from penstock.model.views import Manifest
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.row_state import OF_STATE, RowState
-from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
+from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
 
 EXPIRED = "its lease expired"  # the cause of a death that nobody saw
 
@@ -186,6 +186,14 @@ class Ends:
             row.losses += 1
             suspect = row.losses >= LOSSES_BEFORE_SOLO
             self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+
+    def void(self, worker: WorkerRow, now: int) -> int:
+        """Take back what a worker held before the store was restored; it is no job's fault."""
+        held = worker.held()
+        for row in held:
+            self._record(row, "lost", now, lease_voided())
+            self._put_back(row, now)
+        return len(held)
 
     def bury(
         self, worker: WorkerRow, started: set[JobRef], cause: str, max_crashes: int, now: int

@@ -227,6 +227,7 @@ class Tables:
         self.staged: dict[tuple[str | None, int | None, str, str], Manifest] = {}
         self.put_back = 0  # dependants that retries have put back
         self.version = 0  # rises when there may be something new to lease
+        self._token_floor = 0  # every token handed out is greater
         self._last_id = 0
         self._last_lane = 0
 
@@ -245,6 +246,7 @@ class Tables:
         self._last_id += 1
         lane = self.lane(job)
         row = JobRow(JobId(self._last_id), job, lane, state, now, now, due_at, due_at, needs)
+        row.token = self._token_floor
         lane.jobs += 1
         self.jobs[row.id] = self.by_key[job.key] = row
         self.ids.add(row.id)
@@ -252,6 +254,14 @@ class Tables:
             self.jobs[need.parent].children.add((row.id, need.kind))
         self._enter(row, now)
         return row
+
+    def raise_tokens(self, above: int) -> None:
+        """Let every later token be greater than `above` and than any so far."""
+        tokens = (row.token for row in self.jobs.values())
+        self._token_floor = max(above, self._token_floor, *tokens)
+        for row in self.jobs.values():
+            if row.state is not RowState.DONE:  # that one is never leased again
+                row.token = self._token_floor
 
     def delete(self, row: JobRow) -> None:
         """Forget a job with its history and every edge at either end."""

@@ -13,7 +13,16 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
+from penstock.model.job import (
+    Attempt,
+    AttemptError,
+    ErrorCategory,
+    Job,
+    JobId,
+    JobState,
+    NewJob,
+    WorkerId,
+)
 from penstock.model.lease import (
     JobEnd,
     JobFailure,
@@ -49,6 +58,13 @@ CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touche
 PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has more
 GROUPS_IN_STATS = 1_000
 DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
+
+
+def lease_voided() -> AttemptError:
+    """What the history says of a lease that a restore has voided."""
+    return AttemptError(
+        ErrorCategory.CRASHED, "lost", "the store was restored from a backup meanwhile"
+    )
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +203,15 @@ class JobStore(Protocol):
 
     def would_purge(self, before: int) -> Reply[int]:
         """How many jobs purge would forget now; changes nothing."""
+        ...
+
+    def void_leases(self, above: int) -> Reply[int]:
+        """Let nobody own anything any more, as after a restore; how many leases were voided.
+
+        What was in progress is ready again (a suspect stays one), uncharged; every worker has
+        ended. Every token from now on is greater than `above` and than any this store has handed
+        out. One transaction, however many jobs: for a store that nobody uses.
+        """
         ...
 
     def stats(self) -> Reply[Stats]: ...

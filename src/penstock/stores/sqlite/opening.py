@@ -20,7 +20,7 @@ import apsw
 
 from penstock import failpoints
 from penstock.clock import Clock
-from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
+from penstock.errors import SchemaTooNew, StoreBusy, StoreForeign, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
 from penstock.stores.sqlite import placing
@@ -190,7 +190,7 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], s
         objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}
     name, known = repr(str(path)), len(steps)
     if owner not in {0, APPLICATION_ID} or (owner == 0 and version == 0 and objects):
-        raise StoreCorrupt(
+        raise StoreForeign(
             f"The file {name} is a database of another program (application id {owner:#x}), not a "
             "store of Penstock; it was left as it is. Name another place with --store."
         )

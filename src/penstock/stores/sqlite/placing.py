@@ -86,6 +86,13 @@ def refuse_library(version: Version) -> None:
         )
 
 
+def is_remote(kind: str) -> bool:
+    """Is this kind of file system on another machine, or not known to be on this one?"""
+    return kind.startswith(NETWORK_FILE_SYSTEMS) or (
+        kind.startswith("fuse") and kind not in LOCAL_FUSE
+    )
+
+
 def refuse_place(path: Path) -> None:
     """Refuse a place where SQLite's locks or shared memory cannot be trusted."""
     folder = next(parent for parent in path.parents if parent.exists())

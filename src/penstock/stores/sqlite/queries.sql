@@ -8,6 +8,10 @@
 -- Opens a write transaction; never deferred, so that it cannot fail half way.
 begin immediate
 
+-- begin_read --
+-- Opens a read transaction: what follows sees one state of the store, and blocks nobody.
+begin deferred
+
 -- commit --
 -- Makes the transaction durable.
 commit
@@ -815,6 +819,56 @@ delete from lanes where id in (select value from jsonb_each(?1)) and head_id is 
 delete from counters where n = 0 and scope = 'group' and state in (select value from jsonb_each(?2))
     and name in (select value from jsonb_each(?1))
 
+-- highest_token --
+-- No lease of this store ever had a greater token.
+select max(
+    coalesce((select max(token) from jobs), 0), (select cast(value as integer) from meta where name = 'token_floor')
+)
+
+-- leased_by_lane --
+-- How many leases there are: [lane, leases].
+select json_group_array(json_array(lane_id, n)) from (
+    select lane_id, count(*) as n from jobs where row_state = 4 group by lane_id
+)
+
+-- void_history --
+-- Every lease was lost; ?1 = now, ?2 = why.
+insert or ignore into attempts (job_id, token, worker, outcome, ended_at, error)
+select id, token, worker, 'lost', ?1, ?2 from jobs where row_state = 4
+
+-- void_jobs --
+-- What was in progress is ready again; a suspect stays one.
+update jobs set row_state = case when solo then 3 else 2 end, worker = null, solo = 0, updated_at = ?1
+where row_state = 4
+
+-- void_holders --
+-- Nobody holds a limit key.
+delete from held
+
+-- void_lingering --
+-- No body runs any more.
+delete from lingering
+
+-- end_all_workers --
+-- Nobody is alive.
+update workers set ended_at = ?1 where ended_at is null
+
+-- raise_tokens --
+-- Jobs that may be leased again get a token above every other; those that are done keep theirs.
+update jobs set token = ?1 where row_state <> 5 and token < ?1
+
+-- count_jobs --
+-- How many jobs there are, from the counters.
+select coalesce(sum(n), 0) from counters where scope = 'task'
+
+-- merge_log --
+-- Writes the log into the file and empties it: [busy, …].
+pragma wal_checkpoint(truncate)
+
+-- one_file --
+-- Gives the write-ahead log up, so that the file is whole by itself.
+pragma journal_mode = delete
+
 -- publish_status --
 -- What a worker says of itself.
 update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is null
@@ -925,6 +979,10 @@ select min(id) from (
 -- The first job above an id that is in progress, from the index of leases.
 select min(+id) from jobs where row_state = 4 and +id > ?1
 
+-- keys_between --
+-- The first keys from ?1 to before ?2.
+select key from jobs where key >= ?1 and key < ?2 order by key limit ?3
+
 -- read_attempts --
 -- The history of a job.
 select attempts.token, coalesce(workers.id, 'worker ' || attempts.worker), attempts.outcome, attempts.started_at,
@@ -998,3 +1056,7 @@ select spec from lanes where parked_on is not null
 -- check_file --
 -- Is the file sound?
 pragma quick_check(10)
+
+-- check_file_fully --
+-- Is the file sound, and every index true to its table?
+pragma integrity_check(10)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ import apsw
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
-from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -101,7 +102,19 @@ class SqliteSession:
             log.warning("Writing has to wait: %s", error)
 
     def _look_at_files(self) -> None:
-        """What is written to a file that was removed or replaced is lost: see it, and stop."""
+        """What is written to a file that was removed or replaced is lost: see it, and stop.
+
+        SQLite is asked of the database itself each time, while we hold the lock that a restore
+        takes: no write slips between. Its log is looked at now and then.
+        """
+        moved = ctypes.c_int(0)
+        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
+        if moved.value:
+            raise StoreReplaced(
+                f"The store {str(self._path)!r} was removed or replaced while it was in use; "
+                "nothing was changed. Start again what uses it; if the file is missing, put it "
+                "back or restore a backup with 'penstock restore FILE'."
+            )
         now = self._clock.monotonic()
         if now < self._look_monotonic:
             return

@@ -49,6 +49,7 @@ from penstock.stores.sqlite import (
     operating,
     registering,
     sweeping,
+    voiding,
 )
 from penstock.stores.sqlite.forking import forked
 from penstock.stores.sqlite.opening import (
@@ -217,6 +218,9 @@ class SqliteStore:
 
     def would_purge(self, before: int) -> Reply[int]:
         return self._read(lambda: foreseeing.would_purge(self._reader, before))
+
+    def void_leases(self, above: int) -> Reply[int]:
+        return self._writer.submit(lambda tx: voiding.void_leases(tx, above))
 
     def stats(self) -> Reply[Stats]:
         return self._read(lambda: self._reader.stats(self._now(), self._boot_clock.boot_time()))

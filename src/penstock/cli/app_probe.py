@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Can an app be imported? Tried in a process of its own, since the attempt may end it.
+
+An import may raise, exit, crash the interpreter or never return; whoever asks lives on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from penstock.app import Penstock
+from penstock.config.find_app import find_app
+from penstock.config.load import load_settings
+from penstock.errors import PenstockError
+
+IMPORT_SECONDS = 30.0
+
+
+class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import showed; `problem` is one sentence if it did not work."""
+
+    name: str | None = None
+    tasks: tuple[str, ...] = ()
+    store_url: str | None = None
+    problem: str | None = None
+    details: str | None = None  # a traceback
+
+
+class _Order(msgspec.Struct, frozen=True):
+    flags: dict[str, str]
+    folder: str
+
+
+def probe_app(
+    flags: dict[str, str], folder: Path, named: str, seconds: float = IMPORT_SECONDS
+) -> AppFacts:
+    """Import the app in a child process; `named` is what messages call it."""
+    order = msgspec.json.encode(_Order(flags, str(folder))).decode()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "penstock.cli.app_probe", order],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as child:
+        try:
+            said, _ = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return AppFacts(
+                problem=f"The app {named!r} was not imported within {seconds:g} s; look what it "
+                f"waits for, with 'python {named}'."
+            )
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+    try:
+        return msgspec.json.decode(said, type=AppFacts)
+    except msgspec.DecodeError:
+        return AppFacts(
+            problem=f"The app {named!r} ended its process while it was imported "
+            f"({_end(child.returncode)}); look where, with 'python -X faulthandler {named}'."
+        )
+
+
+def _end(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def main() -> None:
+    """The child: import, and say what came of it on the stdout that we were given."""
+    order = msgspec.json.decode(sys.argv[1], type=_Order)
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what the app prints is no answer
+    os.write(answer, msgspec.json.encode(_import(order)))
+
+
+def _import(order: _Order) -> AppFacts:
+    folder = Path(order.folder)
+    try:
+        named = load_settings(order.flags, os.environ, folder, {}).settings.app
+        app = find_app(named, folder, Penstock)
+        loaded = app.load(order.flags, folder=folder)
+        return AppFacts(name=app.name, tasks=tuple(app.tasks), store_url=app.store_url(loaded))
+    except (PenstockError, KeyboardInterrupt) as error:
+        return AppFacts(problem=str(error) or "interrupted", details=traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main()

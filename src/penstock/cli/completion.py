@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand here? Asked by a shell while somebody types.
+
+Silent on any problem, and without a trace: the app is read as text, the store is only looked at.
+Keys come from anywhere, and a shell evaluates what it completes; so only harmless ones are offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+
+from penstock import wiring
+from penstock.cli.app_outline import outline_of
+from penstock.cli.target import Target
+from penstock.model.job import JobState
+
+KEYS_MAX = 50
+_HARMLESS = re.compile(r"[\w.:/@%+=,-]+")  # in every shell, unquoted
+
+
+def complete_state(incomplete: str) -> list[str]:
+    """Names of states."""
+    return [state.value for state in JobState if state.value.startswith(incomplete)]
+
+
+def complete_task(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of tasks, as far as the app file shows them."""
+    try:
+        target = _target(context)
+        outline = outline_of(target.configured().settings.app, target.folder)
+    except Exception:  # a shell has no use for an error
+        return []
+    return _harmless(sorted(name for name in outline.tasks if name.startswith(incomplete)))
+
+
+def complete_key(context: typer.Context, incomplete: str) -> list[str]:
+    """The first keys of jobs that begin so."""
+    try:
+        target = _target(context)
+        settings = target.configured().settings
+        url = None if settings.store is None else settings.store.reveal()
+        if url is None:
+            name = outline_of(settings.app, target.folder).name
+            url = None if name is None else wiring.default_store_url(name)
+        if url is None:
+            return []
+        keys = wiring.keys_beginning(url, incomplete, KEYS_MAX, folder=target.folder)
+    except Exception:  # a shell has no use for an error
+        return []
+    return _harmless(keys)
+
+
+def _harmless(words: Iterable[str]) -> list[str]:
+    return [word for word in words if _HARMLESS.fullmatch(word)]
+
+
+def _target(context: typer.Context) -> Target:
+    given: dict[str, Any] = context.params
+    return Target.named(app=given.get("app"), store=given.get("store"))
