@@ -56,7 +56,7 @@ def main() -> None:
     pid = os.getpid()
     table_fd = _out_of_the_way(order.table_fd)
     _take_low_descriptors()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGHUP tells of the supervisor's death
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
