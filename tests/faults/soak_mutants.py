@@ -106,9 +106,7 @@ def main() -> int:
         )
     for name in survivors:
         print(f"SURVIVES: {name}", flush=True)
-    os._exit(
-        1 if survivors or sound is not None else 0
-    )  # rules that hang are left behind
+    os._exit(1 if survivors or sound is not None else 0)  # rules that hang are left behind
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 
+NEVER = float("inf")
+
 
 class Stop(Enum):
     """Why is an attempt being stopped from outside?"""
@@ -103,7 +105,7 @@ class Attempt:
         self.context = Context(JobInfo(job.key, job.task, job.attempts + 1, job.partition))
         self.aio_task: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None  # ends the process of the body
-        self.deadline_monotonic: float | None = None
+        self.deadline_monotonic = NEVER
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
         self.lingers = False  # given up while the body runs: the store must hear of its end

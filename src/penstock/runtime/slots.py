@@ -13,7 +13,7 @@ from typing import Any
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.task import PROCESS, Task
-from penstock.errors import PayloadError
+from penstock.errors import InternalError, PayloadError
 from penstock.events import correlation as correlations
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
@@ -22,6 +22,7 @@ from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
+    NEVER,
     Attempt,
     Stop,
     TaskLimits,
@@ -30,7 +31,6 @@ from penstock.runtime.attempt import (
     judge,
     time_limit_error,
 )
-from penstock.runtime.deadlines import Deadlines
 from penstock.runtime.processes import ProcessRunner, RemoteValue
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
@@ -78,7 +78,6 @@ class Slots:
         self._events = events
         self._run_id = run_id
         self._ended = ended
-        self._deadlines = Deadlines()
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
         # By job and token: a lost lease may still run beside its successor.
@@ -110,30 +109,34 @@ class Slots:
             deadline = self._clock.monotonic() + limits.timeout_seconds
             if remote:
                 deadline += START_SECONDS
-            self._deadlines.add(deadline, attempt)
+            attempt.deadline_monotonic = deadline
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         self._events.emit(_SPAWNED, correlation)
-        if remote and self._processes is not None:
-            attempt.kill = self._processes.submit(
-                attempt.context.job,
-                job.payload,
-                lambda: self._began(attempt),
-                lambda value, error: self._finish(attempt, value, error),
-            )
+        if remote:
+            self._run_process(attempt)
         elif task.is_async:
             attempt.aio_task = self._create_task(self._run_coroutine(attempt))
         else:
             self._run_thread(attempt)
 
+    def _run_process(self, attempt: Attempt) -> None:
+        if self._processes is None:
+            raise InternalError("There is nobody who could start a process.")
+        attempt.kill = self._processes.submit(
+            attempt.context.job,
+            attempt.job.payload,
+            lambda: self._began(attempt),
+            lambda value, error: self._finish(attempt, value, error),
+        )
+
     def _began(self, attempt: Attempt) -> None:
         """A body's process is there: its time counts from now on, not from the wish for it."""
         seconds = attempt.limits.timeout_seconds
         if seconds is not None and attempt.stop is None:
-            deadline = self._clock.monotonic() + seconds
-            self._expect_end(attempt, deadline)
-            self._table.set_deadline(attempt.slot, deadline)
+            attempt.deadline_monotonic = self._clock.monotonic() + seconds
+            self._table.set_deadline(attempt.slot, attempt.deadline_monotonic)
 
     async def _run_coroutine(self, attempt: Attempt) -> None:
         value, error = None, None
@@ -196,8 +199,6 @@ class Slots:
 
     def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         attempt.ended = True
-        if attempt.deadline_monotonic is not None:
-            self._deadlines.discard()
         del self.running[attempt.ref]
         self._ended(attempt, verdict)
 
@@ -213,19 +214,21 @@ class Slots:
                 return f"job {attempt.job.key!r} of task {attempt.job.task!r}"
         return "a task that was started by other code"
 
-    def next_deadline(self) -> float | None:
-        return self._deadlines.next_at()
+    def next_deadline(self) -> float:
+        """When the first of those that run is over its time; infinite if none ever is."""
+        return min((x.deadline_monotonic for x in self.running.values()), default=NEVER)
 
     def enforce_deadlines(self) -> None:
         """Stop what is over its time; give up what was told and would not."""
         now = self._clock.monotonic()
-        for attempt in self._deadlines.expired(now):
+        late = [x for x in self.running.values() if x.deadline_monotonic <= now]
+        for attempt in late:
             if attempt.stop is not None:
                 self._abandon(attempt)  # it was told, and had its time
                 continue
             attempt.ask_to_stop(Stop.TIMEOUT)
             if attempt.can_be_stopped:
-                self._expect_end(attempt, now + ABANDON_SECONDS)
+                attempt.deadline_monotonic = now + ABANDON_SECONDS
             else:
                 self._abandon(attempt)
 
@@ -235,14 +238,8 @@ class Slots:
         if attempt is not None and attempt.stop is None:
             log.info("Job %r of task %r was cancelled.", attempt.job.key, attempt.job.task)
             attempt.ask_to_stop(Stop.CANCELLED)
-            self._expect_end(attempt, self._clock.monotonic() + ABANDON_SECONDS)
+            attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS
         return attempt is not None
-
-    def _expect_end(self, attempt: Attempt, deadline_monotonic: float) -> None:
-        """By then it shall have ended; an earlier expectation is forgotten."""
-        if attempt.deadline_monotonic is not None:
-            self._deadlines.discard()
-        self._deadlines.add(deadline_monotonic, attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
         late = attempt.stop is Stop.TIMEOUT

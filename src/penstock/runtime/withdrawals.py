@@ -38,6 +38,8 @@ class Withdrawals:
 
     def take(self, job: LeasedJob) -> bool:
         """Was this job cancelled before it began? Then its lease is let go."""
+        if not self._waiting:
+            return False
         ref = JobRef(job.id, job.token)
         if ref not in self._waiting:
             return False

@@ -233,11 +233,8 @@ class Worker:
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             self._wake.set()
-            next_deadline = self._slots.next_deadline()
-            pause = TICK_SECONDS
-            if next_deadline is not None:
-                pause = min(pause, max(next_deadline - self._clock.monotonic(), 0.001))
-            await self._clock.sleep(pause)
+            left = max(self._slots.next_deadline() - self._clock.monotonic(), 0.001)
+            await self._clock.sleep(min(TICK_SECONDS, left))
 
     async def _ask_for_withdrawals(self) -> None:
         try:

@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
 from penstock.model.job import JobId, LeasedJob
-from penstock.runtime import deadlines
-from penstock.runtime.attempt import Attempt
-from penstock.runtime.deadlines import Deadlines
 from penstock.runtime.dispatcher import WINDOW_MAX, WINDOW_SECONDS, WindowSize
 from penstock.runtime.ready import RoundRobinWindow
 
@@ -149,78 +144,3 @@ def test_clearing_gives_everything_back_once() -> None:
     assert len(window) == 0
     window.add([job("a1", "a")])
     assert everything(window) == ["a1"]
-
-
-# Deadlines
-
-
-class _Attempt:
-    """As much of an attempt as a deadline looks at."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.deadline_monotonic: float | None = None
-
-
-def attempt() -> Attempt:
-    return cast(Attempt, _Attempt())
-
-
-def test_what_is_over_its_time_is_taken_out_once_and_in_order() -> None:
-    heap = Deadlines()
-    late, early, never = attempt(), attempt(), attempt()
-    heap.add(20.0, late)
-    heap.add(10.0, early)
-    heap.add(99.0, never)
-
-    assert heap.next_at() == 10.0
-    assert heap.expired(9.999) == []
-    assert heap.expired(20.0) == [early, late]
-    assert heap.expired(20.0) == []
-    assert heap.next_at() == 99.0
-
-
-def test_what_has_ended_is_neither_expired_nor_waited_for() -> None:
-    heap = Deadlines()
-    ended, open_one = attempt(), attempt()
-    heap.add(10.0, ended)
-    heap.add(30.0, open_one)
-    ended.ended = True
-    heap.discard()
-
-    assert heap.next_at() == 30.0
-    assert heap.expired(100.0) == [open_one]
-    assert heap.next_at() is None
-
-
-def test_a_deadline_can_be_moved_either_way() -> None:
-    heap = Deadlines()
-    later, sooner = attempt(), attempt()
-    heap.add(10.0, later)
-    heap.add(50.0, sooner)
-
-    heap.discard()
-    heap.add(40.0, later)
-    heap.discard()
-    heap.add(20.0, sooner)
-
-    assert heap.next_at() == 20.0
-    assert heap.expired(30.0) == [sooner]
-    assert heap.expired(100.0) == [later]
-    assert heap.next_at() is None
-
-
-def test_ended_attempts_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "STALE_MAX", 50)
-    heap = Deadlines()
-    alive = [attempt() for _ in range(10)]
-    for one in alive:
-        heap.add(1e9, one)
-    for n in range(1_000):
-        one = attempt()
-        heap.add(1e6 + n, one)
-        one.ended = True
-        heap.discard()
-
-    assert len(heap._heap) <= 10 + 2 * 50
-    assert set(heap.expired(2e9)) == set(alive)
