@@ -29,7 +29,7 @@ OVERLOAD = 2.0  # × CAPACITY is produced
 TICK_SECONDS = 0.05  # between two batches of the producer
 SAMPLE_SECONDS = 0.02
 START_SECONDS = 60.0  # a worker that has done nothing by then has failed
-WINDOW_MAX = 1_024  # jobs that a worker may hold without having started them
+WINDOW_MAX = 1_024  # jobs that wait for a slot, and as many ends that wait to be durable
 GROWTH_MIB = 8.0  # the backlog of a full run would be several times this
 BACKLOG_FULL, BACKLOG_SMOKE = 20_000, 1_000
 BUSY_PART = 0.25  # of the run: begin and end of it, which are compared
@@ -147,7 +147,7 @@ def to_outcome(samples: list[Sample], sent: Answer, ended: float, backlog: int) 
             spread("finished", "jobs/s", [ended]),
             spread("backlog gained", "jobs", [grown]),
             spread("held by the worker (in_progress), samples", "jobs", held),
-            spread("of these not started, at least", "jobs", [max(n - SLOTS, 0.0) for n in held]),
+            spread("of these not running, at least", "jobs", [max(n - SLOTS, 0.0) for n in held]),
             spread("resident memory of the worker, samples", "MiB", memory),
         ),
     )
@@ -157,7 +157,7 @@ def to_outcome(samples: list[Sample], sent: Answer, ended: float, backlog: int) 
                 "pressure: jobs that the worker held, at most",
                 max(held),
                 Sense.AT_MOST,
-                WINDOW_MAX + SLOTS,
+                SLOTS + 2 * WINDOW_MAX,
                 timing=False,
             ),
             Check(

@@ -9,7 +9,7 @@ not be cut, so `more` is rare; it parks no lanes, because it counts holders when
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -217,10 +217,17 @@ class MemoryStore:
             if verdict is Verdict.ACCEPTED:
                 self._ends.refuse(end, earlier)
                 accepted[end.job.id] = end
+        one_by_one = any(end.effects for end in ends)  # effects see what follows from their end
         for job_id, end in accepted.items():
             self._ends.finish(self._tables.jobs[job_id], end, now)
-        self._edges.tell((x for x in accepted if self._tables.jobs[x].terminal), now)
+            if one_by_one:
+                self._tell([job_id], now)
+                self._ends.apply(self._tables.jobs[job_id], end, now)
+        self._tell(accepted, now)
         return verdicts
+
+    def _tell(self, ended: Iterable[JobId], now: int) -> None:
+        self._edges.tell((x for x in ended if self._tables.jobs[x].terminal), now)
 
     @_operation
     def fail_and_retry(self, worker: WorkerId, failures: Sequence[JobFailure]) -> list[Verdict]:

@@ -70,7 +70,7 @@ class Ends:
             )
 
     def finish(self, row: JobRow, end: JobEnd, now: int) -> None:
-        """End a job or re-arm it, then apply the other effects in their order."""
+        """End a job or re-arm it; the other effects are applied when its dependants are told."""
         rearm = _rearm(end)
         if rearm is None or end.state is not JobState.DONE:
             self._record(row, end.state.value, end.ended_at, end.error, end.started_at)
@@ -83,9 +83,9 @@ class Ends:
             row.attempts = row.crashes = 0
             row.due_at = rearm.at
             self._tables.queue(row, now, rearm.at)
-        self._apply(row, end, now)
 
-    def _apply(self, row: JobRow, end: JobEnd, now: int) -> None:
+    def apply(self, row: JobRow, end: JobEnd, now: int) -> None:
+        """Apply the effects of an end in their order."""
         for effect in end.effects:
             match effect:
                 case EnqueueJobs(jobs=jobs):

@@ -64,6 +64,9 @@ class Reply(Generic[T]):
         with self._lock:
             self._value, self._error, self._done = value, error, True
             waiters, self._waiters = self._waiters, []
+            # They lead back here: without them the answer goes when its reader has gone, not when
+            # Python next looks for cycles. A lease's answer is a thousand jobs.
+            self._withdraw = self._help = self._start = None
         for wake in waiters:
             wake()
 
@@ -78,10 +81,11 @@ class Reply(Generic[T]):
             waiting = not self._done
             if waiting:
                 self._waiters.append(wake)
+            start = self._start
         if not waiting:
             wake()
-        elif self._start is not None:
-            self._start()
+        elif start is not None:
+            start()
 
     def result(self, timeout: float | None = None) -> T:
         """Block this thread until the answer is there.
@@ -89,14 +93,16 @@ class Reply(Generic[T]):
         A time-out raises TimeoutError only if the work could be withdrawn, so that it is certain
         that nothing happened; work that has begun is waited for.
         """
-        if not self._done and self._help is not None:
-            self._help()
+        help_out = self._help
+        if not self._done and help_out is not None:
+            help_out()
         if not self._done:
             gate = threading.Lock()
             gate.acquire()
             self.add_done_callback(gate.release)
             if not gate.acquire(timeout=-1 if timeout is None else timeout):
-                if self._withdraw is not None and self._withdraw():
+                withdraw = self._withdraw
+                if withdraw is not None and withdraw():
                     self.refuse(TimeoutError())  # also to others who wait for it
                 gate.acquire()
         return self._get()

@@ -23,11 +23,11 @@ def missed(outcome: Outcome) -> list[str]:
 
 
 def test_a_worker_with_a_full_window_and_flat_memory_meets_every_bound() -> None:
-    assert missed(outcome_of(run(held=1_024 + 256, mib_per_sample=0.0))) == []
+    assert missed(outcome_of(run(held=2 * 1_024 + 256, mib_per_sample=0.0))) == []
 
 
-def test_a_worker_that_holds_more_than_window_and_slots_is_found() -> None:
-    (name,) = missed(outcome_of(run(held=1_024 + 257, mib_per_sample=0.0)))
+def test_a_worker_that_holds_more_than_its_windows_and_slots_is_found() -> None:
+    (name,) = missed(outcome_of(run(held=2 * 1_024 + 257, mib_per_sample=0.0)))
 
     assert "held" in name
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -630,3 +631,22 @@ def test_a_forked_child_is_refused_and_its_parent_unharmed(
 
     assert commit.submit(write("parent")).result(WAIT) == "PARENT"
     assert session.commits == [["parent"]]
+
+
+def test_a_finished_operation_is_no_cycle() -> None:
+    """A lease's answer is a thousand jobs: it must not wait until Python looks for cycles."""
+    gc.collect()
+    former = gc.get_debug()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        group = GroupCommit(FakeSession(), lambda tx: None)
+        for _ in range(10):
+            group.submit(lambda tx: ["much"]).result()
+        gc.collect()
+        assert not [thing for thing in gc.garbage if isinstance(thing, Reply)]
+    finally:
+        gc.set_debug(former)
+        gc.garbage.clear()
+        gc.enable()
+        group.close()

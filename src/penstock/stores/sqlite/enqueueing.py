@@ -175,8 +175,9 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
                 edges.append((parent_id, child_id, edge.kind, 1))
                 continue
             edges.append((parent_id, child_id, edge.kind, 0))
-            if edge.kind is EdgeKind.SUCCESS and state is not RowState.DONE and spoiler is None:
-                spoiler = (parent_id, state, edge.key)
+            if edge.kind is EdgeKind.SUCCESS and state is not RowState.DONE:
+                blamed = (parent_id, state, edge.key)
+                spoiler = blamed if spoiler is None else min(spoiler, blamed)  # the oldest
         placed.append(_place(tx, job, lane_id, child_id, pending, spoiler, states))
         if spoiler is not None:
             edges[first:] = [(p, c, kind, 0) for p, c, kind, _ in edges[first:]]

@@ -348,3 +348,20 @@ def test_effects_ride_on_a_bad_end_as_well(store_world: StoreWorld) -> None:
 
     assert store_world.state("a") is JobState.ERROR
     assert store_world.store.cursor("seen").result() == "true"
+
+
+def test_a_new_job_with_several_bad_parents_is_skipped_because_of_the_oldest(
+    store_world: StoreWorld,
+) -> None:
+    store_world.add("z", "a", store_world.job("b", after=[Edge("a")]))
+    worker = store_world.new_worker()
+    taken = store_world.take_all(worker)
+    store_world.ack(worker, taken["z"], JobState.ERROR, error=TROUBLE)
+    store_world.add(store_world.job("c", after=[Edge("z")]))
+    new = store_world.job("new", after=[Edge("c"), Edge("b")])  # b is skipped by this very end
+
+    effects = [EnqueueJobs((new,))]
+    store_world.ack(worker, taken["a"], JobState.ERROR, error=TROUBLE, effects=effects)
+
+    assert store_world.state("new") is JobState.SKIPPED
+    assert store_world.why("new") == "upstream skipped: b"
