@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,9 @@ def fouls(ctx: Context, how: str) -> None:
     note("start", ctx)
     if how == "folder":
         os.chdir("/")
+    elif how == "slowly":
+        os.chdir("/")
+        time.sleep(0.2)
     elif how == "mask":
         os.umask(0o077)
     elif how == "descriptors":
@@ -221,7 +226,7 @@ def test_f56_a_worker_whose_process_a_task_has_changed_is_replaced(shop: Shop, h
 
 @pytest.mark.parametrize("how", ["descriptors", "environment"])
 def test_f56_closed_descriptors_do_not_reach_the_store(shop: Shop, how: str) -> None:
-    shop.add("fouls", 3, how=how)
+    shop.add("fouls", how=how)
     neighbours = shop.add("sleeps", 20, seconds=0.05)
 
     code, err = shop.drain()
@@ -281,3 +286,39 @@ def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
 def _lingering(shop: Shop) -> bool:
     workers = shop.store.workers().result()
     return any(shop.store.lingering(worker.id).result() for worker in workers)
+
+
+def test_f56_workers_that_are_fouled_again_and_again_are_replaced_ever_more_slowly(
+    shop: Shop,
+) -> None:
+    shop.add("fouls", 400, how="slowly")
+    run = shop.run(quick=True)
+
+    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) == 4)
+
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5
+    firsts: dict[int, float] = {}
+    for _, pid, at in shop.bodies():
+        firsts.setdefault(pid, at)
+    moments = list(firsts.values())[:4]
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
+    assert gaps[2] > 0.4  # the third pause is 0.4 s, beside what a start takes
+
+
+def test_a_worn_worker_that_dies_was_replaced_already(shop: Shop) -> None:
+    shop.add("spins", 1)
+    shop.add("sleeps", 1, seconds=600)
+    run = shop.run(quick=True)
+    wait_until(lambda: len(children_of(run.pid)) == 2)
+    (worn,) = {pid for key, pid, _ in shop.bodies() if key == "spins-0"}
+
+    os.kill(worn, signal.SIGKILL)
+
+    wait_until(lambda: not is_alive(worn))
+    wait_until(lambda: shop.starts()["sleeps-0"] == 2)  # alone, as a suspect
+    wait_until(lambda: len(children_of(run.pid)) == 2)  # one worker, and one for the suspect
+    time.sleep(1.0)
+    assert len(children_of(run.pid)) == 2
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5

@@ -183,8 +183,7 @@ class Supervisor:
         child.replaced = True
         if not self._may_start():
             return
-        if not child.solo:  # another solo worker is started while there are suspects
-            self._start(solo=False)
+        self._restart(child)
         worn = [other for other in self._children if other.replaced]
         for other in worn[: -self._spec.processes]:
             other.tell(messages.Stop())
@@ -297,7 +296,7 @@ class Supervisor:
                 self._solo_at = self._clock.monotonic() + self._solo_pause
                 self._solo_pause = min(self._solo_pause * 2, BACK_OFF_MAX_SECONDS)
             self._left_behind = max(self._left_behind, child.finished.left_behind)
-        elif self._may_start():
+        elif self._may_start() and not child.replaced:
             self._plan_restart(child)
 
     def _bury(self, child: Child) -> None:
@@ -365,7 +364,6 @@ class Supervisor:
                 log.error("Job %r ended in error: %s.", job.key, job.last_error.message)
 
     def _plan_restart(self, child: Child) -> None:
-        now = self._clock.monotonic()
         if child.hello is None:
             self._stillborn += 1
             if self._stillborn >= STILLBORN_MAX:
@@ -375,6 +373,11 @@ class Supervisor:
                 return
         else:
             self._stillborn = 0
+        self._restart(child)
+
+    def _restart(self, child: Child) -> None:
+        """Start another worker in the place of this one; the later, the sooner they go."""
+        now = self._clock.monotonic()
         if child.solo:
             return  # the next look around starts another, if there are suspects
         if now - child.started_monotonic > HEALTHY_SECONDS:
