@@ -213,6 +213,8 @@ class Penstock:
 
     def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
+        if isinstance(requests, JobRequest):
+            raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
         store = self.store
         created = existing = 0
         waiting: deque[tuple[int, Reply[EnqueueReport]]] = deque()

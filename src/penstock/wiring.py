@@ -68,8 +68,11 @@ def store_file(url: str, folder: Path | None = None) -> Path:
             f"{SQLITE_PREFIX}.penstock/app.db."
         )
     path = Path(url.removeprefix(SQLITE_PREFIX))
-    if not path.name:
-        raise ConfigError(f"The store {url!r} names no file; write sqlite:///path.")
+    if not path.name or path.name == ":memory:":
+        raise ConfigError(
+            f"The store {url!r} names no file; write sqlite:///path. A store in memory would be "
+            f"lost with its process; tests use penstock.testing.harness."
+        )
     return (folder or Path.cwd()) / path
 
 

@@ -63,7 +63,7 @@ class Context:
         return self._cancelled
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Say how far the work is; shown while it runs."""
+        """Say how far the work is; the live view, which comes later, shows it."""
         self._progress = (done, total)
 
     def enqueue(

@@ -142,7 +142,13 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401
+    def __call__(
+        self,
+        ctx: Context = None,  # type: ignore[assignment]  # left out: the sentence below
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Any:  # noqa: ANN401 (whatever the function returns)
         """Call the function itself, here and now, as a test may want to."""
         if not isinstance(ctx, Context):
             raise UsageError(

@@ -20,6 +20,8 @@ from penstock.stores.store import Store
 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 
+PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
+
 log = logging.getLogger("penstock.worker")
 
 
@@ -42,6 +44,10 @@ class Drain:
         """Take in what a lease call said about what it did not hand out."""
         self.next_due_at = batch.next_due_at
         self._full.note(batch)
+        if batch.paused:
+            self._say(PAUSED)
+        elif self._said == PAUSED:
+            self._said = ""
 
     async def look(self, worker: WorkerId) -> None:
         """Ask the store what is left; somebody who holds the whole database is waited for."""
@@ -101,7 +107,9 @@ class Drain:
             self._waiting_since = now
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
-        reason = self._reason(outlook)
+        self._say(self._reason(outlook))
+
+    def _say(self, reason: str) -> None:
         kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
         if kind != self._said:
             self._said = kind
@@ -109,7 +117,7 @@ class Drain:
 
     def _reason(self, outlook: Outlook) -> str:
         if outlook.paused:
-            return "the queue is paused; `penstock queue resume` lets it go on."
+            return PAUSED
         count = {
             state: sum(states.get(state, 0) for states in outlook.open_by_task.values())
             for state in (JobState.IN_PROGRESS, JobState.QUEUED)

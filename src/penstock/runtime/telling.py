@@ -58,9 +58,7 @@ class Telling:
                 job.key,
                 job.task,
                 verdict.delay_seconds,
-                f"attempt {job.attempts + 1} of {verdict.max_attempts}"
-                if verdict.charge
-                else "not charged",
+                _cost(job, verdict),
                 shown,
             )
             return
@@ -88,6 +86,15 @@ def named(end: JobEnd | JobFailure) -> tuple[JobRef, str, str]:
     if isinstance(end, JobFailure):
         return end.ref, end.key, end.task
     return JobRef(end.job.id, end.job.token), end.job.key, end.job.task
+
+
+def _cost(job: LeasedJob, failure: JobFailure) -> str:
+    """What a failure costs, in words."""
+    if failure.max_crashes is not None:
+        return f"crash {job.crashes + 1} of {failure.max_crashes}"
+    if failure.charge:
+        return f"attempt {job.attempts + 1} of {failure.max_attempts}"
+    return "not charged"
 
 
 def _is_last(job: LeasedJob, failure: JobFailure) -> bool:

@@ -206,3 +206,14 @@ def test_a_timeout_of_none_is_told_apart_from_none_given() -> None:
     assert (given.options.timeout_seconds, given.options.has_timeout) == (60, True)
     assert (configured.options.timeout_seconds, configured.options.has_timeout) == (None, True)
     assert without.options.has_timeout is False
+
+
+def test_a_call_by_keyword_gets_the_sentence_too() -> None:
+    task: Task[..., None] = Task("fetch", _fetch, TaskOptions())
+
+    with pytest.raises(UsageError, match=r"write fetch\.job\(\.\.\.\)"):
+        task(url="x")
+
+
+def _fetch(ctx: Context, url: str) -> None:
+    raise AssertionError("it was called")

@@ -36,7 +36,7 @@ def unfinished(path: Path) -> Iterator[Path]:
         raise _as_ours(error, path) from error
     finally:
         for end in ("", "-wal", "-shm", "-journal", "-turn"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # not there, or nobody may: what counts was told
                 beside(path, end).unlink()
 
 
