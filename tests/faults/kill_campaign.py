@@ -25,8 +25,8 @@ from penstock.model.job import JobId, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.launcher import VARIABLE
+from tests.processes import REPOSITORY, children_of, environment_of_tests, is_alive
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WORKER_POINTS = (
     "lease.in_tx",
     "lease.committed",
@@ -109,8 +109,7 @@ class Campaign:
         self._kills: list[tuple[float, set[str]]] = []
         shutil.copy(REPOSITORY / "tests/faults/kill_app.py", folder / "kill_app.py")
         (folder / "penstock.toml").write_text(CONFIG)
-        path = [str(REPOSITORY), str(REPOSITORY / "src")]
-        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+        self._environment = environment_of_tests()
 
     def _launch(
         self, role: str, *args: str, failpoints: dict[str, object]
@@ -300,19 +299,3 @@ class Campaign:
                 again = [t for word, k, t in lines if word == "start" and k == key and t > at]
                 if again:
                     self.outcome.recovery_seconds.append(again[0] - at)
-
-
-def children_of(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(child) for child in text.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"

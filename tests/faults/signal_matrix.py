@@ -8,7 +8,6 @@ and no lease is left, nothing was charged, and the store is sound.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,10 +21,9 @@ from penstock.definitions.request import JobRequest, to_new_job
 from penstock.model.job import JobId, JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
-from tests.faults.kill_campaign import children_of, is_alive
 from tests.faults.launcher import VARIABLE
+from tests.processes import children_of, environment_of_tests, is_alive, kill_run
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 0.5
 PAUSE_SECONDS = 0.4  # how long a process stands at a failpoint
 PATIENCE_SECONDS = 30.0  # a slow machine
@@ -122,10 +120,7 @@ class Case:
             except subprocess.TimeoutExpired:
                 return [f"{self}: the run does not end"]
         finally:
-            for pid in (*children_of(process.pid), process.pid):
-                if process.poll() is None and is_alive(pid):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
+            kill_run(process)
         return [f"{self}: {broken}" for broken in self._ask(process.returncode, err, workers)]
 
     def __str__(self) -> str:
@@ -152,7 +147,6 @@ class Case:
             self._mark.touch()
         if self.stage == "importing":
             self._mark.touch()
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         command = ["tests.faults.launcher", "supervisor"]
         if self.stage == "booting":  # the launcher would import everything first
             command = ["penstock_command"]
@@ -160,7 +154,7 @@ class Case:
         return subprocess.Popen(
             [sys.executable, "-m", *command, "queue", "run", *drain],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps(armed)},
+            env=environment_of_tests(**{VARIABLE: json.dumps(armed)}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

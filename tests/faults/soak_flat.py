@@ -25,9 +25,8 @@ from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import leaks
 from tests.faults.flat_app import MIX, app
 from tests.faults.flatness import Sample, Trend, not_flat, sample
-from tests.faults.kill_campaign import children_of
+from tests.processes import children_of, environment_of_tests, kill_run
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS_PER_SECOND = 150
 KILL_EVERY_SECONDS = 45.0
 PURGE_EVERY_SECONDS = 5.0
@@ -66,13 +65,12 @@ class LongRun:
         (self.folder / "penstock.toml").write_text(CONFIG)
         self.store = SqliteStore.open(self.folder / "flat.db", durability="normal")
         app.use_store(self.store)
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         command = [sys.executable, "-m", "penstock_command", "queue", "run", "--processes", "2"]
         with (self.folder / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment_of_tests(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -86,11 +84,7 @@ class LongRun:
                 self._look(second)
             self._stop()
         finally:
-            for pid in [*children_of(self.process.pid), self.process.pid]:
-                if self.process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            self.process.wait()
+            kill_run(self.process)
         self.broken += self.store.check().result()
         self.store.close()
         return self.broken

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.model.job import JobState
-from tests.faults.kill_campaign import children_of
-from tests.faults.project import Project, wait_until
+from tests.faults.project import Project
+from tests.processes import children_of
+from tests.waiting import wait_until
 
 STORM_SECONDS = 10.0
 BACK_OFF_FIRST_SECONDS = 0.1  # of the supervisor; each further one is twice as long

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do the tests of the store file share? Jobs, ends, a faulty disk, own processes."""
+"""What do the tests of the store file share? Jobs, ends, processes of their own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import pytest
 
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.stores.sqlite.store import SqliteStore
+from tests.processes import environment_of_tests
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WORKER = WorkerId("w-1")
 NOBODY = 65534  # a user who owns nothing
 SECONDS = 100.0  # nothing here takes this long, however busy the machine is
@@ -84,77 +82,12 @@ def states(store: SqliteStore) -> dict[str, int]:
     return {str(state): n for state, n in store.stats().result(SECONDS).states.items() if n}
 
 
-# ── A faulty disk ────────────────────────────────────────────────────────────────────────────────
-
-
-class Disk:
-    """What the file system under SQLite does: counts, and fails when it is told to."""
-
-    def __init__(self) -> None:
-        self.syncs = 0
-        self.fail_sync_at = 0  # the number of the sync that fails
-        self.cannot_grow: tuple[str, ...] = ()  # names that end so; an empty one is all of them
-
-
-class FaultyFile(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
-        super().__init__("unix", name, flags)
-        self.disk = disk
-        self.name = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
-
-    def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
-        self.disk.syncs += 1
-        if self.disk.syncs == self.disk.fail_sync_at:
-            error = apsw.IOError("IOError: disk I/O error")
-            error.extendedresult = apsw.SQLITE_IOERR_FSYNC  # type: ignore[attr-defined]
-            raise error
-        super().xSync(flags)
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 (SQLite's name)
-        if self.name.endswith(self.disk.cannot_grow) and offset + len(data) > self.xFileSize():
-            raise apsw.FullError("FullError: database or disk is full")
-        super().xWrite(data, offset)
-
-
-class FaultyDisk(apsw.VFS):
-    def __init__(self, disk: Disk) -> None:
-        super().__init__("faulty", base="unix")
-        self.disk = disk
-
-    def xOpen(  # noqa: N802 (SQLite's name)
-        self, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> FaultyFile:
-        return FaultyFile(self.disk, name, flags)
-
-
-@contextmanager
-def faulty_disk() -> Iterator[Disk]:
-    """Every connection that is opened meanwhile lies on this disk."""
-    disk = Disk()
-    vfs = FaultyDisk(disk)
-    former = apsw.vfs_names()[0]
-    apsw.set_default_vfs("faulty")
-    try:
-        yield disk
-    finally:
-        apsw.set_default_vfs(former)
-        vfs.unregister()
-
-
-# ── Processes of their own ───────────────────────────────────────────────────────────────────────
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
-    return {**os.environ, "PYTHONPATH": path}
-
-
 def start_python(code: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
     """A process that runs this code; its words come on stdout."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
         cwd=cwd,
-        env=environment(),
+        env=environment_of_tests(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -169,7 +102,7 @@ def penstock(
     return subprocess.run(
         [*before, sys.executable, "-m", "penstock.cli.main", *args],
         cwd=folder,
-        env=environment(),
+        env=environment_of_tests(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -187,7 +120,7 @@ class Running:
             self.process = subprocess.Popen(
                 [*before, sys.executable, "-m", "penstock.cli.main", "queue", "run", *args],
                 cwd=folder,
-                env=environment(),
+                env=environment_of_tests(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -244,7 +177,7 @@ def in_own_mounts(target: str, *args: str) -> str:
     code = f"import sys; from {module} import {function}; {function}(*sys.argv[1:])"
     ended = subprocess.run(
         ["unshare", "-m", "--propagation", "private", sys.executable, "-c", code, *args],
-        env=environment(),
+        env=environment_of_tests(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ from penstock.stores.sqlite.backing_up import BackupReport, back_up
 from penstock.stores.sqlite.restoring import Restore, RestoreReport
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.manual_clock import ManualClock
+from tests.processes import session_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -539,23 +540,6 @@ def penstock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def wait_for(ready: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
-    while not ready():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.02)
-
-
-def processes_of(leader: int) -> list[int]:
-    """The processes of a session of its own."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == leader:
-                found.append(int(entry.name))
-    return found
-
-
 def test_f34_a_frozen_worker_that_wakes_after_a_restore_stops_with_one_sentence(
     tmp_path: Path,
 ) -> None:
@@ -574,19 +558,19 @@ def test_f34_a_frozen_worker_that_wakes_after_a_restore_stops_with_one_sentence(
         start_new_session=True,
     )
     try:
-        wait_for((tmp_path / "started-a").exists)
+        wait_until((tmp_path / "started-a").exists)
         assert penstock(tmp_path, "backup", "backup.db").returncode == 0
         assert penstock(tmp_path, "queue", "enqueue", "work", "b").returncode == 0
-        wait_for((tmp_path / "started-b").exists)
+        wait_until((tmp_path / "started-b").exists)
         refused = penstock(tmp_path, "restore", "backup.db", "--yes")
         assert refused.returncode == 1
         assert "alive on the store" in refused.stderr
 
-        for pid in processes_of(run.pid):
+        for pid in session_of(run.pid):
             os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: penstock(tmp_path, "restore", "backup.db", "--yes").returncode == 0)
+        wait_until(lambda: penstock(tmp_path, "restore", "backup.db", "--yes").returncode == 0)
         (tmp_path / "go").touch()
-        for pid in processes_of(run.pid):
+        for pid in session_of(run.pid):
             os.kill(pid, signal.SIGCONT)
         _, said = run.communicate(timeout=SECONDS)
     finally:

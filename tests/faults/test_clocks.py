@@ -26,11 +26,12 @@ from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing import ManualClock
 from tests.faults.point_deaths import kill_at, lines, starts
-from tests.faults.project import CONFIG, wait_until
+from tests.faults.project import CONFIG
 from tests.faults.races import done, put, register, take
 from tests.faults.roles import NOT_HERE, STORE, add_works
 from tests.faults.zygote import Zygote
 from tests.unit.runtime.worker_world import World, simulate
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -26,11 +26,12 @@ from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter, Store
 from penstock.testing import ManualClock
-from tests.faults.kill_campaign import children_of
-from tests.faults.project import Project, wait_until
+from tests.faults.project import Project
 from tests.faults.races import done, put, race_ack_against_sweep, race_two_acks, register, take
 from tests.faults.zygote import Zygote
+from tests.processes import children_of
 from tests.unit.runtime.worker_world import World, simulate
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -30,8 +30,8 @@ from tests.faults.power.log import (
     read_log,
 )
 from tests.faults.power.replay import Campaign, Report
+from tests.processes import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 CUTS = 100
 SEED = 20_261_115
 

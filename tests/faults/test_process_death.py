@@ -13,11 +13,12 @@ from penstock.model.job import ErrorCategory, JobId, JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest, WorkerInfo
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
-from tests.faults.kill_campaign import children_of
 from tests.faults.point_deaths import PRODUCER_POINTS, TTL, kill_at, producer_dies, worker_dies
-from tests.faults.project import Project, wait_until
+from tests.faults.project import Project
 from tests.faults.roles import STORE, LaterBootClock, add_works, sweep_all
 from tests.faults.zygote import Zygote
+from tests.processes import children_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import ErrorCategory, JobState
-from tests.faults.kill_campaign import is_alive
-from tests.faults.shop import GRACE, NOTES, ROOT, Shop, ends_within, wait_until
+from tests.faults.shop import GRACE, NOTES, Shop, ends_within
+from tests.processes import environment_of_tests, is_alive, parent_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -197,7 +198,7 @@ def test_task_processes_end_with_whoever_started_them(shop: Shop, victim: str) -
     run = shop.run()
     wait_until(lambda: len(shop.bodies()) == 2)
     pids = [pid for _, pid, _ in shop.bodies()]
-    (worker,) = {_parent(pid) for pid in pids}
+    (worker,) = {parent_of(pid) for pid in pids}
 
     os.kill(worker if victim == "worker" else run.pid, signal.SIGKILL)
 
@@ -210,7 +211,7 @@ def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "here.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment_of_tests(),
         capture_output=True,
         text=True,
         timeout=60,
@@ -218,7 +219,3 @@ def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
     )
 
     assert (done.stdout, done.stderr) == ("1 True\n", "")
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

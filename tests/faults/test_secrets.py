@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import JobState
-from tests.faults.kill_campaign import children_of
-from tests.faults.shop import NOTES, Shop, wait_until
+from tests.faults.shop import NOTES, Shop
+from tests.processes import children_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -15,6 +15,7 @@ from penstock.model.job import JobState, NewJob
 from penstock.stores.sqlite import checkpointing
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
+from tests.faults.faulty_disk import faulty_disk
 
 SYNCS = 16  # the soak lets each of the first 50 fail
 
@@ -38,7 +39,7 @@ def work_until_it_fails(store: SqliteStore, rounds: int) -> tuple[list[str], lis
 
 def fail_at(path: Path, number: int) -> tuple[str, list[str], list[str]]:
     """Let one sync fail and see that nothing goes on; the sentence, and what was promised."""
-    with world.faulty_disk() as disk:
+    with faulty_disk() as disk:
         store = world.open_store(path, durability="full")
         disk.fail_sync_at = disk.syncs + number
         kept, ended = work_until_it_fails(store, rounds=100)
@@ -102,7 +103,7 @@ def test_f30_a_failed_sync_in_a_commit_says_that_its_fate_is_unknown(tmp_path: P
 def test_f30_a_store_whose_making_failed_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     for number in range(1, 4):
-        with world.faulty_disk() as disk:
+        with faulty_disk() as disk:
             disk.fail_sync_at = number
             with pytest.raises(StoreFailed, match="I/O error") as raised:
                 world.open_store(path, durability="full")

@@ -18,6 +18,7 @@ from penstock.model.job import JobState
 from penstock.model.lease import Verdict
 from penstock.stores.sqlite import checkpointing
 from tests.faults import sqlite_world as world
+from tests.faults.faulty_disk import faulty_disk
 
 
 def fill(folder: Path) -> Path:
@@ -109,7 +110,7 @@ def test_f24_disk_full_in_a_checkpoint_loses_nothing_and_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store.db"
-    with world.faulty_disk() as disk:
+    with faulty_disk() as disk:
         store = world.open_store(path)
         store.enqueue(world.new_jobs(600, 5_000)).result()
         world.register(store)
@@ -148,7 +149,7 @@ def test_f24_a_worker_begins_nothing_while_full_and_goes_on_by_itself_when_there
     began: list[int] = []
     seen: list[int] = []
 
-    with world.faulty_disk() as disk:
+    with faulty_disk() as disk:
 
         @app.task()
         async def big(ctx: Context, n: int) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,10 @@ from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, Job, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import ends_app
 from tests.faults.ends_app import BAD, DEADLY, EXECUTORS, GOOD
+from tests.processes import environment_of_tests
 
 pytestmark = pytest.mark.faults
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 OUTPUT_BYTES_MAX = 2 * 1024 * 1024  # of one run with debug logging, tracebacks included
 CONFIG = """
@@ -62,11 +61,10 @@ class Folder:
             ends_app.app.tasks[task].job().with_options(key=task) for task in tasks
         )
         ends_app.app.close()
-        folders = [str(REPOSITORY), str(REPOSITORY / "src")]
         return subprocess.run(
             [*PENSTOCK, "--log-level", "debug", "queue", "run", "--drain"],
             cwd=self.path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            env=environment_of_tests(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=60,

@@ -12,7 +12,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +28,11 @@ from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.old_stores import and_one_more, build, fill_of, rows_of
 from tests.faults.power.log import read_log
 from tests.faults.power.replay import Campaign, work_to_the_end
+from tests.processes import REPOSITORY
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NEWEST = len(read_migrations(PACKAGE))
 # Not to be done twice, and it moves the rows, as a migration that matters does.
 NEXT = """
@@ -308,13 +308,6 @@ def running_queue(folder: Path) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.terminate()
             process.communicate(timeout=PATIENCE_SECONDS)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])

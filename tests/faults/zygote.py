@@ -19,8 +19,8 @@ from typing import Any
 
 from penstock import wiring  # noqa: F401 (imported once, for all children)
 from tests.faults import launcher
+from tests.processes import environment_of_tests
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0  # a child that has not ended by then never will
 
 
@@ -30,11 +30,10 @@ class Zygote:
     def __init__(
         self, folder: Path, before: Sequence[str] = (), environment: dict[str, str] | None = None
     ) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         self._process = subprocess.Popen(
             [*before, sys.executable, "-m", "tests.faults.zygote"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            env=environment_of_tests(**(environment or {})),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

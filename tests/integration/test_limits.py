@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.shop import NOTES, Shop, wait_until
+from tests.faults.shop import NOTES, Shop
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

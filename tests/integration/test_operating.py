@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,8 @@ import pytest
 from penstock.model.job import JobId, JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
-from tests.faults.kill_campaign import children_of
+from tests.processes import children_of, cpu_seconds, kill_run
+from tests.waiting import wait_until
 
 PATIENCE_SECONDS = 4.0  # a second, and what a busy machine adds
 CONFIG = """
@@ -87,12 +86,8 @@ class Shop:
         return max((job.finished_at or 0 for job in jobs), default=0)
 
     def close(self) -> None:
-        if self.run is not None and self.run.poll() is None:
-            for pid in children_of(self.run.pid):
-                os.kill(pid, signal.SIGKILL)
-            self.run.kill()
         if self.run is not None:
-            self.run.communicate()
+            kill_run(self.run)
         assert self.store.check().result() == []
         self.store.close()
 
@@ -102,15 +97,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path)
     yield shop
     shop.close()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> float:
-    """How many seconds it took until this was true."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < seconds, "it did not come true"
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 @pytest.mark.timeout(120)
@@ -183,8 +169,3 @@ def test_a_limit_that_is_changed_holds_for_a_running_worker(shop: Shop) -> None:
 
     shop.store.set_cap("host:h", None).result()
     wait_until(lambda: shop.states()[JobState.DONE] == 6)
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -18,8 +18,9 @@ import pytest
 
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from tests.faults.kill_campaign import children_of, is_alive
-from tests.faults.shop import GRACE, NOTES, Shop, ends_within, wait_until
+from tests.faults.shop import GRACE, NOTES, Shop, ends_within
+from tests.processes import children_of, is_alive
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import subprocess
 import sys
@@ -22,9 +21,9 @@ from penstock.model.lease import ConfiguredCaps, JobFailure, JobRef, LeaseReques
 from penstock.model.views import FIRST_END
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
+from tests.processes import REPOSITORY, environment_of_tests
 from tests.size.holds import measure
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BATCH = 1_000  # jobs of one enqueue
 PAGE = 1_000
 
@@ -173,7 +172,7 @@ class Yard:
         process = subprocess.run(
             [sys.executable, "-m", "tests.size.victim", str(self.path), deed, point, str(at)],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(REPOSITORY), "src"))},
+            env=environment_of_tests(),
             capture_output=True,
             text=True,
             timeout=600,

@@ -10,7 +10,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -19,6 +18,7 @@ from penstock import KeyedLimiter
 from penstock.errors import UsageError
 from penstock.limits.keyed_turns import KeyCount
 from penstock.testing import run_virtual
+from tests.waiting import wait_until
 
 
 async def passes(count: int) -> None:
@@ -258,13 +258,6 @@ def test_a_blocking_wait_on_a_loop_is_refused_but_a_free_slot_is_given() -> None
             limiter.acquire_sync("k")
 
     run_virtual(main())
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.001)
 
 
 def test_loops_and_threads_stand_in_one_line() -> None:

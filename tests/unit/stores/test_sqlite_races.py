@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
@@ -15,39 +14,12 @@ from penstock.model.lease import (
     JobRef,
     LeaseRequest,
     Verdict,
-    WorkerInfo,
 )
 from penstock.stores.sqlite.store import SqliteStore
+from tests.faults.races import register, together
 
 THREADS = 8
 CAPS = ConfiguredCaps({"host:*": 3})
-
-
-def together(count: int, act: Callable[[int], None]) -> None:
-    """Run something in threads that start at one moment; the first error is raised here."""
-    barrier = threading.Barrier(count)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        barrier.wait()
-        try:
-            act(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def register(store: SqliteStore, name: str, ttl: float = 60.0) -> WorkerId:
-    worker = WorkerId(name)
-    store.register(WorkerInfo(id=worker, run_id="run", tasks=("t",)), ttl).result()
-    return worker
 
 
 def take(store: SqliteStore, worker: WorkerId, limit: int) -> list[LeasedJob]:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a test start real processes, look at them, and end them?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def environment_of_tests(**more: str) -> dict[str, str]:
+    """The environment of a process that finds our sources and tests, wherever it starts."""
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def kill_run(process: subprocess.Popen[Any]) -> None:
+    """Kill a supervisor that still runs, its workers first, and close its pipes."""
+    if process.poll() is None:
+        for pid in [*children_of(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return _fields(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(_fields(pid)[1])
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if int(_fields(int(entry.name))[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    user, system = _fields(pid)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat, from the state on: the name before it may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
