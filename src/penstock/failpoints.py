@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Every point that exists. A hit with another name is refused when armed.
+#: Every point that exists; a test compares. `exec.during` is passed by bodies of test apps only.
 POINTS = frozenset(
     {
         "migrate.begin",

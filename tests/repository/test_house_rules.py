@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock import failpoints
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src/penstock"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -67,6 +69,14 @@ def test_nothing_from_a_store_can_become_code() -> None:
             ]
 
     assert found == []
+
+
+def test_every_failpoint_is_passed_and_every_passed_one_is_known() -> None:
+    text = "".join(path.read_text() for path in FILES)
+
+    passed = re.findall(r'(?:failpoints\.hit|\.passed\.append)\("([a-z._]+)"\)', text)
+
+    assert set(passed) | {"exec.during"} == failpoints.POINTS
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

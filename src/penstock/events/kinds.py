@@ -23,13 +23,11 @@ class SchedulerEventKind(StrEnum):
     READY_ENQUEUED = "ready_enqueued"  # leased jobs entered the ready window
     QUEUE_EMPTY = "queue_empty"  # nothing to start although there is room
     WORKER_SPAWNED = "worker_spawned"  # an attempt began in a slot
-    WORKER_SPAWN_FAILED = "worker_spawn_failed"  # an attempt could not begin
     TASK_COMPLETED = "task_completed"  # an attempt's body ended
     RETRY_DEFERRED = "retry_deferred"  # the job will be tried again later
     NON_RETRYABLE_DROPPED = "non_retryable_dropped"  # the job ended in error
     CANCELLED = "cancelled"  # an attempt was cancelled
     RELEASE_DIAGNOSTIC = "release_diagnostic"  # an acknowledgement was refused
-    QUEUE_DRAINED = "queue_drained"  # nothing is left
 
 
 class SchedulerEvent(msgspec.Struct, frozen=True, gc=False):

@@ -42,7 +42,6 @@ class SlotSnapshot:
     """What a worker runs, read at one moment."""
 
     worker: WorkerId | None
-    lease_until_monotonic: float
     loop_turn_monotonic: float
     running: tuple[SlotRecord, ...]
 
@@ -108,7 +107,7 @@ class SlotTable:
         return float(turn)
 
     def snapshot(self) -> SlotSnapshot:
-        _, _, worker, lease_until, turn = _HEADER.unpack_from(self._map, 0)
+        _, _, worker, _, turn = _HEADER.unpack_from(self._map, 0)
         running = []
         for slot in range(self.slots):
             job_id, token, deadline, max_attempts = _RECORD.unpack_from(
@@ -117,7 +116,7 @@ class SlotTable:
             if job_id:
                 running.append(SlotRecord(JobRef(JobId(job_id), token), deadline, max_attempts))
         name = worker.rstrip(b"\0").decode()
-        return SlotSnapshot(WorkerId(name) if name else None, lease_until, turn, tuple(running))
+        return SlotSnapshot(WorkerId(name) if name else None, turn, tuple(running))
 
     def close(self) -> None:
         self._map.close()
