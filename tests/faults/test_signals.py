@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from penstock.model.job import JobId, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.signal_matrix import COVER, SIGNALS, Case
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -100,9 +100,7 @@ def interrupted(folder: Path, command: list[str]) -> subprocess.CompletedProcess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 30
-    while not (folder / "importing").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until((folder / "importing").exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -133,8 +131,7 @@ def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(folder: Pa
         [*PENSTOCK, "queue", "stats"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     maps = Path(f"/proc/{process.pid}/maps")
-    while "msgspec" not in maps.read_text():  # in the middle of our imports
-        time.sleep(0.001)
+    wait_until(lambda: "msgspec" in maps.read_text())  # in the middle of our imports
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
 
@@ -227,9 +224,7 @@ def test_f62_nohup_is_obeyed(folder: Path) -> None:
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 30
-        while set(states(folder).values()) != {JobState.DONE} and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: set(states(folder).values()) == {JobState.DONE})
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

@@ -123,7 +123,7 @@ def test_a_second_signal_ends_at_once(shop: Shop) -> None:
     assert run.poll() is None  # it lets the job finish
     run.send_signal(signal.SIGTERM)
 
-    assert ends_within(run, 10) < 3.5
+    ends_within(run, 15)  # and not after the 50 s of grace
 
     assert shop.states() == {"sleeps-0": JobState.QUEUED}
     assert shop.job("sleeps-0").attempts == 0
@@ -131,16 +131,15 @@ def test_a_second_signal_ends_at_once(shop: Shop) -> None:
 
 def test_a_killed_workers_jobs_come_back_at_once_and_its_running_ones_run_alone(shop: Shop) -> None:
     keys = shop.add("sleeps", 24, seconds=0.3)
-    run = shop.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="30")
+    run = shop.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="60")
     wait_until(lambda: len(shop.bodies()) >= 4)
     (worker,) = children_of(run.pid)
     os.kill(worker, signal.SIGKILL)
-    killed = time.monotonic()
 
-    wait_until(lambda: all(s is not JobState.IN_PROGRESS for s in shop.states().values()), 5)
-    assert time.monotonic() - killed < 1.0  # not after the 30 s of the lease
+    # Long before the 60 s of the lease, however busy the machine is.
+    wait_until(lambda: all(s is not JobState.IN_PROGRESS for s in shop.states().values()), 15)
 
-    run.wait(30)
+    run.wait(60)
     assert run.returncode == 0
     assert shop.states() == dict.fromkeys(keys, JobState.DONE)
     suspects = {key for key, pid, _ in shop.bodies() if pid == worker} - {
@@ -185,13 +184,13 @@ def test_a_poison_job_ends_in_error_with_its_cause_and_takes_nobody_with_it(shop
 
 def test_workers_do_not_outlive_a_killed_supervisor_and_another_run_finishes(shop: Shop) -> None:
     keys = shop.add("sleeps", 16, seconds=0.5)
-    run = shop.run("--processes", "2")
+    run = shop.run("--processes", "2", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="20")
     wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) == 2)
     workers = children_of(run.pid)
     assert len(workers) == 2
     run.kill()
 
-    assert wait_until(lambda: not any(is_alive(pid) for pid in workers), 5) < 1.6
+    wait_until(lambda: not any(is_alive(pid) for pid in workers), 8)  # not when the leases end
 
     code, err = shop.drain()
     assert code == 0, err

@@ -193,9 +193,9 @@ def test_json_that_is_made_of_redacted_texts_is_sound(message: str, where: str) 
 def test_hostile_texts_cost_linear_time(piece: str) -> None:
     def cost(size: int) -> float:
         text = (piece * size)[:size]
-        began = time.perf_counter()
+        began = time.thread_time()
         redacted(text, {})
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     assert cost(16 * 1024) < 2.0  # quadratic patterns would take minutes
     assert cost(64 * 1024) < 8.0

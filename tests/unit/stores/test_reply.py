@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -121,9 +120,7 @@ def test_a_withdrawal_is_told_to_others_who_wait_for_the_same_answer() -> None:
 def test_a_waiting_thread_helps_first() -> None:
     reply: Reply[int] = Reply(None, lambda: reply.resolve(3))
 
-    began = time.monotonic()
-    assert reply.result() == 3
-    assert time.monotonic() - began < 1
+    assert reply.result(10) == 3
 
 
 def test_callbacks_are_called_once_each_and_late_ones_at_once() -> None:

@@ -352,7 +352,7 @@ def test_another_connection_that_holds_the_file_is_waited_for(store: SqliteStore
     began = time.monotonic()
     with pytest.raises(TimeoutError):  # certain: nothing happened
         reply.result(0.05)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10  # not until the file is free, which it is not
     second = store.enqueue(new_jobs(2))
     threading.Timer(0.1, lambda: other.execute("rollback")).start()
 
