@@ -23,7 +23,7 @@ from penstock.definitions.request import (
     to_new_job,
 )
 from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, TaskOptions
-from penstock.errors import StoreBusy, UnknownTask, UsageError
+from penstock.errors import UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
@@ -31,13 +31,15 @@ from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.statistics_line import StatisticsLine
+from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
 ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
-STORE_WAIT_SECONDS = 30.0  # a producer waits this long for a store that others hold
+UNCHANGED = "nothing was changed. Try again, or find who holds it."
+KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
 
 R = TypeVar("R")
 _CONFIGURED: Any = object()  # timeout not given: as configured
@@ -192,7 +194,7 @@ class Penstock:
         job = self._accept(
             request, key=key, after=after, priority=priority, delay=delay, group=group
         )
-        report = _wait(self.store.enqueue([job]), self.store)
+        report = wait_for(self.store.enqueue([job]), self.store, UNCHANGED)
         return Enqueued(job.key, job.key in report.created)
 
     async def enqueue_async(
@@ -222,10 +224,10 @@ class Penstock:
         while batch := _next_batch(source):
             waiting.append((len(batch), store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
-                new, known = _wait_for(waiting.popleft(), store)
+                new, known = _counts_of(waiting.popleft(), store)
                 created, existing = created + new, existing + known
         while waiting:
-            new, known = _wait_for(waiting.popleft(), store)
+            new, known = _counts_of(waiting.popleft(), store)
             created, existing = created + new, existing + known
         return EnqueuedMany(created, existing)
 
@@ -294,18 +296,8 @@ def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:
     return batch
 
 
-def _wait_for(batch: tuple[int, Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
+def _counts_of(batch: tuple[int, Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
     """How many jobs of a batch were new, and how many known (or twice in it)."""
     count, reply = batch
-    created = len(_wait(reply, store).created)
+    created = len(wait_for(reply, store, KEPT_BEFORE).created)
     return created, count - created
-
-
-def _wait(reply: Reply[EnqueueReport], store: Store) -> EnqueueReport:
-    try:
-        return reply.result(STORE_WAIT_SECONDS)
-    except TimeoutError:
-        raise StoreBusy(
-            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; "
-            f"nothing was changed. Try again, or find who holds it."
-        ) from None

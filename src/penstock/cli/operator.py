@@ -9,12 +9,11 @@ import logging
 from typing import TypeVar
 
 from penstock.cli.text import escaped, warn
-from penstock.errors import StoreBusy, UsageError
+from penstock.errors import UsageError
 from penstock.model.job import JobState
+from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
-
-STORE_WAIT_SECONDS = 30.0  # a command waits this long for a store that others hold
 
 T = TypeVar("T")
 
@@ -49,13 +48,7 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
 
 def answer(reply: Reply[T], store: Store) -> T:
     """Wait for a store that another process may hold, but not for ever."""
-    try:
-        return reply.result(STORE_WAIT_SECONDS)
-    except TimeoutError:
-        raise StoreBusy(
-            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; this "
-            f"step changed nothing. Try again, or find who holds it."
-        ) from None
+    return wait_for(reply, store, "this step changed nothing. Try again, or find who holds it.")
 
 
 def settle(store: Store) -> int:

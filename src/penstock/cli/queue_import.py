@@ -20,19 +20,20 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.app import STORE_WAIT_SECONDS, Penstock
+from penstock.app import Penstock
 from penstock.cli.completion import complete_task
 from penstock.cli.import_lines import BadLine, Line, read_lines, to_job
 from penstock.cli.interrupts import interrupts_between
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import is_open, one_sentence, print_document, say, warn
-from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, UsageError
+from penstock.errors import EnqueueRefused, PenstockError, UsageError
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.redaction import redacted
+from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
-from penstock.stores.store import Store
 
+KEPT_BEFORE = "the jobs before are kept. Run the same command again."
 BATCH_LINES = 1_000  # of one transaction
 BATCH_BYTES = 8 * 1024 * 1024  # of one transaction, as the file spells them
 BAD_LINES_SHOWN = 20  # the rest is only counted
@@ -155,7 +156,7 @@ class Importer:
     def _accept(self, jobs: list[NewJob], lines: list[int], reply: Reply[EnqueueReport]) -> None:
         """Count what was accepted; what was refused is halved until one line is to blame."""
         try:
-            report = _wait(reply, self._store)
+            report = wait_for(reply, self._store, KEPT_BEFORE)
         except EnqueueRefused as error:
             if len(jobs) == 1:
                 self._bad(lines[0], error)
@@ -263,13 +264,3 @@ def _progress(stream: BinaryIO, *, shown: bool) -> Iterator[Callable[[int], None
     with Progress(console=Console(stderr=True), transient=True) as bar:
         bar_task = bar.add_task("importing", total=total)
         yield lambda size: bar.advance(bar_task, size)
-
-
-def _wait(reply: Reply[EnqueueReport], store: Store) -> EnqueueReport:
-    try:
-        return reply.result(STORE_WAIT_SECONDS)
-    except TimeoutError:
-        raise StoreBusy(
-            f"The store {store.url} was held by another process for {STORE_WAIT_SECONDS:g} s; the "
-            "jobs before are kept. Run the same command again."
-        ) from None
