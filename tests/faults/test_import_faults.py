@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.big_line import APP, CONFIG, IMPORT, import_big_line
 from tests.unit.cli.conftest import Command, Ended, command, project
+from tests.waiting import wait_until
 
 __all__ = ["command", "project"]  # fixtures
 pytestmark = pytest.mark.faults
@@ -199,9 +199,7 @@ def test_f58_ctrl_c_halfway_counts_right_and_the_same_command_resumes(project: P
     assert process.stdin is not None
     process.stdin.write(b"".join(lines[:4_500]))
     process.stdin.flush()
-    deadline = time.monotonic() + 30
-    while len(keys(project)) < 3_000 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len(keys(project)) >= 3_000)
 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -227,9 +225,7 @@ def test_f58_sigkill_halfway_leaves_whole_batches_and_the_same_command_resumes(
     child = subprocess.Popen([*IMPORT[:-3], "-"], cwd=project, stdin=reading)
     os.close(reading)
     os.write(writing, b"\n".join(lines[:1_500]) + b"\n")
-    deadline = time.monotonic() + 30
-    while len(keys(project)) < 1_000 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len(keys(project)) >= 1_000)
     child.kill()
     child.wait()
     os.close(writing)

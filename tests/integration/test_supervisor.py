@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do real processes stop, die and recover as running.md says?
+"""Do real processes stop, die and recover as docs/operations/deaths.md says?
 
 Lease times are short (1 s, a beat every 0.25 s, a grace of 1 s). Bodies leave a line at their start
 and their end; the store tells the rest.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does each end of a body become the outcome that running.md says?"""
+"""Does each end of a body become the outcome that docs/guide/queue.md says?"""
 
 from __future__ import annotations
 

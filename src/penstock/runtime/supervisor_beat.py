@@ -17,7 +17,7 @@ from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.store import JobStore
 
-OVERDUE_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
+RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
 
 log = logging.getLogger("penstock.beat")
 
@@ -52,7 +52,7 @@ class SupervisorBeat(RepeatingThread):
             except ValueError:  # the worker has just been buried and its table closed
                 continue
             overdue = any(
-                record.deadline_monotonic and now > record.deadline_monotonic + OVERDUE_SECONDS
+                record.deadline_monotonic and now > record.deadline_monotonic + RENEWED_PAST_SECONDS
                 for record in snapshot.running
             )
             if snapshot.worker is not None and not overdue:

@@ -12,7 +12,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.runtime.keeping import BeatThread, TableKeeper, margin
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.supervisor_beat import OVERDUE_SECONDS, SupervisorBeat
+from penstock.runtime.supervisor_beat import RENEWED_PAST_SECONDS, SupervisorBeat
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock
@@ -207,7 +207,7 @@ def test_the_supervisor_renews_nothing_long_past_a_time_limit(
     table.set_worker(ONE)
     table.occupy(0, 1, 1, clock.monotonic() + 5, 3)
     beat = supervised(table, store, clock)
-    clock.advance(5 + OVERDUE_SECONDS - 10)
+    clock.advance(5 + RENEWED_PAST_SECONDS - 10)
     assert beat.run_once() == 1
 
     clock.advance(10.1)
