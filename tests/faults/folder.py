@@ -72,3 +72,13 @@ class ProjectFolder:
         for process in self.running:
             kill_run(process)
         self.store.close()
+
+
+def states_in(path: Path) -> dict[str, JobState]:
+    """The states of all jobs in a store that is not open here, and is sound."""
+    store = SqliteStore.open(path)
+    try:
+        assert store.check().result() == []
+        return {job.key: job.state for job in store.jobs(JobFilter(), JobId(0), 5_000).result()}
+    finally:
+        store.close()

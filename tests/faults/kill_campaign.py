@@ -25,7 +25,7 @@ from penstock.model.job import JobId, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.launcher import VARIABLE
-from tests.processes import REPOSITORY, children_of, environment_of_tests, is_alive
+from tests.processes import REPOSITORY, children_of, environment_of_tests, is_alive, kill_run
 
 WORKER_POINTS = (
     "lease.in_tx",
@@ -205,7 +205,7 @@ class Campaign:
         once.unlink(missing_ok=True)
         if process.poll() is None:
             self.outcome.broken.append(f"a run did not end within 60 s (armed: {failpoints})")
-            self._kill_group(process)
+            kill_run(process)
         process.wait()
 
     def _run_and_kill(self, target: str) -> None:
@@ -234,7 +234,7 @@ class Campaign:
                 self.outcome.broken.append(
                     "a run did not end within 60 s after its worker was killed"
                 )
-                self._kill_group(process)
+                kill_run(process)
         process.wait()
         self._wait_gone(workers)
 
@@ -246,11 +246,6 @@ class Campaign:
         for pid in pids:
             if is_alive(pid):
                 self.outcome.broken.append("a worker outlived its supervisor by 3 s")
-                os.kill(pid, signal.SIGKILL)
-
-    def _kill_group(self, process: subprocess.Popen[bytes]) -> None:
-        for pid in [*children_of(process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def finish(self) -> Outcome:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from penstock.definitions.request import JobRequest, to_new_job
-from penstock.model.job import JobId, JobState
+from penstock.model.job import JobState
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
+from tests.faults.folder import states_in
 from tests.faults.signal_matrix import COVER, SIGNALS, Case
 from tests.waiting import wait_until
 
@@ -59,15 +59,6 @@ def fill(folder: Path, task: str, count: int) -> None:
     )
     store.enqueue([to_new_job(request) for request in requests]).result()
     store.close()
-
-
-def states(folder: Path) -> dict[str, JobState]:
-    store = SqliteStore.open(folder / "shop.db")
-    try:
-        assert store.check().result() == []
-        return {job.key: job.state for job in store.jobs(JobFilter(), JobId(0), 5000).result()}
-    finally:
-        store.close()
 
 
 @pytest.mark.timeout(180)
@@ -169,7 +160,7 @@ def test_f62_a_task_that_prints_to_nobody_fails_by_its_own_fault_and_the_run_goe
     )
     os.close(writing)
 
-    assert set(states(folder).values()) == {JobState.ERROR}  # not waited out for a day
+    assert set(states_in(folder / "shop.db").values()) == {JobState.ERROR}  # not waited for
     assert ended.returncode == 1
     assert b"Traceback" not in ended.stderr
 
@@ -190,7 +181,7 @@ def test_f62_a_run_whose_log_nobody_reads_does_its_work(folder: Path) -> None:
     os.close(writing)
 
     assert ended.returncode == 0
-    assert set(states(folder).values()) == {JobState.DONE}
+    assert set(states_in(folder / "shop.db").values()) == {JobState.DONE}
 
 
 def test_f62_a_run_whose_terminal_is_gone_does_its_work(folder: Path) -> None:
@@ -208,7 +199,7 @@ def test_f62_a_run_whose_terminal_is_gone_does_its_work(folder: Path) -> None:
     os.close(main_fd)
 
     assert process.wait(60) == 0
-    assert set(states(folder).values()) == {JobState.DONE}
+    assert set(states_in(folder / "shop.db").values()) == {JobState.DONE}
 
 
 def test_f62_nohup_is_obeyed(folder: Path) -> None:
@@ -224,7 +215,7 @@ def test_f62_nohup_is_obeyed(folder: Path) -> None:
         stderr=subprocess.PIPE,
     )
     try:
-        wait_until(lambda: set(states(folder).values()) == {JobState.DONE})
+        wait_until(lambda: set(states_in(folder / "shop.db").values()) == {JobState.DONE})
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.job import JobId, JobState
+from penstock.model.job import JobState
 from penstock.runtime.messages import LINE_BYTES_MAX, Lines
-from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
+from tests.faults.folder import states_in
 
 pytestmark = pytest.mark.faults
 
@@ -95,15 +94,6 @@ def drain(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def states(folder: Path) -> dict[str, JobState]:
-    store = SqliteStore.open(folder / "shop.db")
-    try:
-        assert store.check().result() == []
-        return {job.key: job.state for job in store.jobs(JobFilter(), JobId(0), 1000).result()}
-    finally:
-        store.close()
-
-
 @pytest.mark.parametrize("culprit", ["kills_late", "cancels_everybody", "stops_the_loop"])
 def test_a_task_that_breaks_its_worker_is_found_and_its_neighbours_are_done(
     folder: Path, culprit: str
@@ -116,7 +106,7 @@ def test_a_task_that_breaks_its_worker_is_found_and_its_neighbours_are_done(
 
     ended = drain(folder)
 
-    found = states(folder)
+    found = states_in(folder / "shop.db")
     assert {found[str(n)] for n in range(10)} == {JobState.DONE}
     assert found["bad"] in (JobState.ERROR, JobState.DONE)
     if culprit == "kills_late":
@@ -129,7 +119,7 @@ def test_a_forked_child_that_comes_back_from_a_body_is_not_a_second_worker(folde
     ended = drain(folder)
 
     assert (ended.returncode, ended.stderr.count("Traceback")) == (0, 0)
-    assert states(folder) == {"fork": JobState.DONE, "good": JobState.DONE}
+    assert states_in(folder / "shop.db") == {"fork": JobState.DONE, "good": JobState.DONE}
 
 
 def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
@@ -156,7 +146,7 @@ def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
 
     assert code == 0
     assert time.monotonic() - began < 18
-    assert states(folder) == {"k": JobState.DONE}
+    assert states_in(folder / "shop.db") == {"k": JobState.DONE}
 
 
 def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
@@ -166,7 +156,7 @@ def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
     closed = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=folder, timeout=60)
 
     assert closed.returncode == 0
-    assert states(folder) == {"k": JobState.DONE}
+    assert states_in(folder / "shop.db") == {"k": JobState.DONE}
 
 
 def test_ctrl_c_in_a_waiting_enqueue_leaves_no_transaction_open(folder: Path) -> None:
@@ -197,7 +187,7 @@ print(app.enqueue(good.job(n=2), key="2").created, flush=True)
     rest = process.communicate(timeout=30)[0]
 
     assert rest.splitlines() == ["interrupted", "True"]
-    assert {"0", "2"} <= set(states(folder))
+    assert {"0", "2"} <= set(states_in(folder / "shop.db"))
 
 
 def test_a_line_without_an_end_is_cut() -> None:
