@@ -71,6 +71,39 @@ def hoards(ctx: Context) -> None:
     note("start", ctx)
     ctypes.PyDLL(None).sleep(600)  # a C call that keeps the GIL
 
+@app.task(executor="process", max_attempts=1)
+def forks(ctx: Context, how: str) -> str:
+    note("start", ctx)
+    if os.fork() == 0:
+        if how == "return":
+            return "the child"
+        if how == "exit":
+            raise SystemExit(0)
+        time.sleep(600)
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "the parent"
+
+@app.task(executor="process", max_attempts=1)
+def spoils(ctx: Context, how: str) -> int:
+    note("start", ctx)
+    if how == "folder":
+        os.mkdir("gone")
+        os.chdir("gone")
+        os.rmdir(HERE + "/gone")
+    elif how == "streams":
+        os.close(1)
+    return os.getpid()
+
+class Nasty(Exception):
+    @property
+    def retry_after(self):
+        raise SystemExit("not me")
+
+@app.task(executor="process", max_attempts=1)
+def raises_nastily(ctx: Context) -> None:
+    raise Nasty("x")
+
 @app.task(executor="process")
 def waits(ctx: Context) -> None:
     note("start", ctx)
@@ -219,3 +252,93 @@ def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
     )
 
     assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
+@pytest.mark.parametrize("how", ["return", "exit"])
+def test_a_forked_child_that_comes_back_from_a_body_answers_for_nobody(
+    shop: Shop, how: str
+) -> None:
+    shop.add("forks", 3, how=how)
+    shop.add("works", 6, how="return")
+
+    code, err = shop.drain()
+
+    assert code == 0, err
+    assert {shop.job(f"forks-{n}").result for n in range(3)} == {'"the parent"'}
+    for n in range(6):
+        assert f'"works-{n}"' in (shop.job(f"works-{n}").result or "")
+    assert all(count == 1 for count in shop.starts().values())
+
+
+def test_a_death_is_seen_although_a_forked_child_holds_the_socket(shop: Shop) -> None:
+    shop.add("forks", how="die")
+
+    code, err = shop.drain()  # within its time-out, although the children sleep for minutes
+
+    assert code == 1, err
+    job = shop.job("forks-0")
+    assert (job.state, job.crashes) == (JobState.ERROR, 2)
+
+
+@pytest.mark.parametrize("how", ["folder", "streams"])
+def test_what_a_body_spoils_does_not_reach_the_next_one(shop: Shop, how: str) -> None:
+    (shop.folder / "penstock.toml").write_text(
+        (shop.folder / "penstock.toml")
+        .read_text()
+        .replace("[runtime]", "[runtime]\nprocess_slots = 1")
+    )
+    shop.add("spoils", how=how)
+    shop.add("spoils", 3, name="next", how="")
+
+    code, err = shop.drain()
+
+    assert code == 0, err
+    spoilt = shop.job("spoils-0").result
+    assert spoilt not in {shop.job(f"next-{n}").result for n in range(3)}
+
+
+def test_an_error_whose_own_code_raises_ends_its_job_and_not_the_process(shop: Shop) -> None:
+    shop.add("raises_nastily")
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    job = shop.job("raises_nastily-0")
+    assert (job.state, job.attempts, job.crashes) == (JobState.ERROR, 1, 0)
+    assert "Traceback" not in err
+
+
+def test_an_app_that_only_the_task_process_cannot_load_costs_no_job_anything(shop: Shop) -> None:
+    app = shop.folder / "shop.py"
+    whole = app.read_text()
+    app.write_text(
+        whole.replace("import asyncio", "import sys\nimport asyncio", 1)
+        + "\nif sys.argv[0].endswith('task_process.py') and os.path.exists(HERE + '/half'):\n"
+        + "    raise KeyError('half deployed')\n"
+    )
+    (shop.folder / "half").touch()
+    shop.add("awaits", 2, seconds=0.01)
+    run = shop.run()
+    wait_until(lambda: all(shop.attempts(f"awaits-{n}") for n in range(2)))
+
+    (shop.folder / "half").unlink()
+
+    wait_until(lambda: set(shop.states().values()) == {JobState.DONE}, 30)
+    for n in range(2):
+        assert (shop.job(f"awaits-{n}").attempts, shop.job(f"awaits-{n}").crashes) == (0, 0)
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5
+
+
+def test_a_kill_that_comes_late_does_not_hit_the_next_body(shop: Shop) -> None:
+    shop.add("awaits", 40, seconds=0.02)
+    run = shop.run()
+    wait_until(lambda: bool(shop.bodies()))
+    for n in range(0, 40, 2):
+        shop.store.cancel([f"awaits-{n}"]).result()
+
+    wait_until(lambda: all(shop.job(f"awaits-{n}").state is JobState.DONE for n in range(1, 40, 2)))
+
+    assert all(shop.job(f"awaits-{n}").crashes == 0 for n in range(40))
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 5) < GRACE + 5

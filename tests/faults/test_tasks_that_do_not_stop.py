@@ -99,6 +99,16 @@ def holds(ctx: Context) -> None:
     note("end", ctx)
 
 @app.task(limits={"door": "one"})
+async def stays(ctx: Context) -> None:
+    note("start", ctx)
+    while True:
+        note("still", ctx)
+        try:
+            await asyncio.sleep(0.005)
+        except BaseException:
+            continue
+
+@app.task(limits={"door": "one"})
 async def enters(ctx: Context) -> None:
     note("start", ctx)
 """
@@ -323,3 +333,40 @@ def test_a_worn_worker_that_dies_was_replaced_already(shop: Shop) -> None:
     assert len(children_of(run.pid)) == 2
     run.send_signal(signal.SIGTERM)
     assert ends_within(run, GRACE + 5) < GRACE + 5
+
+
+def test_a_body_that_outlives_its_run_keeps_its_place_until_its_process_has_ended(
+    shop: Shop,
+) -> None:
+    (shop.folder / "penstock.toml").write_text(
+        (shop.folder / "penstock.toml").read_text() + "[limits.door]\none = 1\n"
+    )
+    shop.add("stays", limit_key="door:one")
+    first = shop.run()
+    wait_until(lambda: len(shop.bodies()) == 1)
+    shop.add("enters", limit_key="door:one")
+    second = shop.run()
+    wait_until(lambda: len(shop.store.workers().result()) == 2)
+
+    first.send_signal(signal.SIGTERM)
+
+    wait_until(lambda: len(shop.bodies()) == 2)  # whichever of the two comes first
+    assert ends_within(first, GRACE + 8) < GRACE + 8
+    (_, old, _), (_, new, entered) = shop.bodies()
+    assert old != new
+    assert entered > max(at for _, pid, at in shop.bodies("still") if pid == old)
+    assert (shop.job("stays-0").attempts, shop.job("stays-0").crashes) == (0, 0)
+    second.kill()
+
+
+def test_a_long_job_comes_to_its_end_beside_tasks_that_wear_their_worker_out(shop: Shop) -> None:
+    shop.add("sleeps", seconds=6)
+    shop.add("fouls", 200, how="slowly")
+    run = shop.run(quick=True)
+
+    wait_until(lambda: shop.job("sleeps-0").state is JobState.DONE, 40)
+
+    assert shop.starts()["sleeps-0"] == 1
+    assert len({pid for _, pid, _ in shop.bodies()}) >= 2
+    run.send_signal(signal.SIGTERM)
+    assert ends_within(run, GRACE + 8) < GRACE + 8

@@ -7,6 +7,8 @@ until its worker is gone or kills it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -19,13 +21,14 @@ from penstock.cli.logs import set_up_logging
 from penstock.clock import SystemClock
 from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
-from penstock.errors import PayloadError, PenstockError, Skip
+from penstock.errors import PayloadError, Skip
 from penstock.model.kept_text import kept_text
 from penstock.retry.classify import classify
 from penstock.runtime import remote
 from penstock.runtime.attempt import encode, kind_of, message_of, where_of
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.parent_death import end_with_parent
+from penstock.runtime.wear import look
 from penstock.wiring import new_event_loop
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
@@ -33,29 +36,52 @@ HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low on
 
 def main() -> None:
     """Run what the worker sends until it sends no more."""
-    end_with_parent()
+    end_with_parent(int(sys.argv[2]))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     channel = _channel(int(sys.argv[1]))
-    order = remote.decode_to_task(remote.receive(channel) or b"")
+    os.register_at_fork(after_in_child=channel.close)  # a double must not answer for us
+    with contextlib.suppress(OSError):  # our worker is gone: nobody wants to know
+        _serve(channel)
+
+
+def _serve(channel: socket.socket) -> None:
+    data = remote.receive(channel)
+    order = None if data is None else remote.decode_to_task(data)
     if not isinstance(order, remote.TaskOrder):
-        raise SystemExit("A task process is told its app first.")
+        return
     set_up_logging(order.log_level, order.log_format)
     try:
         app = _load(order)
-    except PenstockError as error:
-        remote.send(channel, remote.NotLoaded(kept_text(str(error))))
+    except BaseException as error:
+        remote.send(channel, remote.Said(0, remote.NotLoaded(kept_text(message_of(error)))))
         return
+    fresh, pid = _shared(), os.getpid()
     while (data := remote.receive(channel)) is not None:
         call = remote.decode_to_task(data)
         if isinstance(call, remote.RunJob):
-            remote.send(channel, remote.Began())
-            remote.send(channel, _run(app, call))
+            remote.send(channel, remote.Said(call.number, remote.Began()))
+            end = _run(app, call)
+            if os.getpid() != pid:
+                os._exit(0)  # a forked child came back from a body: it is not this process
+            worn = None if _shared() == fresh else "it has changed what others share"
+            remote.send(channel, remote.Said(call.number, end, worn))
+
+
+def _shared() -> dict[str, object]:
+    """What one body may spoil for the next."""
+    return {**look(), "streams": [_is_open(fd) for fd in range(3)]}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _channel(fd: int) -> socket.socket:
-    import fcntl
-
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     os.close(fd)
     return socket.socket(fileno=high)
@@ -78,18 +104,27 @@ def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
     except PayloadError as error:
         return remote.BadPayload(kept_text(str(error)))
     except BaseException as error:
-        classified = classify(error, now=SystemClock().now())
-        where = where_of(error)
-        return remote.Raised(  # texts that can be sent, and hold no secret of this process
-            kept_text(kind_of(error)),
-            kept_text(message_of(error)),
-            None if where is None else kept_text(where),
-            classified.category,
-            classified.wait_seconds,
-        )
+        try:
+            return _raised(error)
+        except BaseException as second:  # an error whose own code raises
+            said = f"its end cannot be judged: {type(second).__name__}"
+            return remote.Raised("RuntimeError", kept_text(said))
     encoded = encode(value)
     problem = None if encoded.problem is None else kept_text(encoded.problem)
     return remote.Returned(encoded.text, problem, tuple(context._enqueued or ()))
+
+
+def _raised(error: BaseException) -> remote.Raised:
+    """Texts that can be sent, and hold no secret of this process."""
+    classified = classify(error, now=SystemClock().now())
+    where = where_of(error)
+    return remote.Raised(
+        kept_text(kind_of(error)),
+        kept_text(message_of(error)),
+        None if where is None else kept_text(where),
+        classified.category,
+        classified.wait_seconds,
+    )
 
 
 def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)

@@ -48,7 +48,7 @@ SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at
 
 def main() -> None:
     """Do as the order says."""
-    end_soon_after_parent()
+    end_soon_after_parent(int(sys.argv[2]))
     channel = socket.socket(fileno=_out_of_the_way(int(sys.argv[1])))
     order = messages.receive_order(channel)
     if order is None:

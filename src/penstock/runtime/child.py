@@ -47,7 +47,7 @@ class Child:
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
-            [*worker_command, str(theirs.fileno())],
+            [*worker_command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=(self._table_fd, theirs.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipe_output else None,

@@ -20,6 +20,7 @@ from penstock.stores.store import Store
 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 
+SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
 PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
 log = logging.getLogger("penstock.worker")
@@ -34,7 +35,7 @@ class Drain:
         self._run_id = run_id
         self._clock = clock
         self._waiting_since: float | None = None
-        self._said = ""
+        self._said: dict[str, float] = {}  # which reasons, and when
         self._full = FullLimits(clock)
         self.next_due_at: int | None = None
         self.finished = False
@@ -46,8 +47,8 @@ class Drain:
         self._full.note(batch)
         if batch.paused:
             self._say(PAUSED)
-        elif self._said == PAUSED:
-            self._said = ""
+        else:
+            self._said.pop(PAUSED, None)
 
     async def look(self, worker: WorkerId) -> None:
         """Ask the store what is left; somebody who holds the whole database is waited for."""
@@ -111,9 +112,10 @@ class Drain:
 
     def _say(self, reason: str) -> None:
         kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
-        if kind != self._said:
-            self._said = kind
+        now = self._clock.monotonic()
+        if now >= self._said.get(kind, -SAY_AGAIN_SECONDS) + SAY_AGAIN_SECONDS:
             log.info("Waiting: %s", reason)
+            self._said[kind] = now
 
     def _reason(self, outlook: Outlook) -> str:
         if outlook.paused:

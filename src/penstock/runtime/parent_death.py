@@ -9,6 +9,7 @@ handler is a function of the C library itself.
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
@@ -17,24 +18,25 @@ _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _IN_A_SECOND = signal.SIGHUP
 
 
-def end_with_parent() -> bool:
-    """Be killed at once when the thread that started this process is gone; False: not possible."""
-    return _ask_kernel(signal.SIGKILL)
+def end_with_parent(parent: int) -> None:
+    """Be killed at once when the thread that started this process is gone, where that is known."""
+    _ask_kernel(signal.SIGKILL, parent)
 
 
-def end_soon_after_parent() -> bool:
-    """Be killed one second after that: time to give things back. False: not possible here."""
+def end_soon_after_parent(parent: int) -> None:
+    """Be killed one second after that: time to give things back."""
     if not sys.platform.startswith("linux"):
-        return False
+        return
     library = ctypes.CDLL(None)
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     library.signal.restype = ctypes.c_void_p
     library.signal(int(_IN_A_SECOND), ctypes.cast(library.alarm, ctypes.c_void_p))
-    return _ask_kernel(_IN_A_SECOND)
+    _ask_kernel(_IN_A_SECOND, parent)
 
 
-def _ask_kernel(number: signal.Signals) -> bool:
+def _ask_kernel(number: signal.Signals, parent: int) -> None:
     if not sys.platform.startswith("linux"):
-        return False
-    done: int = ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
-    return done == 0
+        return
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)

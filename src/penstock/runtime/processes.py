@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
+import select
 import socket
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import msgspec
 from penstock.definitions.context import JobInfo
 from penstock.errors import PayloadError, Skip
 from penstock.model.job import NewJob
-from penstock.retry.classify import Classified, RemoteError
+from penstock.retry.classify import Classified, FailureClass, RemoteError
 from penstock.runtime import remote
 from penstock.runtime.attempt import Encoded, ProcessDied
 from penstock.runtime.exits import describe_exit
@@ -60,9 +62,11 @@ class TaskProcess:
 
     def __init__(self, order: remote.TaskOrder) -> None:
         self._channel, theirs = socket.socketpair()
+        self._number = 0
+        self.fit = True  # another body may run in it
         try:
             self._process = subprocess.Popen(
-                [*task_command, str(theirs.fileno())],
+                [*task_command, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 cwd=order.folder,
@@ -72,17 +76,15 @@ class TaskProcess:
             raise
         finally:
             theirs.close()
+        self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else -1
         with contextlib.suppress(OSError):  # it is dead already: the answer will say so
             remote.send(self._channel, order)
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def run(self, call: remote.RunJob, began: Callable[[], None]) -> RemoteValue:
+    def run(self, job: JobInfo, payload: str, began: Callable[[], None]) -> RemoteValue:
         """Run one body; raises what it raised, or ProcessDied."""
+        self._number += 1
         with contextlib.suppress(OSError):
-            remote.send(self._channel, call)
+            remote.send(self._channel, remote.RunJob(self._number, job, payload))
         answer = self._hear()
         if isinstance(answer, remote.Began):
             began()
@@ -97,15 +99,37 @@ class TaskProcess:
             case remote.BadPayload(message):
                 raise PayloadError(message)
             case remote.NotLoaded(message):
-                raise RuntimeError(f"its process could not load the app: {message}")
-        raise RuntimeError("its process began twice")
+                # No body has run: as if the machine were ill, it waits and is not charged.
+                message = f"its process could not load the app: {message}"
+                raise RemoteError("AppNotFound", message, None, Classified(FailureClass.NODE))
+        self.fit = False
+        raise ProcessDied("it began twice")
 
     def _hear(self) -> remote.FromTask:
-        data = remote.receive(self._channel)
+        """The next answer to the present body; ProcessDied if there will be none."""
+        data = remote.receive(self._channel, self._is_there)
         if data is None:
+            self.fit = False
             raise ProcessDied(self._death())
-        answer: remote.FromTask = remote.decode_from_task(data)
-        return answer
+        try:
+            said: remote.Said = remote.decode_from_task(data)
+        except msgspec.DecodeError:
+            said = remote.Said(0, remote.Began())
+        if said.number != self._number and not isinstance(said.what, remote.NotLoaded):
+            self.fit = False
+            raise ProcessDied("it answered for another job")
+        if said.worn is not None or isinstance(said.what, remote.NotLoaded):
+            self.fit = False
+        return said.what
+
+    def _is_there(self) -> bool:
+        """Wait for something to read; False if the process is gone, whoever holds its socket."""
+        if self._pidfd < 0:
+            return True
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        waiting.register(self._pidfd, select.POLLIN)
+        return self._channel.fileno() in {fd for fd, _ in waiting.poll()}
 
     def _death(self) -> str:
         try:
@@ -123,13 +147,17 @@ class TaskProcess:
         self.kill()
         self._process.wait()
         self._channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 class _Work:
     """One body on its way: where it runs, and whether it still may."""
 
-    def __init__(self, call: remote.RunJob, began: Callable[[], None], done: Done) -> None:
-        self.call = call
+    def __init__(self, job: JobInfo, payload: str, began: Callable[[], None], done: Done) -> None:
+        self.job = job
+        self.payload = payload
         self.began = began
         self.done = done
         self._lock = threading.Lock()
@@ -142,10 +170,11 @@ class _Work:
                 raise ProcessDied("it was stopped before it began")
             self._process = process
 
-    def end(self) -> None:
-        """From here on the process is somebody else's."""
+    def end(self) -> bool:
+        """From here on the process is somebody else's; False if it was killed."""
         with self._lock:
             self._process = None
+            return not self._killed
 
     def kill(self) -> None:
         with self._lock:
@@ -169,7 +198,7 @@ class ProcessPool:
     def submit(
         self, job: JobInfo, payload: str, began: Callable[[], None], done: Done
     ) -> Callable[[], None]:
-        work = _Work(remote.RunJob(job, payload), began, done)
+        work = _Work(job, payload, began, done)
         with self._lock:
             self._working.add(work)
             if self._idle:
@@ -188,13 +217,16 @@ class ProcessPool:
             while (work := self._inbox.get()) is not None:
                 value, error = None, None
                 try:
-                    if process is None or not process.alive:
-                        process = self._fresh(process)
+                    if process is None:
+                        process = TaskProcess(self._order)
                     work.begin(process)
-                    value = process.run(work.call, partial(self._tell, work.began))
+                    began = partial(self._tell, work.began)
+                    value = process.run(work.job, work.payload, began)
                 except BaseException as raised:
                     error = raised
-                work.end()
+                if process is not None and not (work.end() and process.fit):
+                    process.close()  # whatever comes next starts afresh
+                    process = None
                 with self._lock:
                     self._idle += 1
                     self._working.discard(work)
@@ -206,11 +238,6 @@ class ProcessPool:
     def _tell(self, what: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody listens any more
             self._loop.call_soon_threadsafe(what, *arguments)
-
-    def _fresh(self, former: TaskProcess | None) -> TaskProcess:
-        if former is not None:
-            former.close()
-        return TaskProcess(self._order)
 
     def close(self) -> None:
         """Kill what runs, and let the others go."""

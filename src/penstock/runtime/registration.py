@@ -6,13 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError, StoreBusy, StoreFull
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
-from penstock.model.lease import JobRef, WorkerInfo
+from penstock.model.lease import WorkerInfo
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
 from penstock.stores.store import JobStore
@@ -72,16 +71,15 @@ class Registration:
                 self.losing = False
                 return
 
-    async def sign_off(self, running: Sequence[JobRef], *, bodies_left: bool) -> None:
+    async def sign_off(self, *, bodies_left: bool) -> None:
         """Give everything back, as far as the store lets us.
 
-        Bodies that were given up run until the process ends: then the supervisor, who sees that,
-        frees what they hold.
+        Bodies that were given up run until the process ends: the supervisor, who sees that, signs
+        off for us then. Without one they run on with the program, and nobody counts them.
         """
+        if bodies_left and not self._config.runs_suspects:
+            return
         try:
-            if bodies_left and not self._config.runs_suspects:
-                await self._store.release(self.worker_id, running)
-                return
             while (await self._store.retire(self.worker_id)).more:
                 pass
         except PenstockError as error:

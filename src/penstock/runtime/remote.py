@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 
 import msgspec
 
@@ -31,8 +32,9 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
 
 class RunJob(msgspec.Struct, frozen=True, tag="run"):
-    """One body to run."""
+    """One body to run; the number comes back with every answer to it."""
 
+    number: int
     job: JobInfo
     payload: str
 
@@ -80,26 +82,40 @@ class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded"):
 ToTask = TaskOrder | RunJob
 FromTask = Began | Returned | Raised | Skipped | BadPayload | NotLoaded
 
+
+class Said(msgspec.Struct, frozen=True):
+    """An answer, and to which body: a process that forked may have a double that answers too."""
+
+    number: int
+    what: FromTask
+    worn: str | None = None  # what the body has changed, so that no other one shall run there
+
+
 _encode = msgspec.json.Encoder().encode
 decode_to_task = msgspec.json.Decoder(ToTask).decode
-decode_from_task = msgspec.json.Decoder(FromTask).decode
+decode_from_task = msgspec.json.Decoder(Said).decode
 
 
-def send(channel: socket.socket, message: ToTask | FromTask) -> None:
+def send(channel: socket.socket, message: ToTask | Said) -> None:
     """Write one frame; OSError if nobody listens."""
     data = _encode(message)
     channel.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive(channel: socket.socket) -> bytes | None:
-    """Read one frame; None if the other side is gone."""
-    head = _read(channel, _LENGTH.size)
-    return None if head is None else _read(channel, _LENGTH.unpack(head)[0])
+def receive(channel: socket.socket, there: Callable[[], bool] = lambda: True) -> bytes | None:
+    """Read one frame; None if the other side is gone.
+
+    `there` waits until something can be read; False if nobody is there who could write.
+    """
+    head = _read(channel, _LENGTH.size, there)
+    return None if head is None else _read(channel, _LENGTH.unpack(head)[0], there)
 
 
-def _read(channel: socket.socket, size: int) -> bytes | None:
+def _read(channel: socket.socket, size: int, there: Callable[[], bool]) -> bytes | None:
     data = bytearray()
     while len(data) < size:
+        if not there():
+            return None
         try:
             part = channel.recv(min(size - len(data), _CHUNK))
         except OSError:

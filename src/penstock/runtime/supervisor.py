@@ -40,6 +40,7 @@ STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
 OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+WORN_MAX = 2  # for each process: worn workers that still run something
 NAMED_MAX = 5  # jobs that are named when their worker died
 BURY_SECONDS = 10.0  # how long a burial may wait for the store
 
@@ -84,6 +85,7 @@ class Supervisor:
         self._suspects = 0
         self._solo_at = 0.0
         self._solo_pause = SOLO_FIRST_SECONDS
+        self._owed = 0  # workers to be started when one that is worn has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
 
@@ -179,17 +181,13 @@ class Supervisor:
             self._tell_all(messages.Abort())
 
     def _replace(self, child: Child) -> None:
-        """Start another worker beside one that is worn; too many of those are told to hurry."""
+        """Start another worker beside one that is worn; while there are many of those, later."""
         child.replaced = True
-        if not self._may_start():
-            return
-        self._restart(child)
-        worn = [other for other in self._children if other.replaced]
-        for other in worn[: -self._spec.processes]:
-            other.tell(messages.Stop())
-            grace = self._hello.grace_seconds if self._hello else 0.0
-            at = self._clock.monotonic() + grace + AFTER_GRACE_SECONDS
-            other.kill_at_monotonic = min(other.kill_at_monotonic, at)
+        worn = sum(other.replaced for other in self._children)
+        if worn > WORN_MAX * self._spec.processes:
+            self._owed += 1  # what runs in them is not their fault: it comes to its end first
+        elif self._may_start():
+            self._restart(child)
 
     def _pass_on(self, child: Child) -> bool:
         """Show what a worker wrote; False if it has nothing (more) to say."""
@@ -298,9 +296,13 @@ class Supervisor:
             self._left_behind = max(self._left_behind, child.finished.left_behind)
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
+        if child.replaced and self._owed and self._may_start():
+            self._owed -= 1
+            self._restart(child)
 
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""
+        child.kill()  # what its tasks left behind, before the same jobs run again
         snapshot = child.snapshot()
         self._children.remove(child)
         self._stalls.forget(child.process.pid)
@@ -316,6 +318,9 @@ class Supervisor:
             started = [] if child.overdue else ran
             max_crashes = self._hello.max_crashes if self._hello else 3
             try:
+                if child.finished is not None:
+                    while self._store.retire(snapshot.worker).result(BURY_SECONDS).more:
+                        pass
                 overdue = [self._time_out(self._store, record) for record in child.overdue]
                 while (
                     self._store.bury(snapshot.worker, started, child.cause(), max_crashes, overdue)

@@ -28,7 +28,7 @@ class Wear:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._look_at = clock.monotonic() + LOOK_SECONDS
-        self._fresh = _look()
+        self._fresh = look()
 
     def reason(self, abandoned: Mapping[Attempt, float]) -> str | None:
         """Why this worker should be replaced; None: it need not."""
@@ -43,14 +43,15 @@ class Wear:
         return next(
             (
                 f"a task has changed the {what} of the process"
-                for what, value in _look().items()
+                for what, value in look().items()
                 if value != self._fresh[what]
             ),
             None,
         )
 
 
-def _look() -> dict[str, object]:
+def look() -> dict[str, object]:
+    """What all bodies of a process share."""
     return {
         "working folder": _folder(),
         "file mode mask": _mask(),

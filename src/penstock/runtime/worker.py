@@ -213,8 +213,7 @@ class Worker:
             self._processes.close()
         for task in (*self._background, *([self._waiting] if self._waiting else [])):
             task.cancel()
-        refs = [JobRef(*attempt.ref) for attempt in left]
-        await self._name.sign_off(refs, bodies_left=bool(self._slots.abandoned))
+        await self._name.sign_off(bodies_left=bool(left or self._slots.abandoned))
 
     async def _tick(self) -> None:
         """Show that the loop turns; look at our own lease, and at the deadlines."""
