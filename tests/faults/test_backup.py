@@ -22,6 +22,7 @@ from penstock.errors import (
     SchemaTooNew,
     StoreBusy,
     StoreCorrupt,
+    StoreFailed,
     StoreForeign,
     StoreReplaced,
     UsageError,
@@ -159,6 +160,37 @@ def test_f34_a_producer_with_the_old_file_open_is_refused_and_loses_nothing(worl
     new = world.open()
     assert new.job("lost?").result() is None
     add(new, "kept")
+    assert new.check().result() == []
+
+
+@pytest.mark.parametrize("wrote", [True, False], ids=["wrote before", "only opened"])
+def test_f34_a_producer_beside_a_restore_that_died_before_the_exchange_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrote: bool
+) -> None:
+    """The old log is gone, the old file is still in place: the log alone betrays it."""
+    other = world.open()
+    add(other, "a")
+    old = world.open()
+    if wrote:
+        add(old, "b")
+    world.back_up()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.restore()
+
+    new = world.open()  # makes a log of its own
+    add(new, "new")
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="The log of the store"):
+            add(old, "lost?")
+    assert new.job("a").result() is not None
+    assert (new.job("b").result() is not None) == wrote
+    assert new.job("lost?").result() is None
     assert new.check().result() == []
 
 
