@@ -475,6 +475,29 @@ def test_f34_a_backup_is_one_private_file_that_nothing_overwrites(world: World) 
     assert beside == {"backup.db"}
 
 
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-turn", "-new", "-journal"])
+def test_f34_a_file_that_belongs_to_the_store_is_no_backup(world: World, end: str) -> None:
+    store = world.open()
+    add(store, "a")
+    own = world.folder / f"store.db{end}"
+    (world.folder / "link").symlink_to(world.folder)
+    before = listing(world.folder)
+
+    for target in (own, world.folder / "link" / own.name):
+        for force in (False, True):
+            with pytest.raises(UsageError, match="belongs to the store"):
+                back_up(world.path, target, world.ids, force=force)
+        own.touch()
+        with pytest.raises(UsageError, match="belongs to the store"):
+            Restore(target, world.path, world.ids).check()
+        if own.name not in before:
+            own.unlink()
+
+    assert listing(world.folder) == before
+    add(store, "b")
+    assert store.check().result() == []
+
+
 @pytest.mark.parametrize("trouble", ["truncated", "flipped", "text", "newer", "foreign", "empty"])
 def test_f34_a_file_that_is_no_sound_backup_changes_nothing(world: World, trouble: str) -> None:
     store = world.open()
