@@ -22,6 +22,7 @@ from penstock.errors import (
     SchemaTooNew,
     StoreBusy,
     StoreCorrupt,
+    StoreFailed,
     StoreForeign,
     StoreReplaced,
     UsageError,
@@ -159,6 +160,37 @@ def test_f34_a_producer_with_the_old_file_open_is_refused_and_loses_nothing(worl
     new = world.open()
     assert new.job("lost?").result() is None
     add(new, "kept")
+    assert new.check().result() == []
+
+
+@pytest.mark.parametrize("wrote", [True, False], ids=["wrote before", "only opened"])
+def test_f34_a_producer_beside_a_restore_that_died_before_the_exchange_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrote: bool
+) -> None:
+    """The old log is gone, the old file is still in place: the log alone betrays it."""
+    other = world.open()
+    add(other, "a")
+    old = world.open()
+    if wrote:
+        add(old, "b")
+    world.back_up()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.restore()
+
+    new = world.open()  # makes a log of its own
+    add(new, "new")
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="The log of the store"):
+            add(old, "lost?")
+    assert new.job("a").result() is not None
+    assert (new.job("b").result() is not None) == wrote
+    assert new.job("lost?").result() is None
     assert new.check().result() == []
 
 
@@ -441,6 +473,29 @@ def test_f34_a_backup_is_one_private_file_that_nothing_overwrites(world: World) 
         back_up(world.path, world.path, world.ids, force=True)
     beside = {name for name in listing(world.folder) if not name.startswith("store.db")}
     assert beside == {"backup.db"}
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-turn", "-new", "-journal"])
+def test_f34_a_file_that_belongs_to_the_store_is_no_backup(world: World, end: str) -> None:
+    store = world.open()
+    add(store, "a")
+    own = world.folder / f"store.db{end}"
+    (world.folder / "link").symlink_to(world.folder)
+    before = listing(world.folder)
+
+    for target in (own, world.folder / "link" / own.name):
+        for force in (False, True):
+            with pytest.raises(UsageError, match="belongs to the store"):
+                back_up(world.path, target, world.ids, force=force)
+        own.touch()
+        with pytest.raises(UsageError, match="belongs to the store"):
+            Restore(target, world.path, world.ids).check()
+        if own.name not in before:
+            own.unlink()
+
+    assert listing(world.folder) == before
+    add(store, "b")
+    assert store.check().result() == []
 
 
 @pytest.mark.parametrize("trouble", ["truncated", "flipped", "text", "newer", "foreign", "empty"])

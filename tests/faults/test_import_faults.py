@@ -143,6 +143,21 @@ def test_f58_bom_crlf_and_duplicate_ids_are_no_errors(command: Command, project:
     assert keys(project) == {"1", "2", "3"}
 
 
+def test_f58_the_first_of_a_key_wins_also_where_its_batch_was_refused(
+    command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_import, "BATCH_LINES", 4)
+    lines = [GOOD % n for n in range(1, 21)]
+    lines[1] = b'{"key": "dup", "task": "visit", "payload": {"host": "first"}}'
+    lines[2] = GOOD[:-1] % 3 + b', "after": ["nobody"]}'
+    lines[6] = b'{"key": "dup", "task": "visit", "payload": {"host": "later"}}'
+
+    ended = imported(command, b"\n".join(lines))
+
+    assert (ended.code, ended.out) == (1, "18 new, 1 known, 1 bad\n")
+    assert command("queue", "show", "dup", "--json").document["payload"] == {"host": "first"}
+
+
 def test_f58_a_huge_line_is_passed_over_in_bounded_memory(project: Path) -> None:
     ended, kept = import_big_line(project, 200)
 

@@ -219,10 +219,7 @@ def test_f26_a_copy_without_its_log_is_an_older_state_and_sound(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("gone", ["store.db", "store.db-wal"])
-def test_f26_a_file_that_is_removed_while_it_is_used_stops_the_store(
-    path: Path, gone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite.session.LOOK_SECONDS", 0.0)
+def test_f26_a_file_that_is_removed_while_it_is_used_stops_the_store(path: Path, gone: str) -> None:
     with closing(world.open_store(path)) as store:
         store.enqueue(world.new_jobs(1, prefix="before")).result()
         path.with_name(gone).unlink()

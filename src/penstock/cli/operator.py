@@ -17,7 +17,23 @@ from penstock.stores.store import Store
 
 T = TypeVar("T")
 
+SHOWN_MAX = 60  # characters of what was typed, in a message
+COUNTED_MAX = 2**31 - 1  # jobs or attempts in an option; more is a slip of the pen
+
 log = logging.getLogger("penstock.operator")
+
+
+def only_utf8(typed: str | list[str] | None) -> str | list[str] | None:
+    """Refuse bytes that are not UTF-8, in a key or a name: no store holds such a one."""
+    for text in [typed] if isinstance(typed, str) else typed or ():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            shown = repr(text[:SHOWN_MAX])
+            raise UsageError(
+                f"{shown} is not UTF-8, so nothing is called so; correct it."
+            ) from None
+    return typed
 
 
 def state_named(name: str | None) -> JobState | None:

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from penstock.cli.completion import complete_key, complete_state, complete_task
-from penstock.cli.operator import answer, audit, jobs_counted, settle, state_named
+from penstock.cli.operator import (
+    answer,
+    audit,
+    jobs_counted,
+    only_utf8,
+    settle,
+    state_named,
+)
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say, warn
 from penstock.errors import UsageError
@@ -25,12 +32,21 @@ _OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
 def cancel(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY…", help="The keys of jobs.", autocompletion=complete_key),
+        typer.Argument(
+            metavar="KEY…",
+            help="The keys of jobs.",
+            autocompletion=complete_key,
+            callback=only_utf8,
+        ),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="TASK", help="All jobs of this task.", autocompletion=complete_task
+            "--task",
+            metavar="TASK",
+            help="All jobs of this task.",
+            autocompletion=complete_task,
+            callback=only_utf8,
         ),
     ] = None,
     state: Annotated[

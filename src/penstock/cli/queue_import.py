@@ -24,6 +24,7 @@ from penstock.app import Penstock
 from penstock.cli.completion import complete_task
 from penstock.cli.import_lines import BadLine, Line, read_lines, to_job
 from penstock.cli.interrupts import interrupts_between
+from penstock.cli.operator import COUNTED_MAX
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import is_open, one_sentence, print_document, say, warn
 from penstock.errors import EnqueueRefused, PenstockError, UsageError
@@ -141,8 +142,8 @@ class Importer:
         batch, self._batch = self._batch, Batch()
         if not batch.jobs:
             return
+        self._settle()  # first: of two lines with one key the earlier wins, also after a refusal
         batch.reply = self._store.enqueue(batch.jobs)
-        self._settle()
         self._sent = batch
         if self._stops:
             self._settle()  # nothing behind a bad line may be accepted
@@ -185,7 +186,8 @@ def import_jobs(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Read at most so many jobs.")
+        int | None,
+        typer.Option("--limit", min=1, max=COUNTED_MAX, help="Read at most so many jobs."),
     ] = None,
     on_error: Annotated[
         OnError, typer.Option("--on-error", help="After a bad line: go on, or stop there.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.operator import answer, audit
+from penstock.cli.operator import answer, audit, only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say, table, warn
 from penstock.config.settings import COUNT_MAX
@@ -17,6 +17,7 @@ from penstock.model.lease import ConfiguredCaps
 from penstock.stores.store import Store
 
 FORGET = ("default", "none")  # words for "as configured"
+DIGITS_MAX = 10  # of a number, leading zeros included
 KEYS_SHOWN = 1_000  # limit keys with holders that are listed
 
 
@@ -24,7 +25,9 @@ def limit(
     key: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KEY]", help="A limit key: dimension:value; dimension:* for the rest."
+            metavar="[KEY]",
+            help="A limit key: dimension:value; dimension:* for the rest.",
+            callback=only_utf8,
         ),
     ] = None,
     count: Annotated[
@@ -68,9 +71,10 @@ def _cap(text: str) -> int | None:
     """The number; None: forget the override."""
     if text.lower() in FORGET:
         return None
-    if not (text.isascii() and text.isdigit() and int(text[:10]) <= COUNT_MAX):
+    sound = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    if not sound or int(text) > COUNT_MAX:
         raise UsageError(
-            f"A limit is a whole number from 0 to {COUNT_MAX:,}, or 'default'; got {text!r}."
+            f"A limit is a whole number from 0 to {COUNT_MAX:,}, or 'default'; got {text[:40]!r}."
         )
     return int(text)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.completion import complete_state, complete_task
-from penstock.cli.operator import state_named, warn_of_unknown_task
+from penstock.cli.operator import COUNTED_MAX, only_utf8, state_named, warn_of_unknown_task
 from penstock.cli.queue_show import document_of
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import document_text, escaped, iso_time, say, write
@@ -35,11 +35,16 @@ def list_jobs(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="TASK", help="Only jobs of this task.", autocompletion=complete_task
+            "--task",
+            metavar="TASK",
+            help="Only jobs of this task.",
+            autocompletion=complete_task,
+            callback=only_utf8,
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")
+        int | None,
+        typer.Option("--limit", min=1, max=COUNTED_MAX, metavar="N", help="At most so many."),
     ] = None,
     app: AppOption = None,
     store: StoreOption = None,

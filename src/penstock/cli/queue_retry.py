@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from penstock.cli.completion import complete_task
-from penstock.cli.operator import answer, audit, jobs_counted, settle, warn_of_unknown_task
+from penstock.cli.operator import (
+    COUNTED_MAX,
+    answer,
+    audit,
+    jobs_counted,
+    only_utf8,
+    settle,
+    warn_of_unknown_task,
+)
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import print_document, say
 from penstock.model.job import JobId
@@ -20,13 +28,21 @@ def retry_failed(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="TASK", help="Only jobs of this task.", autocompletion=complete_task
+            "--task",
+            metavar="TASK",
+            help="Only jobs of this task.",
+            autocompletion=complete_task,
+            callback=only_utf8,
         ),
     ] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
-            "--max-attempts", min=0, metavar="N", help="Only jobs that failed at most so often."
+            "--max-attempts",
+            min=0,
+            max=COUNTED_MAX,
+            metavar="N",
+            help="Only jobs that failed at most so often.",
         ),
     ] = None,
     dry_run: Annotated[

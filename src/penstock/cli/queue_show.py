@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli.completion import complete_key
+from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
 from penstock.errors import UsageError
@@ -18,7 +19,13 @@ from penstock.model.job import Attempt, AttemptError, Job
 
 def show(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The job's key.", autocompletion=complete_key)
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="The job's key.",
+            autocompletion=complete_key,
+            callback=only_utf8,
+        ),
     ],
     app: AppOption = None,
     store: StoreOption = None,

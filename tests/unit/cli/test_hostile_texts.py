@@ -193,3 +193,55 @@ def test_no_command_lets_the_text_of_a_job_through(
         if "--json" in arguments:
             json.loads(ended.out)
     assert shown > 10_000
+
+
+HUGE = "9" * 20
+BYTES = "\udcff"  # how Python shows a byte that is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--limit", HUGE], "--limit"),
+        (["import", "jobs.jsonl", "--limit", HUGE], "--limit"),
+        (["retry-failed", "--max-attempts", HUGE], "--max-attempts"),
+        (["limit", "host:a", "0" * 10 + HUGE], "from 0 to 1,000,000"),
+        (["limit", "host:a", "0" * 5000], "from 0 to 1,000,000"),
+        (["limit", "host:a", "9" * 5000], "from 0 to 1,000,000"),
+        (["show", BYTES], "not UTF-8"),
+        (["cancel", "k", BYTES], "not UTF-8"),
+        (["cancel", "--task", BYTES, "--yes"], "not UTF-8"),
+        (["list", "--task", BYTES], "not UTF-8"),
+        (["list", f"--task={BYTES}"], "not UTF-8"),
+        (["limit", f"host:{BYTES}", "1"], "not UTF-8"),
+        (["limit", f"host:{BYTES}"], "not UTF-8"),
+        (["retry-failed", "--task", BYTES], "not UTF-8"),
+        (["enqueue", "visit", BYTES, '{"host": "h"}'], "surrogate"),
+        (["enqueue", "visit", "j", f'{{"host": "{BYTES}"}}'], "surrogate"),
+    ],
+    ids=lambda value: ascii(value)[:60],
+)
+def test_what_no_command_can_use_is_wrong_usage_and_not_our_bug(
+    command: Command, project: Path, arguments: list[str], said: str
+) -> None:
+    assert command("queue", "enqueue", "broken", "k").code == 0
+    (project / "jobs.jsonl").write_text("{}\n")
+
+    ended = command("queue", *arguments)
+
+    assert ended.code == 2, ended
+    assert ended.out == ""
+    assert said in ended.sentence
+    assert obeyed(ended.err) == []
+    assert len(ended.sentence) < 300
+    assert command("queue", "stats", "--json").document["tasks"]["broken"]["queued"] == 1
+
+
+def test_a_file_name_of_any_bytes_is_a_file_name(command: Command, project: Path) -> None:
+    name = f"jobs{BYTES}.jsonl"
+    try:
+        (project / name).write_text('{"key": "k", "task": "broken"}\n')
+    except OSError:
+        pytest.skip("needs a file system that takes names of any bytes")
+
+    assert command("queue", "import", name).out == "1 new, 0 known, 0 bad\n"

@@ -306,6 +306,7 @@ def test_unknown_name_is_found_even_where_a_stronger_source_speaks(tmp_path: Pat
         (b'app = "a.py"\n\n[runtime', "penstock.toml, line 3"),
         (b'app = "a.py"\n\xff = 1\n', "penstock.toml, line 2, is not UTF-8"),
         (b"retention = " + b"9" * 5000, "penstock.toml, line 1"),
+        (b"retention = " + b"[" * 5000, "penstock.toml is nested too deeply"),
     ],
 )
 def test_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, start: str) -> None:

@@ -12,6 +12,9 @@ from penstock.ids import IdSource
 from penstock.stores.sqlite.copying import check_store, copy_store, make_durable, unfinished
 from penstock.stores.sqlite.opening import statements
 
+#: What the files beside a store end in: its log, the index of it, its lock, what is being made.
+COMPANIONS = ("-wal", "-shm", "-journal", "-turn", "-new")
+
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
@@ -46,8 +49,18 @@ def _refuse(store: Path, target: Path, force: bool) -> None:
         raise UsageError(f"{name} is a folder; name a file to write the backup to.")
     if target.exists() and target.samefile(store):
         raise UsageError(f"{name} is the store itself; name another file to write the backup to.")
+    refuse_companion(store, target)
     if os.path.lexists(target) and not force:
         raise _exists(target)
+
+
+def refuse_companion(store: Path, file: Path) -> None:
+    """Refuse a name that SQLite or we use beside the store, whether or not it is there now."""
+    own = os.path.realpath(store)
+    if os.path.realpath(file) in {own + end for end in COMPANIONS}:
+        raise UsageError(
+            f"{str(file)!r} belongs to the store {own!r} and is no backup; name another file."
+        )
 
 
 def _exists(target: Path) -> UsageError:

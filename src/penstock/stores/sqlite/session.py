@@ -28,8 +28,6 @@ from penstock.stores.sqlite.placing import beside
 from penstock.stores.sqlite.transaction import Row, Transaction
 from penstock.stores.sqlite.turn import Turn
 
-LOOK_SECONDS = 1.0  # how often it is looked whether the files are still the same
-
 log = logging.getLogger("penstock.store")
 
 
@@ -53,8 +51,8 @@ class SqliteSession:
         self._schema = schema
         self._turn = Turn(path)
         self._checkpoints = Checkpoints(path, connection, clock)
-        self._files: tuple[FileId, FileId] | None = None  # the database and its log
-        self._look_monotonic = 0.0
+        self._log_path = str(beside(path, "-wal"))
+        self._log_id = _file_id(self._log_path)  # there is one since the connection was opened
         self._waits_since: float | None = None  # somebody else has held the database since then
         self._full = False
         self._tx: Transaction | None = None
@@ -104,8 +102,9 @@ class SqliteSession:
     def _look_at_files(self) -> None:
         """What is written to a file that was removed or replaced is lost: see it, and stop.
 
-        SQLite is asked of the database itself each time, while we hold the lock that a restore
-        takes: no write slips between. Its log is looked at now and then.
+        SQLite is asked of the database itself, and its log is looked at by name: a restore that
+        died took the log away and left the database. We hold the lock that a restore takes, so
+        that no write slips between.
         """
         moved = ctypes.c_int(0)
         self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
@@ -115,22 +114,13 @@ class SqliteSession:
                 "nothing was changed. Start again what uses it; if the file is missing, put it "
                 "back or restore a backup with 'penstock restore FILE'."
             )
-        now = self._clock.monotonic()
-        if now < self._look_monotonic:
-            return
-        self._look_monotonic = now + LOOK_SECONDS
-        try:
-            files = (_file_id(self._path), _file_id(beside(self._path, "-wal")))
-        except OSError:
-            files = None
-        if self._files is None:
-            self._files = files
-        elif files != self._files:
+        found = _file_id(self._log_path)
+        if found is None or found != self._log_id:
             raise StoreFailed(
-                f"The store {str(self._path)!r} or its log was removed or replaced while it was in "
-                "use; what was written in the last second may be lost. Stop all that use it, "
-                "put the file back or restore a backup with 'penstock restore FILE', and start "
-                "again."
+                f"The log of the store {str(self._path)!r} was removed or replaced while it was in "
+                "use; nothing was changed now, but what the log held may be lost. Stop all that "
+                "use the store, put the log back or restore a backup with 'penstock restore FILE', "
+                "and start again."
             )
 
     def translated(self, error: BaseException) -> BaseException:
@@ -209,6 +199,10 @@ class SqliteSession:
         return as_store_error(error, self._path, doing, self._connection, committing=committing)
 
 
-def _file_id(path: Path) -> FileId:
-    about = os.stat(path)
+def _file_id(path: str) -> FileId | None:
+    """Which file has this name now; None: there is none, or it cannot be seen."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
     return about.st_dev, about.st_ino
