@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -22,6 +23,8 @@ def main() -> int:
     print(f"seed {arguments.seed}, folder {folder}", flush=True)
     campaign = Campaign(folder, arguments.seed)
     began = time.monotonic()
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     for cycle in range(arguments.cycles):
         campaign.cycle()
         if (cycle + 1) % 50 == 0:
@@ -30,7 +33,7 @@ def main() -> int:
                 f"{cycle + 1} cycles, {campaign.outcome.kill_count} kills, {spent:.0f} s",
                 flush=True,
             )
-        if campaign.outcome.broken:
+        if campaign.outcome.broken or stopped:  # Ctrl-C: what was done so far is counted
             break
     outcome = campaign.finish()
     print("\n".join(outcome.lines()), flush=True)
