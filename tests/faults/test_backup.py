@@ -475,6 +475,21 @@ def test_f34_a_backup_is_one_private_file_that_nothing_overwrites(world: World) 
     assert beside == {"backup.db"}
 
 
+def test_f34_a_name_that_is_not_utf_8_is_refused_for_a_backup(world: World) -> None:
+    add(world.open(), "a")
+    world.back_up()
+    name = "b\udcff.db"
+
+    with pytest.raises(UsageError, match="not UTF-8"):
+        world.back_up(name)
+    try:
+        (world.folder / "backup.db").rename(world.folder / name)
+    except OSError:
+        pytest.skip("needs a file system that takes names of any bytes")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        world.restore(name)
+
+
 @pytest.mark.parametrize("end", ["-wal", "-shm", "-turn", "-new", "-journal"])
 def test_f34_a_file_that_belongs_to_the_store_is_no_backup(world: World, end: str) -> None:
     store = world.open()

@@ -41,6 +41,7 @@ def back_up(store: Path, target: Path, ids: IdSource, *, force: bool = False) ->
 
 def _refuse(store: Path, target: Path, force: bool) -> None:
     name = repr(str(target))
+    refuse_unnameable(target)
     if not target.parent.is_dir():
         raise UsageError(
             f"There is no folder {str(target.parent)!r} to write the backup to; make it first."
@@ -52,6 +53,16 @@ def _refuse(store: Path, target: Path, force: bool) -> None:
     refuse_companion(store, target)
     if os.path.lexists(target) and not force:
         raise _exists(target)
+
+
+def refuse_unnameable(file: Path) -> None:
+    """Refuse a name that SQLite cannot be told."""
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"The name {str(file)!r} is not UTF-8; name a file that is, in such a folder."
+        ) from None
 
 
 def refuse_companion(store: Path, file: Path) -> None:

@@ -36,7 +36,7 @@ from penstock.errors import (
 )
 from penstock.ids import IdSource
 from penstock.model.views import WorkerView
-from penstock.stores.sqlite.backing_up import refuse_companion
+from penstock.stores.sqlite.backing_up import refuse_companion, refuse_unnameable
 from penstock.stores.sqlite.connection import busy, connect, disconnect, mapped_errors
 from penstock.stores.sqlite.copying import (
     check_store,
@@ -116,6 +116,7 @@ class Restore:
         if self.replaces and self._backup.samefile(self._store):
             raise UsageError(f"{str(self._backup)!r} is the store itself; name a backup of it.")
         refuse_companion(self._store, self._backup)
+        refuse_unnameable(self._backup)
         if self._store.is_dir():
             raise UsageError(f"{str(self._store)!r} is a folder; name another with --store.")
         check_store(self._backup, self._queries, full=False)
