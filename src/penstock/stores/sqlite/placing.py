@@ -221,6 +221,8 @@ def refuse_unwritable(path: Path) -> None:
     ):
         if not file.exists() or os.access(file, os.W_OK, effective_ids=True):
             continue
+        if not file.exists():  # whoever used the store has just closed it
+            continue
         raise StoreReadOnly(
             f"Cannot write the store {str(path)!r}: {_obstacle(file)} {str(file)!r} ({role}). Give "
             "this user write access to it, or name another place with --store."
@@ -263,10 +265,11 @@ def has_log(path: Path) -> bool:
     can use that: any connection needs the first part of the index as a whole.
     """
     log, index = beside(path, "-wal"), beside(path, "-shm")
-    return log.exists() and (_size(log) > 0 or _size(index) >= WAL_INDEX_BYTES_MIN)
+    return log.exists() and (size_of(log) > 0 or size_of(index) >= WAL_INDEX_BYTES_MIN)
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """The bytes of a file that somebody else may remove at any moment; none if it is gone."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
