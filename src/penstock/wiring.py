@@ -43,6 +43,10 @@ from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 
 SQLITE_PREFIX = "sqlite:///"
+PART_BYTES_MAX = 255  # file systems take no more
+NAME_BYTES_MAX = 220  # a store that was replaced has a longer name, and so has its log
+PATH_BYTES_MAX = 500  # SQLite takes 512, with what it adds
+SHOWN_MAX = 60  # characters of a name that is too long
 SERVER_PREFIXES = ("postgresql:", "postgres:")
 
 log = logging.getLogger("penstock.limits")
@@ -73,7 +77,25 @@ def store_file(url: str, folder: Path | None = None) -> Path:
             f"The store {url!r} names no file; write sqlite:///path. A store in memory would be "
             f"lost with its process; tests use penstock.testing.harness."
         )
-    return (folder or Path.cwd()) / path
+    place = (folder or Path.cwd()) / path
+    if _no_name(place):
+        raise ConfigError(
+            f"The store {url[:SHOWN_MAX]!r} has a name that no file can have: it is longer than "
+            f"{NAME_BYTES_MAX} bytes, its whole path is longer than {PATH_BYTES_MAX}, or there is "
+            "a NUL in it. Name another place with --store."
+        )
+    return place
+
+
+def _no_name(path: Path) -> bool:
+    """Can neither the file system nor SQLite use it, with what they add to the names beside it?"""
+    longest = max(len(os.fsencode(part)) for part in path.parts)
+    return (
+        "\0" in str(path)
+        or len(os.fsencode(path.name)) > NAME_BYTES_MAX
+        or longest > PART_BYTES_MAX
+        or len(os.fsencode(path)) > PATH_BYTES_MAX
+    )
 
 
 def open_store(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ from penstock.errors import (
 from penstock.ids import SeededIds
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, Verdict, WorkerInfo
+from penstock.stores.sqlite import opening
 from penstock.stores.sqlite.backing_up import BackupReport, back_up
+from penstock.stores.sqlite.connection import connect
 from penstock.stores.sqlite.restoring import Restore, RestoreReport
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.sqlite.turn import Turn
 from penstock.testing.manual_clock import ManualClock
 from tests.processes import session_of
 from tests.waiting import wait_until
@@ -344,6 +348,52 @@ def _restore_in_child(world: World, step: int) -> bool:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in {0, -signal.SIGKILL}
     return status == 0
+
+
+def test_f34_who_opens_a_store_while_its_old_file_is_kept_waits_for_the_restore(
+    world: World,
+) -> None:
+    """For a moment the old file has two names; nobody is told to remove one of them."""
+    world.open().close()
+    kept = world.folder / "store.db.replaced"
+    turn = Turn(world.path)
+    with ThreadPoolExecutor(1) as threads:
+        turn.take()
+        try:
+            os.link(world.path, kept)
+            opened = threads.submit(world.open)
+            assert not wait([opened], timeout=0.3).done
+            kept.unlink()
+        finally:
+            turn.give()
+            turn.close()
+        assert opened.result(SECONDS).stats().result().states[JobState.QUEUED] == 0
+
+
+def test_f34_a_store_that_is_restored_while_it_is_opened_is_opened_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.open()
+    add(store, "a")
+    world.back_up()
+    add(store, "b")
+    store.close()
+    replaced: list[Path] = []
+
+    def slow(path: Path) -> apsw.Connection:
+        connection = connect(path)
+        if path == world.path and not replaced:
+            replaced.append(path)
+            world.restore()
+        return connection
+
+    monkeypatch.setattr(opening, "connect", slow)
+
+    store = world.open()
+
+    add(store, "c")
+    keys = [store.job(key).result() is not None for key in ("a", "b", "c")]
+    assert keys == [True, False, True]
 
 
 def test_f34_nothing_stale_lies_beside_a_restored_store(world: World) -> None:

@@ -17,6 +17,7 @@ from penstock.errors import StoreFull
 from penstock.model.job import JobState
 from penstock.model.lease import Verdict
 from penstock.stores.sqlite import checkpointing
+from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.faulty_disk import faulty_disk
 
@@ -74,6 +75,44 @@ def test_f24_disk_full_in_enqueue_and_ack_changes_nothing_and_is_over_when_there
     tmp_path: Path,
 ) -> None:
     world.in_own_mounts(f"{__name__}:in_small_folder", str(tmp_path))
+
+
+def read_in_full_folder(name: str) -> None:
+    """What reads, on a full disk, when nobody has the store open. Has mounts of its own."""
+    folder = Path(name)
+    mounted = folder / "mounted"
+    mounted.mkdir()
+    world.mount("tmpfs", mounted, "-o", "size=4m")
+    world.project(folder)
+    path = mounted / "store.db"
+    store = world.open_store(path)
+    store.enqueue(world.new_jobs(3)).result()
+    store.close()
+    fill(mounted)
+
+    for _ in range(2):  # the first leaves nothing behind that hinders the second
+        store = SqliteStore.open(path, reading_will_do=True)
+        assert world.states(store) == {"queued": 3}
+        assert store.job("k1").result() is not None
+        with pytest.raises(StoreFull) as raised:
+            store.enqueue(world.new_jobs(1, prefix="late")).result()
+        refused(raised, path)
+        store.close()
+        with pytest.raises(StoreFull):
+            world.open_store(path)
+    at = ("--store", f"sqlite:///{path}")
+    for words in (("queue", "retry-failed", "--dry-run"), ("backup", "backup.db")):
+        ended = world.penstock(folder, *words, *at)
+        assert ended.returncode == 0, ended.stderr
+    copy = world.open_store(folder / "backup.db")
+    assert world.states(copy) == {"queued": 3}
+    copy.close()
+
+
+def test_f24_a_store_on_a_full_disk_that_nobody_has_open_can_be_read_and_backed_up(
+    tmp_path: Path,
+) -> None:
+    world.in_own_mounts(f"{__name__}:read_in_full_folder", str(tmp_path))
 
 
 def under_file_limit(name: str) -> None:

@@ -145,6 +145,11 @@ def on_read_only_mount(name: str) -> None:
     code, text, said = command("queue", "show", "one", *at)
     assert code == 0, said
     assert "one" in text
+    code, _, said = command("backup", str(folder / "backup.db"), *at)
+    assert code == 0, said
+    copy = world.open_store(folder / "backup.db")
+    assert world.states(copy) == {"queued": 1}
+    copy.close()
 
 
 def command(*args: str) -> tuple[int, str, str]:

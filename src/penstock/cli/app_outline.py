@@ -31,6 +31,8 @@ def outline_of(named: str | None, folder: Path) -> AppOutline:
     if not name.endswith(".py"):
         name = name.partition(":")[0].replace(".", "/") + ".py"
     try:
+        if not (folder / name).is_file():  # a pipe would be waited for
+            return AppOutline()
         with (folder / name).open("rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))
     except (OSError, SyntaxError, ValueError, RecursionError):

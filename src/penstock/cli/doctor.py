@@ -20,7 +20,7 @@ from penstock.cli.app_outline import outline_of
 from penstock.cli.app_probe import AppFacts, probe_app
 from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.cli.text import one_sentence, print_document, say, warn
+from penstock.cli.text import one_sentence, print_document, say, warn_of_traceback
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, UsageError
@@ -106,7 +106,7 @@ class Visit:
             text = f"{self._facts.name!r} of {named!r} has {len(self._facts.tasks)} tasks"
             return well("app", text)
         if self._debug and self._facts.details:
-            warn(self._facts.details)
+            warn_of_traceback(self._facts.details)
         return problem("app", self._facts.problem)
 
     def _stores(self, loaded: Loaded | None) -> Iterator[Finding]:

@@ -118,4 +118,4 @@ class Target:
         """Does the URL name a file that is still to be made?"""
         if not url.startswith(wiring.SQLITE_PREFIX):
             return False
-        return not (self.folder / url.removeprefix(wiring.SQLITE_PREFIX)).exists()
+        return not wiring.store_file(url, self.folder).exists()

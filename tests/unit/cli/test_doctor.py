@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,58 @@ def test_an_import_that_ends_its_process_ends_nobody_else(
 
     assert facts.problem is not None
     assert said in facts.problem
+
+
+def test_the_traceback_of_an_import_gives_no_orders_to_a_terminal(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = AppFacts(problem="It does not work; mend it.", details="Traceback\n \x1b]0;own\x07red")
+
+    list(Visit(Target({}, project), debug=True, import_app=lambda *_: facts).findings())
+
+    assert capsys.readouterr().err == "Traceback\n \\x1b]0;own\\x07red\n"
+
+
+def test_an_app_file_that_is_a_pipe_is_not_waited_for(project: Path) -> None:
+    (project / "pipeline.py").unlink()
+    os.mkfifo(project / "pipeline.py")
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(visit, project, BROKEN)
+        ended = wait([asked], timeout=10.0).done
+        if not ended:  # let it go on, so that the test ends
+            os.close(os.open(project / "pipeline.py", os.O_WRONLY))
+
+    assert ended
+    assert problems(asked.result()) == [problem("app", "It does not work; mend it.")]
+
+
+def test_an_app_that_starts_a_thread_at_import_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "import threading, time\n"
+        "from penstock import Penstock\n"
+        "app = Penstock('shop')\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    )
+
+    facts = probe_app({"--app": "some.py"}, tmp_path, "some.py", seconds=20.0)
+
+    assert (facts.problem, facts.name) == (None, "shop")
+
+
+@pytest.mark.parametrize("name", ["a\0b.db", "n" * 253, "n" * 300 + "/x.db", "d/" * 300 + "x.db"])
+def test_a_store_whose_name_no_file_can_have_is_told(
+    name: str, project: Path, command: Command
+) -> None:
+    facts = AppFacts(name="shop", store_url=f"sqlite:///{name}")
+
+    (found,) = problems(visit(project, facts))
+
+    assert "no file can have" in found.text
+    if "\0" not in name:
+        ended = command("queue", "stats", "--store", f"sqlite:///{name}")
+        assert ended.code == 2
+        assert "no file can have" in ended.err
 
 
 def test_an_import_that_never_returns_is_given_up(tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ class Checkup:
                 f"{str(error.filename)!r} cannot be looked at: permission denied. Run Penstock as "
                 "the owner of the store, or name another place with --store.",
             )
+        except OSError as error:
+            yield problem(
+                "folder",
+                f"{str(error.filename)!r} cannot be looked at: {error.strerror}. Name another "
+                "place with --store.",
+            )
 
     def _all(self) -> Iterator[Finding]:
         yield from place_findings(self._path, self._probe)

@@ -23,7 +23,7 @@ from penstock.errors import (
     StoreReadOnly,
 )
 from penstock.stores.sqlite import forking, holders
-from penstock.stores.sqlite.placing import beside
+from penstock.stores.sqlite.placing import has_log
 
 BUSY_MILLISECONDS = 2_000  # one wait for a foreign lock; the writer repeats it
 WAL_BYTES_MAX = 64 * 1024 * 1024  # the log's file is cut back to this when it begins anew
@@ -63,7 +63,7 @@ def connect_to_read(path: Path, *, alone: bool = False) -> apsw.Connection:
     """
     flags = apsw.SQLITE_OPEN_READONLY
     name = str(path)
-    if alone and not beside(path, "-wal").exists():
+    if alone and not has_log(path):
         flags |= apsw.SQLITE_OPEN_URI
         name = f"file:{quote(name)}?immutable=1"
     connection = _connected(path, name, flags)

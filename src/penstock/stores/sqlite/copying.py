@@ -18,7 +18,7 @@ import apsw
 
 from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreFull, StoreReadOnly
 from penstock.stores.sqlite.connection import connect, disconnect, mapped_errors
-from penstock.stores.sqlite.looking import look
+from penstock.stores.sqlite.looking import LogUnmerged, look
 from penstock.stores.sqlite.opening import identify, known_steps
 from penstock.stores.sqlite.placing import beside
 
@@ -41,26 +41,52 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def copy_store(store: Path, target: Path, queries: dict[str, str]) -> int:
-    """Copy a store that may be in use into an empty file; how many jobs it holds."""
-    reading = connect(store)
+    """Copy a store that may be in use into an empty file; how many jobs it holds.
+
+    Where the files cannot be made that reading beside others needs, a look must do.
+    """
+    try:
+        reading, jobs = _begin_reading(store, queries)
+    except (StoreReadOnly, StoreFull) as refusal:
+        try:
+            return copy_backup(store, target, queries)
+        except LogUnmerged:
+            raise refusal from None
     try:
         with mapped_errors(store, "reading the store", reading):
-            return _copy(reading, target, queries)
+            _copy_pages(reading, target, queries)
+            reading.execute(queries["commit"]).fetchall()
+            return jobs
     finally:
         disconnect(reading)
 
 
+def _begin_reading(store: Path, queries: dict[str, str]) -> tuple[apsw.Connection, int]:
+    reading = connect(store)
+    try:
+        with mapped_errors(store, "reading the store", reading):
+            return reading, _begin(reading, queries)
+    except BaseException:
+        disconnect(reading)
+        raise
+
+
 def copy_backup(backup: Path, target: Path, queries: dict[str, str]) -> int:
     """The same for a file that must stay as it is, with nothing made beside it."""
-    return look(backup, lambda reading: _copy(reading, target, queries))
+
+    def see(reading: apsw.Connection) -> int:
+        jobs = _begin(reading, queries)
+        _copy_pages(reading, target, queries)
+        reading.execute(queries["commit"]).fetchall()
+        return jobs
+
+    return look(backup, see)
 
 
-def _copy(reading: apsw.Connection, target: Path, queries: dict[str, str]) -> int:
+def _begin(reading: apsw.Connection, queries: dict[str, str]) -> int:
+    """From here on all that is read is of one moment; how many jobs there are."""
     reading.execute(queries["begin_read"]).fetchall()
-    jobs = _jobs(reading, queries)
-    _copy_pages(reading, target, queries)
-    reading.execute(queries["commit"]).fetchall()
-    return jobs
+    return _jobs(reading, queries)
 
 
 def _copy_pages(reading: apsw.Connection, target: Path, queries: dict[str, str]) -> None:

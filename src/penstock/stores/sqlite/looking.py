@@ -21,7 +21,7 @@ import apsw
 from penstock.errors import StoreBusy, StoreError
 from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, mapped_errors
 from penstock.stores.sqlite.opening import statements
-from penstock.stores.sqlite.placing import beside
+from penstock.stores.sqlite.placing import beside, has_log, size_of
 
 LAST_CHARACTER = "\U0010ffff"  # greater than what any key goes on with
 LOOKS_MAX = 3  # at a file that somebody else keeps changing
@@ -38,12 +38,12 @@ def look(path: Path, see: Callable[[apsw.Connection], T]) -> T:
     path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
     for _ in range(LOOKS_MAX):
         log, index = (beside(path, end) for end in ("-wal", "-shm"))
-        if log.exists() and log.stat().st_size and not index.exists():
+        if size_of(log) and not index.exists():
             raise LogUnmerged(
                 f"The log of the store {str(path)!r} is not merged yet; any command that opens the "
                 "store does it, such as 'penstock queue stats'."
             )
-        if log.exists() and index.exists():
+        if has_log(path) and index.exists():
             return _see_shared(path, see)
         before = _state(path)
         try:
@@ -72,7 +72,7 @@ def keys_with_prefix(path: Path, start: str, limit: int) -> list[str]:
 def _state(path: Path) -> tuple[int, ...]:
     found = path.stat()
     log = beside(path, "-wal").exists()
-    return found.st_ino, found.st_size, found.st_mtime_ns, log
+    return found.st_ino, found.st_size, found.st_mtime_ns, log, has_log(path)
 
 
 def _see_shared(path: Path, see: Callable[[apsw.Connection], T]) -> T:

@@ -14,13 +14,20 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 
 from penstock import failpoints
 from penstock.clock import Clock
-from penstock.errors import SchemaTooNew, StoreBusy, StoreForeign, StoreReadOnly
+from penstock.errors import (
+    SchemaTooNew,
+    StoreBusy,
+    StoreError,
+    StoreForeign,
+    StoreReadOnly,
+    StoreReplaced,
+)
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
 from penstock.stores.sqlite import placing
@@ -37,10 +44,21 @@ from penstock.stores.sqlite.turn import Turn
 PACKAGE = "penstock.stores.sqlite"
 APPLICATION_ID = 0x50656E73  # "Pens", in the header of the file
 OPEN_SECONDS = 30.0  # opening waits this long for somebody who holds the database
+REPLACED_MAX = 5  # restores in a row under one opening
 
 log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
+
+
+class Identity(NamedTuple):
+    """Which file has a name; a restore gives the old one a second name before it replaces it."""
+
+    device: int
+    number: int
+    names: int
+
+
 Steps = tuple[Migration, ...]
 
 
@@ -62,6 +80,14 @@ def open_to_write(
     """Make the store if there is none, refuse what is none, and bring its schema up to date."""
     placing.refuse_library(placing.sqlite_version())
     placing.refuse_place(path)
+    return _anew_if_replaced(
+        path, lambda: _made_and_opened(path, queries, durability, clock, steps)
+    )
+
+
+def _made_and_opened(
+    path: Path, queries: dict[str, str], durability: str, clock: Clock, steps: Steps
+) -> apsw.Connection:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
@@ -75,11 +101,17 @@ def open_to_write(
 
 
 def _opened(path: Path, queries: dict[str, str], durability: str, steps: Steps) -> apsw.Connection:
+    before = _identity(path)
     connection = connect(path)
     try:
         identify(path, connection, queries, steps)
         prepare_to_write(path, connection, durability)
         migrate(path, connection, queries, steps)
+        if _identity(path) != before:
+            raise StoreReplaced(
+                f"The store {str(path)!r} was removed or replaced while it was opened; nothing was "
+                "changed. Try again."
+            )
     except BaseException:
         disconnect(connection)
         raise
@@ -90,7 +122,9 @@ def open_to_read(
     path: Path, queries: dict[str, str], clock: Clock, steps: Steps, *, alone: bool = False
 ) -> apsw.Connection:
     """Open a store of the present schema, for reading only."""
-    return _patiently(clock, lambda: _opened_to_read(path, queries, steps, alone))
+    return _anew_if_replaced(
+        path, lambda: _patiently(clock, lambda: _opened_to_read(path, queries, steps, alone))
+    )
 
 
 def _opened_to_read(
@@ -115,6 +149,43 @@ def _opened_to_read(
             "Penstock. Let a user who may write it open it once."
         )
     return connection
+
+
+def _anew_if_replaced(path: Path, attempt: Callable[[], T]) -> T:
+    """Try again if a restore replaces the file under us: nothing is wrong with the new one."""
+    for _ in range(REPLACED_MAX):
+        before = _identity(path)
+        try:
+            return attempt()
+        except StoreError:
+            if not _replaced(path, before):
+                raise
+    return attempt()
+
+
+def _replaced(path: Path, before: Identity | None) -> bool:
+    """Is there another file than before, once the restore that may be under way has ended?"""
+    found = _identity(path)
+    if found is None or (found == before and found.names == 1):
+        return False
+    try:
+        turn = Turn(path)
+    except StoreError:  # we may not write here
+        return found != before
+    try:
+        turn.take()  # a restore has it until the new file is in place
+        return _identity(path) != before
+    finally:
+        turn.give()
+        turn.close()
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return Identity(about.st_dev, about.st_ino, about.st_nlink)
 
 
 def _patiently(clock: Clock, attempt: Callable[[], T]) -> T:

@@ -56,6 +56,7 @@ TRUSTED_FILE_SYSTEMS = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", ""}
 )
 
+WAL_INDEX_BYTES_MIN = 32 * 1024  # SQLite maps it in parts of this size
 _WAL_INDEX_HEADER = struct.Struct("=16xI76xI")  # frames in the log, and how many were moved
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -220,6 +221,8 @@ def refuse_unwritable(path: Path) -> None:
     ):
         if not file.exists() or os.access(file, os.W_OK, effective_ids=True):
             continue
+        if not file.exists():  # whoever used the store has just closed it
+            continue
         raise StoreReadOnly(
             f"Cannot write the store {str(path)!r}: {_obstacle(file)} {str(file)!r} ({role}). Give "
             "this user write access to it, or name another place with --store."
@@ -253,6 +256,24 @@ def as_file_error(error: OSError, path: Path) -> StoreError:
     return StoreError(
         f"Cannot open the store {name}: {error.strerror}. Name another place with --store."
     )
+
+
+def has_log(path: Path) -> bool:
+    """Is there a log that may hold something, or that somebody may be using?
+
+    Whoever comes to a full disk leaves an empty log behind, and an index that is too short. Nobody
+    can use that: any connection needs the first part of the index as a whole.
+    """
+    log, index = beside(path, "-wal"), beside(path, "-shm")
+    return log.exists() and (size_of(log) > 0 or size_of(index) >= WAL_INDEX_BYTES_MIN)
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file that somebody else may remove at any moment; none if it is gone."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def beside(path: Path, suffix: str) -> Path:

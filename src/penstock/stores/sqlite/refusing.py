@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.errors import StoreError, StoreReadOnly
+from penstock.errors import StoreError, StoreFull, StoreReadOnly
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite.transaction import Transaction
 
@@ -18,7 +18,7 @@ class RefusingWriter:
 
     failed: StoreError | None = None
 
-    def __init__(self, reason: StoreReadOnly) -> None:
+    def __init__(self, reason: StoreReadOnly | StoreFull) -> None:
         self._reason = reason
 
     def submit(
@@ -29,7 +29,7 @@ class RefusingWriter:
         atomic: bool = False,
         lazy: bool = False,
     ) -> Reply[T]:
-        return Reply.failed(StoreReadOnly(*self._reason.args))
+        return Reply.failed(type(self._reason)(*self._reason.args))
 
     def fail(self, error: StoreError) -> None:
         self.failed = self.failed or error

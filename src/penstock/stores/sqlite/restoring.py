@@ -46,7 +46,7 @@ from penstock.stores.sqlite.copying import (
     unfinished,
 )
 from penstock.stores.sqlite.opening import identify, known_steps, statements
-from penstock.stores.sqlite.placing import beside
+from penstock.stores.sqlite.placing import beside, size_of
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.turn import Turn
@@ -246,7 +246,7 @@ class Restore:
         while True:
             blocked = connection.execute(self._queries["merge_log"]).fetchall()[0][0]
             connection.execute(self._queries["begin_write"]).fetchall()
-            if not blocked and (not log.exists() or log.stat().st_size == 0):
+            if not blocked and size_of(log) == 0:
                 return
             connection.execute(self._queries["rollback"]).fetchall()
             if self._clock.monotonic() > until:  # somebody reads for very long

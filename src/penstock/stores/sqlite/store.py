@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock, SystemBootClock, SystemClock
-from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreReadOnly
+from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreFull, StoreReadOnly
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
@@ -115,8 +115,8 @@ class SqliteStore:
     ) -> SqliteStore:
         """Open the file, make it if it is missing, and bring its schema up to date.
 
-        With `reading_will_do` a store that may not be written is opened all the same; each write
-        is then refused with the reason.
+        With `reading_will_do` a store that may not be written, or has no space for its log, is
+        opened all the same; each write is then refused with the reason.
         """
         path = Path(os.path.realpath(path))
         clock, boot_clock = clock or SystemClock(), boot_clock or SystemBootClock()
@@ -124,7 +124,7 @@ class SqliteStore:
         steps = known_steps() if migrations is None else tuple(migrations)
         try:
             connection = open_to_write(path, queries, durability, clock, steps)
-        except StoreReadOnly as error:
+        except (StoreReadOnly, StoreFull) as error:
             if not reading_will_do or not path.exists():
                 raise
             refusal = error
