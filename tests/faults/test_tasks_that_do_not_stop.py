@@ -350,9 +350,9 @@ def test_a_body_that_outlives_its_run_keeps_its_place_until_its_process_has_ende
 
     first.send_signal(signal.SIGTERM)
 
-    wait_until(lambda: len(shop.bodies()) == 2)  # whichever of the two comes first
+    wait_until(lambda: len(shop.bodies()) >= 2)  # whichever comes first; the other may follow
     assert ends_within(first, GRACE + 8) < GRACE + 8
-    (_, old, _), (_, new, entered) = shop.bodies()
+    (_, old, _), (_, new, entered) = shop.bodies()[:2]
     assert old != new
     assert entered > max(at for _, pid, at in shop.bodies("still") if pid == old)
     assert (shop.job("stays-0").attempts, shop.job("stays-0").crashes) == (0, 0)
