@@ -888,13 +888,15 @@ where edges.parent_id = $1 and ended.row_state = 6 and ended.skipped_by = $1
 
 -- edges_of_revived --
 -- The next $1 edges of jobs that were put back: [parent, child, was it skipped because of the parent].
-select reviving.job_id, edges.child_id, exists (
+select back.job_id, following.child_id, exists (
     select 1 from penstock.ended
-    where ended.job_id = edges.child_id and ended.row_state = 6 and ended.skipped_by = reviving.job_id
+    where ended.job_id = following.child_id and ended.row_state = 6 and ended.skipped_by = back.job_id
 )
-from penstock.reviving join penstock.edges
-    on edges.parent_id = reviving.job_id and edges.child_id > reviving.after_id
-order by reviving.job_id, edges.child_id limit $1
+from (select job_id, after_id from penstock.reviving order by job_id limit $1) as back cross join lateral (
+    select child_id from penstock.edges where parent_id = back.job_id and child_id > back.after_id
+    order by child_id limit $1
+) as following
+order by back.job_id, following.child_id limit $1
 
 -- drop_reviving --
 -- All dependants of all jobs that were put back are collected.
