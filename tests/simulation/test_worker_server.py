@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
 
@@ -60,13 +61,13 @@ def assert_done_once(world: World) -> None:
 def assert_no_two_bodies_at_once(spans: Spans) -> None:
     for key, found in spans.items():
         ordered = sorted(found)
-        for (_, ended), (began, _) in zip(ordered, ordered[1:], strict=False):
+        for (_, ended), (began, _) in itertools.pairwise(ordered):
             assert ended <= began, key
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 3 * TTL])
-def test_f38_while_the_server_is_away_nothing_is_lost_and_nobody_outlives_its_lease(
+def test_while_the_server_is_away_nothing_is_lost_and_nobody_outlives_its_lease(
     seconds: float, seed: int
 ) -> None:
     """One worker is cut off, the other is not: what one gives up the other may take, not before."""
@@ -98,7 +99,7 @@ def test_f38_while_the_server_is_away_nothing_is_lost_and_nobody_outlives_its_le
     simulate(make_app(spans), main, seed=seed, runtime=RUNTIME)
 
 
-def test_f38_a_worker_that_cannot_renew_stops_its_bodies_by_its_own_clock() -> None:
+def test_a_worker_that_cannot_renew_stops_its_bodies_by_its_own_clock() -> None:
     spans: Spans = defaultdict(list)
 
     async def main(world: World) -> None:

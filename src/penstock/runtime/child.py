@@ -22,7 +22,15 @@ class Child:
     """Owns one worker process: its pipe, its slot table, its end."""
 
     def __init__(
-        self, spec: messages.RunSpec, run_id: str, *, solo: bool, pipe_output: bool, now: float
+        self,
+        spec: messages.RunSpec,
+        run_id: str,
+        *,
+        solo: bool,
+        patient: bool,
+        first: bool,
+        pipe_output: bool,
+        now: float,
     ) -> None:
         self.solo = solo
         self.started_monotonic = now
@@ -32,6 +40,8 @@ class Child:
         self.worn: messages.Worn | None = None
         self.replaced = False  # another one was started in the place of a worn one
         self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
+        self.outlived_lease = False  # it was killed because its bodies did not stop in time
+        self._over_since: float | None = None  # when its lease was first seen to be over
         self.told_to_go = False
         self.channel_ended = False
         self.kill_at_monotonic = float("inf")
@@ -44,6 +54,8 @@ class Child:
             spec=spec,
             run_id=run_id,
             solo=solo,
+            patient=patient,
+            first=first,
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -87,6 +99,28 @@ class Child:
             for record in (snapshot.running if snapshot is not None else ())
             if record.deadline_monotonic and since > record.deadline_monotonic
         )
+
+    def outlives_lease(self, now: float, patience_seconds: float) -> bool:
+        """Do bodies still run so long after the end of the lease, by our own clock?
+
+        The worker stops them itself; one whose loop is blocked, or whose threads do not listen,
+        cannot.
+        """
+        table, snapshot = self.table, self.snapshot()
+        over = (
+            table is not None
+            and snapshot is not None
+            and snapshot.worker is not None
+            and bool(snapshot.running)
+            and now >= table.lease_until()
+        )
+        if not over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        else:
+            self.outlived_lease = now - self._over_since >= patience_seconds
+        return over and self.outlived_lease
 
     def read_rest(self) -> None:
         """Take in what the worker said before it ended; whoever else holds its pipes may go on."""

@@ -58,6 +58,7 @@ class BeatThread(RepeatingThread):
         self._ttl_seconds = ttl_seconds
         self._worker: WorkerId | None = None
         self._until = float("inf")
+        self._told = False  # that it was not renewed
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
         self._worker = worker  # first: an answer about the old name must not touch the new belief
@@ -75,12 +76,12 @@ class BeatThread(RepeatingThread):
         try:
             alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            log.warning(
-                "The lease of worker %s was not renewed: %s",
-                worker,
-                str(error) or "no answer in time",
-            )
+            if not self._told:
+                self._told = True
+                why = str(error) or "no answer in time"
+                log.warning("The lease of worker %s was not renewed: %s", worker, why)
             return
+        self._told = False
         if worker != self._worker:
             return
         if worker in alive:
