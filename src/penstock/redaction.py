@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
 SECRET_LENGTH_MIN = 8  # characters; a shorter value may be a word of any sentence
@@ -99,9 +99,38 @@ def remember(*values: str) -> None:
 
 
 def remember_url(url: str) -> None:
-    """Remember the password of a URL, if it has one."""
-    authority = url.partition("://")[2].rpartition("@")[0]
-    remember(authority.partition(":")[2])
+    """Remember the passwords of a URL, if it has any."""
+    rest = url.partition("://")[2]
+    remember(rest.rpartition("@")[0].partition(":")[2])
+    for name, value in parse_qsl(rest.partition("?")[2]):
+        if _is_secret_parameter(name):
+            remember(value)
+
+
+def shown_url(url: str) -> str:
+    """A URL without what stands before its host, and without the secrets among its parameters."""
+    scheme, mark, rest = url.partition("://")
+    rest, question, query = rest.partition("?")
+    if not rest.startswith("/"):  # then there is an authority, and no path of a file
+        if "@" in query and "@" not in rest:
+            # A question mark that should have been percent-encoded: it is part of a password.
+            rest, question, query = rest + question + query, "", ""
+        before, at, place = rest.rpartition("@")
+        if mark and before:
+            rest = f"{REDACTED}{at}{place}"
+    if question:
+        parts = (part.partition("=") for part in query.split("&"))
+        query = "&".join(
+            f"{name}={REDACTED}"
+            if _is_secret_parameter(unquote(name))
+            else f"{name}{equals}{value}"
+            for name, equals, value in parts
+        )
+    return redacted(f"{scheme}{mark}{rest}{question}{query}")
+
+
+def _is_secret_parameter(name: str) -> bool:
+    return "pass" in name.lower() and name.lower() != "passfile"
 
 
 def redacted(text: str, environ: Mapping[str, str] | None = None) -> str:
@@ -176,7 +205,7 @@ class SecretUrl:
         return self._url
 
     def __str__(self) -> str:
-        return redacted(self._url)
+        return shown_url(self._url)
 
     def __repr__(self) -> str:
         return f"<SecretUrl {self}>"

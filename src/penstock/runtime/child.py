@@ -12,6 +12,7 @@ import sys
 
 from penstock.runtime import messages
 from penstock.runtime.exits import describe_exit
+from penstock.runtime.keeping import Overrun
 from penstock.runtime.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
 #: How a worker process is started; a test launcher may put itself in front.
@@ -41,7 +42,7 @@ class Child:
         self.replaced = False  # another one was started in the place of a worn one
         self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
         self.outlived_lease = False  # it was killed because its bodies did not stop in time
-        self._over_since: float | None = None  # when its lease was first seen to be over
+        self._overrun = Overrun()
         self.told_to_go = False
         self.channel_ended = False
         self.kill_at_monotonic = float("inf")
@@ -107,20 +108,12 @@ class Child:
         cannot.
         """
         table, snapshot = self.table, self.snapshot()
-        over = (
-            table is not None
-            and snapshot is not None
-            and snapshot.worker is not None
-            and bool(snapshot.running)
-            and now >= table.lease_until()
-        )
-        if not over:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = now
-        else:
-            self.outlived_lease = now - self._over_since >= patience_seconds
-        return over and self.outlived_lease
+        if table is None or snapshot is None or snapshot.worker is None:
+            return False
+        runs = bool(snapshot.running)
+        seconds = self._overrun.seconds(now, table.lease_until(), runs=runs)
+        self.outlived_lease = seconds > patience_seconds
+        return self.outlived_lease
 
     def read_rest(self) -> None:
         """Take in what the worker said before it ended; whoever else holds its pipes may go on."""

@@ -31,6 +31,22 @@ def margin(ttl_seconds: float) -> float:
     return min(ttl_seconds * MARGIN_SHARE, MARGIN_MAX_SECONDS)
 
 
+class Overrun:
+    """Notes since when bodies run on after the end of a lease, as somebody else sees it."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, now_monotonic: float, until_monotonic: float, *, runs: bool) -> float:
+        """How long that has been seen; 0 if it is not so now."""
+        if not runs or now_monotonic < until_monotonic:
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now_monotonic
+        return now_monotonic - self._since
+
+
 class TableKeeper:
     """The supervisor renews; the worker reads the deadline in the slot table."""
 
