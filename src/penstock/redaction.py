@@ -52,7 +52,11 @@ def _pattern(kept: str, secret: str) -> Callable[[str], str]:
 
 _PASSES = (
     # https://user:password@host, also with a slash in the password (a port is none)
-    _pattern(r"://", r"[^\s/?#\"'<>\\]{1,512}(?=@)"),
+    _pattern(r"(?<!postgres)(?<!postgresql)://", r"[^\s/?#\"'<>\\]{1,512}(?=@)"),
+    # postgresql://user:password@host, but not postgresql://user@host: there a name is no key
+    _pattern(
+        r"(?:postgres|postgresql)://(?=[^\s/?#@\"'<>\\]{0,128}:)", r"[^\s/?#\"'<>\\]{1,512}(?=@)"
+    ),
     _pattern(
         r"://[^\s/:@?#\"'<>\\\[]{0,128}:(?![0-9]{0,5}(?:[/?#]|$))", r"[^\s\"'<>\\]{1,512}(?=@)"
     ),
@@ -85,6 +89,9 @@ _PASSES = (
     ),
 )
 
+#: An authority that is over before any `@`: what follows belongs to a path or to parameters.
+_HOST_FIRST = re.compile(r"[^:@/?#]*(?::[0-9]{0,5})?[/?#]")
+
 #: Secrets of this process; kept in order, the values mean nothing.
 _remembered: dict[str, None] = {}
 
@@ -108,24 +115,20 @@ def remember_url(url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """A URL without what stands before its host, and without the secrets among its parameters."""
-    scheme, mark, rest = url.partition("://")
+    """A URL without what stands before its host, and without the secrets among its parameters.
+
+    A password that should have been percent-encoded may hold whatever ends a host in good URLs.
+    """
+    scheme, mark, rest = url.partition("://" if "://" in url else ":")
+    before, at, place = rest.rpartition("@")
+    if ":" in before and not rest.startswith("/") and not _HOST_FIRST.match(before):
+        rest = f"{REDACTED}{at}{place}"
     rest, question, query = rest.partition("?")
-    if not rest.startswith("/"):  # then there is an authority, and no path of a file
-        if "@" in query and "@" not in rest:
-            # A question mark that should have been percent-encoded: it is part of a password.
-            rest, question, query = rest + question + query, "", ""
-        before, at, place = rest.rpartition("@")
-        if mark and before:
-            rest = f"{REDACTED}{at}{place}"
-    if question:
-        parts = (part.partition("=") for part in query.split("&"))
-        query = "&".join(
-            f"{name}={REDACTED}"
-            if _is_secret_parameter(unquote(name))
-            else f"{name}{equals}{value}"
-            for name, equals, value in parts
-        )
+    parts = (part.partition("=") for part in query.split("&"))
+    query = "&".join(
+        f"{name}={REDACTED}" if _is_secret_parameter(unquote(name)) else f"{name}{equals}{value}"
+        for name, equals, value in parts
+    )
     return redacted(f"{scheme}{mark}{rest}{question}{query}")
 
 

@@ -49,6 +49,7 @@ STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
 OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 WORN_MAX = 2  # for each process: worn workers that still run something
 BURY_SECONDS = 10.0  # how long the end of a run waits for burials
 OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
@@ -270,7 +271,8 @@ class Supervisor:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
         # Half of the time by which a worker stops before the store lets others have its jobs.
-        patience = margin(self._hello.lease_ttl_seconds) / 2 if self._hello else 0.0
+        half = margin(self._hello.lease_ttl_seconds) / 2 if self._hello else 0.0
+        patience = max(half, OVERRUN_SECONDS)
         for child in self._children:
             if now >= child.kill_at_monotonic:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
