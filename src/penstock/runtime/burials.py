@@ -63,10 +63,11 @@ class Burials:
         _wait(burial, AT_ONCE_SECONDS)
 
     def finish(self, seconds: float) -> None:
-        """Wait for those that are not done, all in all so long."""
+        """Wait for those that are not done, all in all so long; then nobody asks again."""
         until = self._clock.monotonic() + seconds
         for burial in self._open:
             _wait(burial, max(until - self._clock.monotonic(), 0.0))
+        self._open = []
         self._over.set()
 
     def _bury(self, death: Death) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from penstock.runtime import messages
+from penstock.runtime.burials import Death
 from penstock.runtime.exits import describe_exit
 from penstock.runtime.keeping import Overrun
 from penstock.runtime.slot_table import SlotRecord, SlotSnapshot, SlotTable
@@ -163,6 +164,24 @@ class Child:
     def cause(self) -> str:
         """How the process ended, for people."""
         return describe_exit(self.process.returncode)
+
+    def death(self, max_crashes: int) -> Death | None:
+        """What there is to bury; None if it never had a name."""
+        snapshot = self.snapshot()
+        if snapshot is None or snapshot.worker is None:
+            return None
+        ran = tuple(record.ref for record in snapshot.running)
+        return Death(
+            worker=snapshot.worker,
+            pid=self.process.pid,
+            cause=self.cause(),
+            in_order=self.finished is not None,
+            ran=ran,
+            # Where the cause of a death is known, nobody else is under suspicion.
+            started=() if self.overdue or self.outlived_lease else ran,
+            overdue=self.overdue,
+            max_crashes=max_crashes,
+        )
 
     def close(self) -> None:
         """Let go of everything; the process has ended."""

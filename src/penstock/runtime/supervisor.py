@@ -28,7 +28,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
-from penstock.runtime.burials import Burials, Death
+from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
 from penstock.runtime.display import Display
 from penstock.runtime.keeping import margin
@@ -52,6 +52,7 @@ OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after it
 OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 WORN_MAX = 2  # for each process: worn workers that still run something
 BURY_SECONDS = 10.0  # how long the end of a run waits for burials
+AWAY_SECONDS = 1.0  # the same while the store is away
 OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
 READ_FAILS = "The store cannot be read"
 
@@ -112,22 +113,24 @@ class Supervisor:
                 self._start(solo=False)
             while not self._over():
                 self._turn()
-            if self._burials is not None:
-                self._burials.finish(BURY_SECONDS)  # they may end jobs in error
+            self._finish_burials()  # they may end jobs in error
             return self._exit_code()
         finally:
             for child in list(self._children):
                 child.kill()
                 child.process.wait()
                 self._bury(child)
-            if self._burials is not None:
-                self._burials.finish(BURY_SECONDS)
+            self._finish_burials()
             if self._beat is not None:
                 self._beat.stop()
             self._display.close(self._summary())
             if self._store is not None:
                 self._store.close()
             self._signals.close()  # last: a signal must not tear the end in two
+
+    def _finish_burials(self) -> None:
+        if self._burials is not None:
+            self._burials.finish(AWAY_SECONDS if self._reach.away else BURY_SECONDS)
 
     def _over(self) -> bool:
         if self._children:
@@ -161,7 +164,7 @@ class Supervisor:
         return 0
 
     def _summary(self) -> str | None:
-        if self._failed is not None:
+        if self._failed is not None or self._reach.away:
             return None
         return self.run_id
 
@@ -369,7 +372,6 @@ class Supervisor:
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""
         child.kill()  # what its tasks left behind, before the same jobs run again
-        snapshot = child.snapshot()
         self._children.remove(child)
         self._stalls.forget(child.process.pid)
         for source in (child.channel, child.process.stdout, child.pidfd):
@@ -378,22 +380,9 @@ class Supervisor:
                     self._selector.unregister(source)
                 except (KeyError, ValueError):
                     continue
-        if snapshot is not None and snapshot.worker is not None and self._burials is not None:
-            ran = tuple(record.ref for record in snapshot.running)
-            # Where the cause of a death is known, nobody else is under suspicion.
-            started = () if child.overdue or child.outlived_lease else ran
-            self._burials.begin(
-                Death(
-                    worker=snapshot.worker,
-                    pid=child.process.pid,
-                    cause=child.cause(),
-                    in_order=child.finished is not None,
-                    ran=ran,
-                    started=started,
-                    overdue=child.overdue,
-                    max_crashes=self._hello.max_crashes if self._hello else 3,
-                )
-            )
+        death = child.death(self._hello.max_crashes if self._hello else 3)
+        if death is not None and self._burials is not None:
+            self._burials.begin(death)
         child.close()
 
     def _plan_restart(self, child: Child) -> None:
