@@ -90,8 +90,8 @@ class _Look:
             return well("connection", "direct: workers are told of new work at once")
         return well(
             "connection",
-            "through a pooler: notifications may not arrive, so idle workers ask every half second; "
-            "give workers a direct URL if that is too slow",
+            "through a pooler: notifications may not arrive, so idle workers ask every half "
+            "second; give workers a direct URL if that is too slow",
         )
 
     def _durability(self) -> Iterator[Finding]:
@@ -123,8 +123,8 @@ class _Look:
         if used > CONNECTIONS_SHARE * most:
             return problem(
                 "connections",
-                f"The server has {text}: new workers will be refused. Raise max_connections, or put "
-                "a pooler in between.",
+                f"The server has {text}: new workers will be refused. Raise max_connections, or "
+                "put a pooler in between.",
             )
         return well("connections", text)
 
@@ -170,8 +170,8 @@ class _Look:
         if dead > DEAD_ROWS and dead > 2 * live:
             return problem(
                 "vacuum",
-                f"The table penstock.hot has about {dead:,} dead rows for {live:,} live ones: vacuum "
-                "does not keep up. Look for old transactions and replication slots, and whether "
-                "autovacuum is on.",
+                f"The table penstock.hot has about {dead:,} dead rows for {live:,} live ones: "
+                "vacuum does not keep up. Look for old transactions and replication slots, and "
+                "whether autovacuum is on.",
             )
         return well("vacuum", f"about {dead:,} dead rows for {live:,} live ones in penstock.hot")
