@@ -151,8 +151,8 @@ returning key, id
 
 -- place_jobs --
 -- Gives new jobs their first state; arrays of id, lane, priority, bytes, row_state, due_at, then now.
-insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
-select job_id, lane_id, priority, bytes, row_state, due_at, due_at, $7::bigint
+insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
+select job_id, lane_id, -greatest(priority, -9223372036854775807), bytes, row_state, due_at, due_at, $7::bigint
 from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::smallint[], $6::bigint[])
 as job (job_id, lane_id, priority, bytes, row_state, due_at)
 
@@ -166,8 +166,8 @@ with lane as materialized (
     on conflict (key) do nothing
     returning id, lane_id
 ), placed as (
-    insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
-    select id, lane_id, $4, octet_length($5), $6::smallint, $7, $7, $10 from fresh
+    insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
+    select id, lane_id, -greatest($4::bigint, -9223372036854775807), octet_length($5), $6::smallint, $7, $7, $10 from fresh
 )
 select lane_id from fresh
 
@@ -370,39 +370,47 @@ from jsonb_array_elements_text($1::jsonb) as wanted (grp) cross join lateral (
 ) as first join penstock.lanes on lanes.id = first.lane_id
 
 -- merge_lanes --
--- The order of the first $2 jobs of each of several lanes of one group; $1 = [lane, …].
-select first.lane_id from jsonb_array_elements_text($1::jsonb) as wanted (lane) cross join lateral (
-    select lane_id, priority, available_at, job_id from penstock.hot where row_state = 2 and hot.lane_id = wanted.lane::bigint
-    order by priority desc, available_at, job_id limit $2
+-- The order of the first $2 jobs of each of several lanes of one group; $1 = lanes, $3 to $5 = where to begin in each.
+select first.lane_id
+from unnest($1::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as wanted (lane_id, rank, at, id) cross join lateral (
+    select lane_id, rank, available_at, job_id from penstock.hot
+    where row_state = 2 and hot.lane_id = wanted.lane_id
+        and (hot.rank, hot.available_at, hot.job_id) > (wanted.rank, wanted.at, wanted.id)
+    order by rank, available_at, job_id limit $2
 ) as first
-order by first.priority desc, first.available_at, first.job_id
+order by first.rank, first.available_at, first.job_id
 
 -- take_jobs --
--- Leases the first $2 jobs of each of these lanes that nobody else is taking; $1 = lanes, $3 = worker, $4 = now. Differs
--- from sqlite because reading and leasing must be one statement here; by `ctid`, which is twice as fast as by id.
+-- Leases the first $2 jobs of each of these lanes that nobody else is taking; $1 = lanes, $3 = worker, $4 = now, $5 to $7
+-- = where to begin in each. Differs from sqlite because reading and leasing must be one statement here; by `ctid`,
+-- which is twice as fast as by id.
 with picked as materialized (
-    select first.place from unnest($1::bigint[]) as wanted (lane_id) cross join lateral (
-        select hot.ctid as place from penstock.hot where hot.row_state = 2 and hot.lane_id = wanted.lane_id
-        order by hot.priority desc, hot.available_at, hot.job_id limit $2 for update skip locked
+    select first.place
+    from unnest($1::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) as wanted (lane_id, rank, at, id)
+    cross join lateral (
+        select hot.ctid as place from penstock.hot
+        where hot.row_state = 2 and hot.lane_id = wanted.lane_id
+            and (hot.rank, hot.available_at, hot.job_id) > (wanted.rank, wanted.at, wanted.id)
+        order by hot.rank, hot.available_at, hot.job_id limit $2 for update skip locked
     ) as first
 ), leased as (
     update penstock.hot set
         row_state = 4, worker = $3, updated_at = $4,
         token = 1 + greatest(token, (select value::bigint from penstock.meta where name = 'token_floor'))
     where ctid = any(array(select place from picked))
-    returning job_id, token, lane_id, attempts, crashes, priority, due_at, deferred_since
+    returning job_id, token, lane_id, attempts, crashes, rank, available_at, due_at, deferred_since
 )
 select
     leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
-    leased.crashes, leased.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    lanes.limit_keys <> '[]'
+    leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    lanes.limit_keys <> '[]', false, leased.rank, leased.available_at
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
 
 -- weigh_jobs --
 -- How many bytes would take_jobs hand out? $1 = [lane, …], $2 = most.
 select coalesce(sum(first.bytes), 0)::bigint from jsonb_array_elements_text($1::jsonb) as wanted (lane) cross join lateral (
     select bytes from penstock.hot where row_state = 2 and hot.lane_id = wanted.lane::bigint
-    order by priority desc, available_at, job_id limit $2
+    order by rank, available_at, job_id limit $2
 ) as first
 
 -- next_suspect --
@@ -420,11 +428,11 @@ with leased as (
     where ctid = any(array(
         select ctid from penstock.hot where job_id = $1 and row_state = 3 for update skip locked
     ))
-    returning job_id, token, lane_id, attempts, crashes, priority, due_at, deferred_since
+    returning job_id, token, lane_id, attempts, crashes, rank, available_at, due_at, deferred_since
 )
 select
     leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
-    leased.crashes, leased.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
     lanes.limit_keys <> '[]', true
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
 
@@ -868,10 +876,10 @@ with gone as (
     on conflict do nothing
 )
 insert into penstock.hot (
-    job_id, lane_id, priority, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, error
+    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, error
 )
 select
-    gone.job_id, jobs.lane_id, jobs.priority, octet_length(jobs.payload), 2, gone.token, gone.ended_token, gone.due_at,
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token, gone.ended_token, gone.due_at,
     $2::bigint, gone.started_at, $2::bigint, gone.error
 from gone join penstock.jobs on jobs.id = gone.job_id
 
@@ -958,17 +966,17 @@ with gone as (
     where row_state = 6 and job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
     returning *
 ), counted as (
-    select gone.*, jobs.lane_id, jobs.priority, octet_length(jobs.payload) as bytes, (
+    select gone.*, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807) as rank, octet_length(jobs.payload) as bytes, (
         select count(*) from penstock.edges where child_id = gone.job_id and open
     ) as open_edges
     from gone join penstock.jobs on jobs.id = gone.job_id
 )
 insert into penstock.hot (
-    job_id, lane_id, priority, bytes, row_state, token, ended_token, attempts, crashes, due_at, available_at, pending,
+    job_id, lane_id, rank, bytes, row_state, token, ended_token, attempts, crashes, due_at, available_at, pending,
     started_at, updated_at
 )
 select
-    job_id, lane_id, priority, bytes, case when open_edges > 0 then 0 when available_at > $2::bigint then 1 else 2 end,
+    job_id, lane_id, rank, bytes, case when open_edges > 0 then 0 when available_at > $2::bigint then 1 else 2 end,
     token, ended_token, attempts, crashes, due_at, available_at, open_edges, started_at, $2::bigint
 from counted
 returning job_id, lane_id, row_state
@@ -1186,24 +1194,24 @@ select count(*) from (
 -- oldest_ready --
 -- When the longest waiting ready job fell due: the first of each lane and priority, by skip-scan; no more than $1
 -- of them are asked.
-with recursive firsts (lane_id, priority, available_at, n) as (
+with recursive firsts (lane_id, rank, available_at, n) as (
     (
-        select lane_id, priority, available_at, 1 from penstock.hot where row_state = 2
-        order by lane_id, priority desc, available_at, job_id limit 1
+        select lane_id, rank, available_at, 1 from penstock.hot where row_state = 2
+        order by lane_id, rank, available_at, job_id limit 1
     )
     union all
-    select following.lane_id, following.priority, following.available_at, firsts.n + 1
+    select following.lane_id, following.rank, following.available_at, firsts.n + 1
     from firsts cross join lateral (
         (
-            select lane_id, priority, available_at, 0 as place from penstock.hot
-            where row_state = 2 and lane_id = firsts.lane_id and priority < firsts.priority
-            order by priority desc, available_at, job_id limit 1
+            select lane_id, rank, available_at, 0 as place from penstock.hot
+            where row_state = 2 and lane_id = firsts.lane_id and rank > firsts.rank
+            order by rank, available_at, job_id limit 1
         )
         union all
         (
-            select lane_id, priority, available_at, 1 from penstock.hot
+            select lane_id, rank, available_at, 1 from penstock.hot
             where row_state = 2 and lane_id > firsts.lane_id
-            order by lane_id, priority desc, available_at, job_id limit 1
+            order by lane_id, rank, available_at, job_id limit 1
         )
         order by place limit 1
     ) as following where firsts.n < $1::bigint

@@ -35,6 +35,7 @@ from penstock.stores.postgres.connecting import (
     connect,
     pausing,
 )
+from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.sql.transaction import Transaction
 
@@ -79,6 +80,7 @@ class PostgresSession:
         self._failures = 0
         self._away_since: float | None = None
         self._lanes: dict[int, tuple[str, str]] = {}
+        self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None
         self._mark: tuple[Any, ...] = ()
@@ -115,6 +117,7 @@ class PostgresSession:
             now,
             BootTime(server.life, now),
             self._lanes,
+            self._places,
             self._arm,
         )
         if begun.life != server.life:

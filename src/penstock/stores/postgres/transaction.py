@@ -16,6 +16,7 @@ import psycopg
 from penstock.clock import BootTime
 from penstock.model.job import LeasedJob, NewJob, WorkerId
 from penstock.stores.group_commit import Contended
+from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
@@ -25,6 +26,10 @@ MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merge
 _READS = ("select", "with recursive")  # so begins a statement that changes nothing, but may lock
 
 Cursor = psycopg.RawCursor[Row]
+
+
+def _leased(rows: Sequence[Row]) -> list[LeasedJob]:
+    return [LeasedJob(*row[:-2]) for row in rows]
 
 
 class PostgresTransaction(Transaction):
@@ -37,12 +42,14 @@ class PostgresTransaction(Transaction):
         now: int,
         boot: BootTime,
         lanes: dict[int, tuple[str, str]],
+        places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
         super().__init__(now, boot)
         self._cursor = cursor
         self._queries = queries
         self._lanes = lanes  # names of lanes, which never change; kept by the session
+        self._places = places
         self._still_time = still_time
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
@@ -128,9 +135,17 @@ class PostgresTransaction(Transaction):
         return found
 
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
-        return [
-            LeasedJob(*row) for row in self.rows("take_jobs", list(lane_ids), most, no, self.now)
-        ]
+        begun = self._places.now()
+        marks = self._places.of(lane_ids)
+        found = self.rows("take_jobs", list(lane_ids), most, no, self.now, *marks)
+        if len(found) < most * len(lane_ids) and self._places.forget(lane_ids):
+            return self.take_jobs(lane_ids, most, no) if not found else _leased(found)
+        self._places.note(found, begun)
+        return _leased(found)
+
+    def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
+        marks = self._places.of(lane_ids)
+        return self.array("merge_lanes", list(lane_ids), most, *marks)
 
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
         return  # they are
@@ -153,6 +168,7 @@ class PostgresTransaction(Transaction):
         """Forget lanes without ready jobs; not those into which somebody puts one just now."""
         if not lane_ids:
             return False
+        self._places.forget(lane_ids)
         empty = self.array("hold_empty_lanes", list(lane_ids))
         return bool(empty) and self.run("drop_empty_lanes", empty) > 0
 
@@ -181,6 +197,7 @@ class PostgresTransaction(Transaction):
         A lease that finds a lane empty forgets it; it must not do so between our look and commit.
         """
         missing = list(lane_ids)
+        self._places.forget(missing)
         while missing:
             known = set(self.array("hold_ready_lanes", missing))
             missing = [lane_id for lane_id in missing if lane_id not in known]

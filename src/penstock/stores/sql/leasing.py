@@ -288,7 +288,7 @@ def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Roo
     by_id = {lane.id: lane for lane in lanes}
     keys = {lane.id: lane.keys for lane in lanes}
     promised = 0
-    order = tx.array("merge_lanes", as_json(list(by_id)), quota)
+    order = tx.merge_lanes(list(by_id), quota)
     for lane_id in by_id.keys() - set(order):
         by_id[lane_id].is_empty = True
     for lane_id in order:

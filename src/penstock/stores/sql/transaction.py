@@ -55,6 +55,10 @@ class Transaction(Statements):
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
         """The first jobs of each of these lanes, as their worker will hold them."""
 
+    def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
+        """The lanes of the first jobs of these, one for each job, in the order of the jobs."""
+        return self.array("merge_lanes", as_json(lane_ids), most)
+
     @abstractmethod
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
         """The worker holds what was taken."""

@@ -41,11 +41,12 @@ create table penstock.jobs (
 );
 create index jobs_plan on penstock.jobs (plan_id, level) where plan_id is not null;
 
--- Jobs that have not ended, without their payloads: small rows, one update per lease.
+-- Jobs that have not ended, without their payloads: small rows, one update per lease. rank is the priority turned
+-- round, so that the order of leasing is an order of rising numbers, which a scan can begin anywhere in.
 create table penstock.hot (
     job_id bigint primary key,
     lane_id bigint not null,
-    priority bigint not null,
+    rank bigint not null,
     bytes integer not null,
     row_state smallint not null,
     token bigint not null default 0,
@@ -67,7 +68,7 @@ create table penstock.hot (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.1
 );
-create index hot_ready on penstock.hot (lane_id, priority desc, available_at, job_id) where row_state = 2;
+create index hot_ready on penstock.hot (lane_id, rank, available_at, job_id) where row_state = 2;
 create index hot_due on penstock.hot (available_at) where row_state = 1;
 create index hot_suspect on penstock.hot (job_id) where row_state = 3;
 create index hot_leased on penstock.hot (worker) where row_state = 4;
