@@ -92,7 +92,7 @@ class Cluster(Server):
     """A throwaway server. Owns its process and its folder; neither outlives this process.
 
     Args:
-        durable: whether a commit is on the disk before it is told.
+        durable: whether a commit is on the disk before it is told; if not, data may be in memory.
         tcp: whether it listens on 127.0.0.1 too; its URLs are then of that kind.
         settings: more of PostgreSQL's settings.
         home: a new folder in one that is guarded already; None is a guarded folder of its own.
@@ -112,7 +112,7 @@ class Cluster(Server):
         binaries = find_binaries()
         self._guarded: GuardedFolder | None = None
         if home is None:
-            self._guarded = GuardedFolder()
+            self._guarded = GuardedFolder(on_disk=durable)
             home = self._guarded.path
         super().__init__(home, free_port(), tcp=tcp)
         home.mkdir(exist_ok=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, Protocol
 
 import pytest
 
+from tests.postgres.guard import PREFIX, GuardedFolder, scratch
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:  # psycopg would cost a tenth of a second in runs that do not use it
@@ -73,7 +74,7 @@ class MakeCluster(Protocol):
 def pytest_configure(config: pytest.Config) -> None:
     """Name the run's folder where the run begins; the processes that it starts inherit the name."""
     if not hasattr(config, "workerinput"):
-        os.environ[_RUN] = f"/tmp/penstock-pg-{os.getpid()}-{secrets.token_hex(3)}"
+        os.environ[_RUN] = str(scratch() / f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -158,8 +159,6 @@ def _no_postgres() -> type[Exception]:
 @contextlib.contextmanager
 def _run_folder() -> Iterator[Path]:
     """The folder of this run, ours alone for a moment; whoever is first makes it."""
-    from tests.postgres.guard import GuardedFolder
-
     folder = Path(os.environ[_RUN])
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -170,7 +169,7 @@ def _run_folder() -> Iterator[Path]:
 
 
 def _owner(folder: Path) -> int:
-    return int(folder.name.split("-")[2])
+    return int(folder.name.removeprefix(PREFIX).split("-")[0])
 
 
 def _pristine(folder: Path) -> Path:
