@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.faults.folder import ProjectFolder
+from tests.forked import Forked
 from tests.processes import environment_of_tests
 
 GRACE = 1.0
@@ -54,11 +55,11 @@ class Shop(ProjectFolder):
         (folder / "shop.py").write_text(app)
 
     def run(
-        self, *arguments: str, quick: bool = False, **environment: str
+        self, *arguments: str, quick: bool = False, cloned: bool = True, **environment: str
     ) -> subprocess.Popen[str]:
         """Start a run; a quick one waits less long for what does not stop."""
         module = ["tests.faults.quick", "supervisor"] if quick else ["penstock.cli.main"]
-        process = subprocess.Popen(
+        process: subprocess.Popen[str] = (Forked if cloned else subprocess.Popen)(
             [sys.executable, "-m", *module, "queue", "run", *arguments],
             cwd=self.folder,
             env=environment_of_tests(**environment),
