@@ -201,6 +201,10 @@ def _serve(channel: socket.socket) -> Order | None:
             order = msgspec.json.decode(message, type=Order)
             _be_named(b"python")
             _take(descriptors, [0, 1, 2, *order.passed])
+            if order.new_session:
+                os.setsid()
+            elif order.process_group >= 0:
+                os.setpgid(0, order.process_group)
             return order
         for descriptor in descriptors:
             os.close(descriptor)
@@ -255,16 +259,12 @@ def _writer(number: int, errors: str) -> TextIOWrapper:
 
 def _become(order: Order) -> None:
     """Be what was ordered, as a new interpreter would."""
-    if order.new_session:
-        os.setsid()
-    elif order.process_group >= 0:
-        os.setpgid(0, order.process_group)
     os.chdir(order.folder)
     os.environ.clear()
     os.environ.update(order.environment)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _writer(1, "strict")
-    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = _writer(1, "strict")
+    sys.stderr = _writer(2, "backslashreplace")
     more = order.environment.get("PYTHONPATH", "")
     del sys.path[0]
     sys.path[:0] = more.split(os.pathsep) if more else []
