@@ -28,7 +28,7 @@ import threading
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -246,12 +246,13 @@ def _with_own_nursery() -> Order | None:
     return None
 
 
-def _writer(number: int, errors: str) -> TextIOWrapper:
+def _writer(number: int, before: TextIO) -> TextIOWrapper:
     """A standard stream as an interpreter opens it."""
     at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
     return TextIOWrapper(
         open(number, "wb", 0 if at_once else -1, closefd=False),
-        errors=errors,
+        encoding=before.encoding,
+        errors=before.errors,
         line_buffering=not at_once and (number == 2 or os.isatty(number)),
         write_through=at_once,
     )
@@ -263,11 +264,11 @@ def _become(order: Order) -> None:
     os.environ.clear()
     os.environ.update(order.environment)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = _writer(1, "strict")
-    sys.stderr = _writer(2, "backslashreplace")
+    sys.stdout = _writer(1, sys.stdout)
+    sys.stderr = _writer(2, sys.stderr)
     more = order.environment.get("PYTHONPATH", "")
-    del sys.path[0]
-    sys.path[:0] = more.split(os.pathsep) if more else []
+    found = [*(more.split(os.pathsep) if more else []), *sys.path[1:]]
+    sys.path[:] = dict.fromkeys(found)
     importlib.invalidate_caches()
     kind, *rest = order.command
     if kind == "-m":

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.faults.folder import ProjectFolder
 from tests.forked import Forked
 from tests.processes import environment_of_tests
 
-GRACE = 1.0
+IN_TIME_SECONDS = 30.0
 CONFIG = """
 app = "shop.py"
 store = "sqlite:///shop.db"
@@ -78,7 +77,6 @@ class Shop(ProjectFolder):
         return process.returncode, err
 
 
-def ends_within(process: subprocess.Popen[str], seconds: float) -> float:
-    began = time.monotonic()
-    process.wait(seconds)
-    return time.monotonic() - began
+def ends_in_time(process: subprocess.Popen[str]) -> None:
+    """Not when its bodies end, which takes minutes; a busy machine may need some seconds more."""
+    process.wait(IN_TIME_SECONDS)
