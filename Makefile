@@ -9,6 +9,8 @@ BIN := .venv/bin
 CODE := $(wildcard src tests benchmarks tools examples)
 TYPED := $(wildcard src tests benchmarks tools)
 TEST_WORKERS ?= 2
+# As on a user's machine: hundreds of processes need not compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 5000

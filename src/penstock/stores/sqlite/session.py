@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from penstock.stores.sqlite.connection import (
     as_store_error,
     disconnect,
 )
-from penstock.stores.sqlite.forking import FileId
+from penstock.stores.sqlite.named_file import NamedFile
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
 from penstock.stores.sqlite.transaction import SqliteTransaction
@@ -53,8 +52,8 @@ class SqliteSession:
         self._schema = schema
         self._turn = Turn(path)
         self._checkpoints = Checkpoints(path, connection, clock)
-        self._log_path = str(beside(path, "-wal"))
-        self._log_id = _file_id(self._log_path)  # there is one since the connection was opened
+        self._log = NamedFile(str(beside(path, "-wal")))  # there is one since we are connected
+        self._moved = ctypes.c_int(0)
         self._waits_since: float | None = None  # somebody else has held the database since then
         self._full = False
         self._tx: SqliteTransaction | None = None
@@ -108,16 +107,15 @@ class SqliteSession:
         died took the log away and left the database. We hold the lock that a restore takes, so
         that no write slips between.
         """
-        moved = ctypes.c_int(0)
-        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
-        if moved.value:
+        answer = ctypes.addressof(self._moved)
+        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, answer)
+        if self._moved.value:
             raise StoreReplaced(
                 f"The store {str(self._path)!r} was removed or replaced while it was in use; "
                 "nothing was changed. Start again what uses it; if the file is missing, put it "
                 "back or restore a backup with 'penstock restore FILE'."
             )
-        found = _file_id(self._log_path)
-        if found is None or found != self._log_id:
+        if not self._log.is_the_same():
             raise StoreFailed(
                 f"The log of the store {str(self._path)!r} was removed or replaced while it was in "
                 "use; nothing was changed now, but what the log held may be lost. Stop all that "
@@ -203,12 +201,3 @@ class SqliteSession:
 
     def _mapped(self, error: apsw.Error, doing: str, *, committing: bool = False) -> StoreError:
         return as_store_error(error, self._path, doing, self._connection, committing=committing)
-
-
-def _file_id(path: str) -> FileId | None:
-    """Which file has this name now; None: there is none, or it cannot be seen."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino
