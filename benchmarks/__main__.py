@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import report, runner
 
 #: Each module has a SECTION; it is imported only when it is asked for.
-SECTIONS = {"queue": "benchmarks.queue"}
+SECTIONS = {"queue": "benchmarks.queue", "postgres": "benchmarks.postgres"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
