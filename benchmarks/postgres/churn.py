@@ -145,7 +145,9 @@ def measure(setup: Setup) -> Outcome:
             before = queue.let_pass(0, warm_up, chunk)
             passed = queue.let_pass(warm_up, total, chunk)
         afterwards = _drain_afterwards(setup, url, warm_up + total)
-    return Outcome.joined((to_outcome(before, passed, warm_up, total, CHUNKS_WAITING * chunk), afterwards))
+    return Outcome.joined(
+        (to_outcome(before, passed, warm_up, total, CHUNKS_WAITING * chunk), afterwards)
+    )
 
 
 def to_outcome(before: Passed, passed: Passed, warm_up: int, total: int, backlog: int) -> Outcome:

@@ -14,7 +14,8 @@ BATCH = 256  # jobs of one lease, and of one acknowledgement
 SCHEMA = """
 create table hot (
     id bigint primary key, lane bigint not null, priority int not null,
-    available_at bigint not null, state smallint not null, token bigint not null, worker text) with (fillfactor = 70);
+    available_at bigint not null, state smallint not null, token bigint not null,
+    worker text) with (fillfactor = 70);
 create index hot_ready on hot (priority desc, available_at, id) where state = 0;
 create index hot_leased on hot (worker) where state = 1;
 create table payloads (

@@ -15,6 +15,7 @@ from benchmarks.measuring import (
     MEMORY,
     Answer,
     ProbeFailed,
+    Running,
     cpu_of,
     fresh,
     pick,
@@ -76,14 +77,16 @@ def produce(url: str, marks: str, count: int, seed: int) -> Answer:
     }
 
 
-def _wait_for_marks(path: Path, last: int) -> dict[int, float]:
-    """When did each job begin? Waits for the last one."""
+def _wait_for_marks(path: Path, last: int, worker: Running | None = None) -> dict[int, float]:
+    """When did each job begin? Waits for the last one, as long as the worker lives."""
     until = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < until:
         lines = path.read_text().splitlines() if path.exists() else []
         seen = {int(n): float(at) for n, at in (line.split() for line in lines)}
         if last in seen:
             return seen
+        if worker is not None:
+            worker.check_alive()
         time.sleep(0.02)
     raise ProbeFailed(f"Job {last} did not begin within {ANSWER_SECONDS:g} s.")
 
@@ -140,7 +143,7 @@ def idle_round(folder: Path, url: str, seed: int, count: int, idle_seconds: floa
     with tempfile.TemporaryDirectory(dir=MEMORY) as memory:
         files = {"url": url, "marks": str(Path(memory, "marks"))}
         with running(work, folder, **files) as worker:
-            _wait_for_marks(Path(files["marks"]), STARTED)
+            _wait_for_marks(Path(files["marks"]), STARTED, worker)
             time.sleep(QUIET_SECONDS)
             idle_percent = _idle_percent(worker.pid, idle_seconds)
             times = fresh(produce, folder, **files, count=count, seed=seed)
