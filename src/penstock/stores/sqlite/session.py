@@ -15,6 +15,8 @@ import apsw
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
+from penstock.stores.sql.statements import Row
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -25,7 +27,7 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.forking import FileId
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
-from penstock.stores.sqlite.transaction import Row, Transaction
+from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.turn import Turn
 
 log = logging.getLogger("penstock.store")
@@ -55,7 +57,7 @@ class SqliteSession:
         self._log_id = _file_id(self._log_path)  # there is one since the connection was opened
         self._waits_since: float | None = None  # somebody else has held the database since then
         self._full = False
-        self._tx: Transaction | None = None
+        self._tx: SqliteTransaction | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
 
@@ -85,7 +87,7 @@ class SqliteSession:
         if self._waits_since is not None:
             log.warning("The store is free again after %.1f s.", began - self._waits_since)
             self._waits_since = None
-        self._tx = Transaction(
+        self._tx = SqliteTransaction(
             self._connection,
             self._queries,
             round(self._clock.now() * MICROSECONDS),
@@ -184,7 +186,7 @@ class SqliteSession:
         disconnect(self._connection, sound=sound)
         self._turn.close()
 
-    def _current(self) -> Transaction:
+    def _current(self) -> SqliteTransaction:
         if self._tx is None:
             raise RuntimeError("no transaction is open")
         return self._tx
