@@ -117,6 +117,7 @@ class Scenario:
 
     name: str
     measure: Callable[[Setup], Outcome]
+    in_smoke: bool = True  # False: too long for a smoke run, unless it is asked for by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,10 @@ class Section:
             if name not in known:
                 raise ValueError(f"{self.name} has no scenario {name!r}; it has {', '.join(known)}")
         return replace(self, scenarios=tuple(known[name] for name in names))
+
+    def for_smoke(self) -> Section:
+        """The same without what is too long for a smoke run."""
+        return replace(self, scenarios=tuple(found for found in self.scenarios if found.in_smoke))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ SECTION = Section(
         Scenario("latency", latency.measure),
         Scenario("churn", churn.measure),
         Scenario("pinned", pinned.measure),
-        Scenario("peers", peers.measure),
+        Scenario("peers", peers.measure, in_smoke=False),
     ),
     surroundings,
 )

@@ -12,12 +12,13 @@ import pytest
 
 from benchmarks import measuring
 from benchmarks.peers import catalogue, comparing, driver
-from benchmarks.peers.catalogue import OURS, PEERS
+from benchmarks.peers.catalogue import OURS, OURS_ON_POSTGRES, PEERS, POSTGRES_PEERS
 from benchmarks.peers.comparing import Measured
 from benchmarks.peers.marks import Marks
 from benchmarks.queue import peers
 from benchmarks.runner import Setup
 
+THEIR_DRIVERS = {"asyncpg", "psycopg", "uvloop"}
 FOLDER = Path(catalogue.__file__).parent
 SETUP = Setup(smoke=False, folder=Path())
 
@@ -143,10 +144,10 @@ def test_only_a_peer_with_a_bound_gets_every_round(tmp_path: Path) -> None:
 
 def test_every_peer_has_a_driver_and_a_version_range() -> None:
     lines = (FOLDER / "requirements.txt").read_text().splitlines()
-    pinned = {re.split("[><=]", line)[0] for line in lines if line and not line.startswith("#")}
+    pinned = {re.split(r"[\[><=]", line)[0] for line in lines if line and not line.startswith("#")}
 
-    assert {entry.package for entry in PEERS} == pinned
-    for entry in (OURS, *PEERS):
+    assert {entry.package for entry in (*PEERS, *POSTGRES_PEERS)} == pinned - THEIR_DRIVERS
+    for entry in (OURS, *PEERS, OURS_ON_POSTGRES, *POSTGRES_PEERS):
         assert "def open_peer(" in (FOLDER / f"{entry.module}.py").read_text()
 
 
