@@ -35,9 +35,13 @@ do $$
 declare
     found record;
 begin
-    perform pg_terminate_backend(pid, 10000) from pg_stat_activity
-    where datname = current_database() and pid <> pg_backend_pid()
-        and backend_type = 'client backend';
+    while (
+        select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()
+            and backend_type = 'client backend'
+    ) > 0 loop
+        perform pg_sleep(0.001), pg_stat_clear_snapshot();
+    end loop;
     for found in
         select nspname from pg_namespace
         where nspname !~ '^pg_' and nspname <> 'information_schema'

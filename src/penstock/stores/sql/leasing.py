@@ -41,8 +41,11 @@ class LeaseCursor:
 class _Room:
     """How many more may hold each limit key, counted once in this transaction."""
 
-    def __init__(self, tx: Transaction, request: LeaseRequest, keys: Sequence[str]) -> None:
-        self.busy = tx.count_alone(keys)  # keys that somebody else is counting just now
+    def __init__(
+        self, tx: Transaction, request: LeaseRequest, keys: Sequence[str], *, to_tell: bool = False
+    ) -> None:
+        # Keys that somebody else is counting just now; who only tells of them may be a bit behind.
+        self.busy = frozenset() if to_tell else tx.count_alone(keys)
         wanted = {*keys, *(dimension_key(key) for key in keys)}
         overrides = dict(tx.array("cap_overrides", as_json(sorted(wanted))))
         self.caps: dict[str, int] = {}
@@ -213,6 +216,8 @@ def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lan
         return heads
     per_group = max(1, LANES_PER_LEASE // len(heads))
     siblings = [_Lane(*row) for row in tx.array("ready_lanes", as_json(wider), per_group, tasks)]
+    if len(siblings) >= per_group:
+        tx.had_their_turn([lane.id for lane in siblings])
     return [lane for lane in heads if lane.ready_lanes <= 1] + siblings
 
 
@@ -227,17 +232,9 @@ def _park(
             parked.append((lane.id, full))
     if parked:
         tx.flush_heads()
-        number = _next_parking(tx)
+        number = tx.next_parking()
         rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
         tx.park_lanes(rows)
-
-
-def _next_parking(tx: Transaction) -> int:
-    """A number that grows with every parking, so that lanes wake in the order they were parked."""
-    row = tx.row("read_meta", "parkings")
-    number = 1 + (int(row[0]) if row else 0)
-    tx.run("write_meta", "parkings", str(number))
-    return number
 
 
 def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[_Lane]:
@@ -348,7 +345,7 @@ def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[B
     keys = tx.array("parked_keys", tasks)
     if not keys:
         return ()
-    room = _Room(tx, request, keys)
+    room = _Room(tx, request, keys, to_tell=True)
     return tuple(
         BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
         for key in keys

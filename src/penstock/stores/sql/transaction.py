@@ -104,6 +104,16 @@ class Transaction(Statements):
         """Let nobody count holders until the commit: caps are about to change."""
         return
 
+    def had_their_turn(self, lane_ids: Sequence[int]) -> None:
+        """These lanes of a group with more were looked at: others shall be next."""
+        return
+
+    def next_parking(self) -> int:
+        """A number that grows with every parking: lanes wake in the order they were parked."""
+        number = 1 + int(self.first("read_meta", "parkings") or 0)
+        self.run("write_meta", "parkings", str(number))
+        return number
+
     def ran_short(self, lane_ids: Sequence[int]) -> None:
         """These lanes had fewer ready jobs than were asked for."""
         return
@@ -203,9 +213,12 @@ class Transaction(Statements):
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:
         """Number and run of a worker whose lease has not expired; None otherwise."""
         if worker not in self._alive:
-            row = self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
+            row = self._worker_row(worker)
             self._alive[worker] = None if row is None else (row[0], row[1])
         return self._alive[worker]
+
+    def _worker_row(self, worker: WorkerId) -> Row | None:
+        return self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
 
     def forget_alive(self) -> None:
         self._alive.clear()
