@@ -26,7 +26,7 @@ from benchmarks.measuring import (
     running,
 )
 from benchmarks.peers.marks import Marks
-from benchmarks.postgres.server import new_database, on_new_database
+from benchmarks.postgres.server import new_database, on_new_database, rounds_of
 from benchmarks.postgres.sizes import TableSize, hot_mib, table_sizes, vacuum
 from benchmarks.postgres.workload import marking_app, produce, unfinished
 from benchmarks.queue.drain import drain
@@ -38,6 +38,7 @@ SLICES = 12  # of the rate; a third of them begins, a third ends
 SAMPLE_SECONDS = 0.5
 PASS_SECONDS = 1_200.0  # a pass that takes longer has failed
 SMALL_MIB = 8.0  # hot tables that are smaller than this may grow to it
+SHOWN_MIB = 1.0  # smaller tables are shown only if they are hot
 GROWTH = 1.5  # × the size before, or SMALL_MIB
 
 
@@ -189,15 +190,16 @@ def to_outcome(before: Passed, passed: Passed, warm_up: int, total: int, backlog
 
 def _sizes(before: list[TableSize], after: list[TableSize]) -> Iterator[tuple[Cell, ...]]:
     earlier = {table.name: table.mib for table in before}
-    for table in after:
-        kind = "hot" if table.hot else "history"
-        yield (table.name, kind, earlier.get(table.name, 0.0), table.mib)
+    for table in sorted(after, key=lambda table: -table.mib):
+        if table.hot or table.mib >= SHOWN_MIB:
+            kind = "hot" if table.hot else "history"
+            yield (table.name, kind, earlier.get(table.name, 0.0), table.mib)
 
 
 def _drain_afterwards(setup: Setup, full: str, finished: int) -> Outcome:
     """Drain new jobs in an empty database and in the one that has seen many end."""
     total = setup.size(20_000, smoke=1_000)
-    rounds = iter(range(setup.rounds))
+    rounds = iter(range(rounds_of(setup)))
 
     def on_full() -> Answer:
         # The database is used in every round, so each has keys of its own.
@@ -205,7 +207,7 @@ def _drain_afterwards(setup: Setup, full: str, finished: int) -> Outcome:
         return fresh(drain, setup.folder, url=full, total=total, first=first)
 
     answers = interleaved(
-        setup.rounds,
+        rounds_of(setup),
         {
             "empty": on_new_database(
                 setup.url, lambda url: fresh(drain, setup.folder, url=url, total=total)

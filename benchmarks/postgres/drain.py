@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from benchmarks.measuring import fresh, interleaved, paired_ratio, pick
 from benchmarks.postgres import raw
-from benchmarks.postgres.server import on_new_database
+from benchmarks.postgres.server import on_new_database, rounds_of
 from benchmarks.queue.drain import drain
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
@@ -15,7 +15,7 @@ def measure(setup: Setup) -> Outcome:
     """Drain the same number of jobs with both, in turn."""
     total = setup.size(50_000, smoke=2_048)
     answers = interleaved(
-        setup.rounds,
+        rounds_of(setup),
         {
             "ours": on_new_database(
                 setup.url, lambda url: fresh(drain, setup.folder, url=url, total=total)

@@ -32,7 +32,7 @@ from benchmarks.peers.catalogue import (
     PeerEntry,
 )
 from benchmarks.peers.comparing import Measured
-from benchmarks.postgres.server import new_database
+from benchmarks.postgres.server import new_database, rounds_of
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Cell, Check, Kind, Outcome, Sense, Setup, Table
 
@@ -174,7 +174,7 @@ def _enqueue_in_bulk(bench: _Databases, setup: Setup) -> Outcome:
         )
         for chunk in (CHUNKS[:1] if setup.smoke else CHUNKS)
     }
-    answers = interleaved(1 if setup.smoke else setup.rounds, {"Penstock": ours, **theirs})
+    answers = interleaved(rounds_of(setup), {"Penstock": ours, **theirs})
     rates = {name: pick(runs, "rate") for name, runs in answers.items()}
     best = max(theirs, key=lambda name: statistics.median(rates[name]))
     table = Table(

@@ -18,7 +18,7 @@ from benchmarks.measuring import (
     running,
 )
 from benchmarks.peers.marks import Marks
-from benchmarks.postgres.server import on_new_database
+from benchmarks.postgres.server import on_new_database, rounds_of
 from benchmarks.postgres.workload import enqueue, marking_app
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
@@ -62,7 +62,7 @@ def measure(setup: Setup) -> Outcome:
     """Drain with one process and with two, in turn."""
     total = setup.size(50_000, smoke=2_000)
     answers = interleaved(
-        setup.rounds,
+        rounds_of(setup),
         {
             ONE: on_new_database(setup.url, lambda url: drain(setup.folder, url, 1, total)),
             TWO: on_new_database(setup.url, lambda url: drain(setup.folder, url, 2, total)),

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast are the bare lease and acknowledge statements? One psycopg connection, nothing else."""
+"""How fast are the store's own lease and acknowledge statements, by bare psycopg?
+
+The same tables, filled through the API, and the same two named statements in batches, with a commit
+each; nothing of what chooses lanes, counts, notices or runs anything.
+"""
 
 from __future__ import annotations
 
@@ -9,72 +13,73 @@ from typing import Any
 import psycopg
 
 from benchmarks.measuring import Answer
+from benchmarks.queue.workload import GROUPS, noop_app, noop_jobs
+from penstock.stores.named_sql import read_queries
+from penstock.stores.row_state import RowState
 
 BATCH = 256  # jobs of one lease, and of one acknowledgement
-SCHEMA = """
-create table hot (
-    id bigint primary key, lane bigint not null, priority int not null,
-    available_at bigint not null, state smallint not null, token bigint not null,
-    worker text) with (fillfactor = 70);
-create index hot_ready on hot (priority desc, available_at, id) where state = 0;
-create index hot_leased on hot (worker) where state = 1;
-create table payloads (
-    id bigint primary key, key text not null unique, payload text not null,
-    created_at bigint not null);
-create table ended (
-    id bigint primary key, state smallint not null, result text, finished_at bigint not null);
-"""
-FILL = """
-with made as (
-    insert into payloads
-    select n, 'noop:' || n, '{"n":' || n || '}', 0 from generate_series(1, %s) n returning id)
-insert into hot select id, id %% 8, 0, 0, 0, 0, null from made
-"""
-LEASE = """
-with taken as (
-    update hot set state = 1, token = token + 1, worker = 'w'
-    where ctid = any (array (
-        select ctid from hot where state = 0 order by priority desc, available_at, id
-        limit %s for update skip locked))
-    returning id, token)
-select taken.id, taken.token, payloads.key, payloads.payload
-from taken join payloads on payloads.id = taken.id
-"""
-ACKNOWLEDGE = """
-with gone as (
-    delete from hot using unnest(%s::bigint[], %s::bigint[]) as end_of (id, token)
-    where hot.id = end_of.id and hot.token = end_of.token and hot.state = 1 returning hot.id)
-insert into ended select id, 3, '0', %s from gone
-"""
+WORKER = 1
+PLANNING = "set enable_seqscan = off; set jit = off"  # as the store sets for itself
+LANES = "select array_agg(id) from penstock.lanes"
+
+Row = tuple[Any, ...]
+
+
+class _Bare:
+    """One connection, the two statements."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._cursor = psycopg.RawCursor(connection)
+        queries = read_queries("penstock.stores.postgres")
+        self._take, self._end = queries["take_jobs"], queries["end_jobs"]
+        self._cursor.execute(LANES)
+        (self._lanes,) = self._cursor.fetchone() or (None,)
+
+    def lease(self) -> list[Row]:
+        parameters = (self._lanes, BATCH // GROUPS, WORKER, _now())
+        rows = self._cursor.execute(self._take, parameters, prepare=True).fetchall()
+        if len(rows) != BATCH:
+            raise RuntimeError(f"{len(rows)} jobs were leased in place of {BATCH}")
+        return rows
+
+    def acknowledge(self, rows: list[Row]) -> None:
+        now, count = _now(), len(rows)
+        ends = (
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            [int(RowState.DONE)] * count,
+            ["0"] * count,
+            [None] * count,
+            [now] * count,
+            [now] * count,
+            WORKER,
+        )
+        ended = self._cursor.execute(self._end, ends, prepare=True).fetchall()
+        if len(ended) != count:
+            raise RuntimeError(f"{len(ended)} jobs were ended in place of {count}")
+
+
+def _now() -> int:
+    return round(time.time() * 1e6)
 
 
 def measure(url: str, total: int) -> Answer:
     """Probe: lease and end jobs batch by batch, then lease as many more alone."""
+    batches = total // BATCH
+    app, noop = noop_app(url)
+    app.enqueue_many(noop_jobs(noop, 2 * batches * BATCH))
+    app.close()
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(SCHEMA)
-        connection.execute(FILL, (2 * total,))
         connection.execute("vacuum analyze")
+        connection.execute(PLANNING)
+        bare = _Bare(connection)
         start = time.perf_counter()
-        for _ in range(0, total, BATCH):
-            _acknowledge(connection, _lease(connection))
+        for _ in range(batches):
+            bare.acknowledge(bare.lease())
         both = time.perf_counter() - start
         start = time.perf_counter()
-        for _ in range(0, total, BATCH):
-            _lease(connection)
+        for _ in range(batches):
+            bare.lease()
         alone = time.perf_counter() - start
-    jobs = -(-total // BATCH) * BATCH
+    jobs = batches * BATCH
     return {"rate": jobs / both, "lease_rate": jobs / alone}
-
-
-def _lease(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    rows = connection.execute(LEASE, (BATCH,)).fetchall()
-    if len(rows) != BATCH:
-        raise RuntimeError(f"{len(rows)} rows were leased in place of {BATCH}")
-    return rows
-
-
-def _acknowledge(connection: psycopg.Connection[Any], rows: list[tuple[Any, ...]]) -> None:
-    ids, tokens = [row[0] for row in rows], [row[1] for row in rows]
-    ended = connection.execute(ACKNOWLEDGE, (ids, tokens, round(time.time() * 1e6))).rowcount
-    if ended != len(rows):
-        raise RuntimeError(f"{ended} rows were ended in place of {len(rows)}")

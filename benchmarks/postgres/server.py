@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.measuring import Answer
-from benchmarks.runner import Surroundings, Table
+from benchmarks.runner import Setup, Surroundings, Table
 from tests.postgres.cluster import Cluster
 
 DURABLE = ("fsync", "synchronous_commit", "full_page_writes")  # must be on
@@ -70,6 +70,11 @@ def ask(connection: psycopg.Connection[tuple[Any, ...]], question: str) -> Any:
     """The first value of the first row."""
     row = connection.execute(question.encode()).fetchone()
     return row[0] if row else None
+
+
+def rounds_of(setup: Setup) -> int:
+    """How often is measured? A new database takes long, so a smoke run does it once."""
+    return 1 if setup.smoke else setup.rounds
 
 
 @contextlib.contextmanager
