@@ -126,7 +126,7 @@ def to_outcome(
     everybody = (ours, *peers)
     goals = tuple(
         Check(
-            f"peers: drain rate, × {peer.entry.name} on {STORE}",
+            f"peers: drain rate, × {peer.entry.name} on {STORE}, to aim for",
             peer.ratio,
             Sense.AT_LEAST,
             peer.entry.goal,
