@@ -36,11 +36,12 @@ class Server(NamedTuple):
     user: str
     pid: int
     encoding: str
+    schema: int  # the number of the schema, another one after a restore into the same server
 
     @property
     def life(self) -> str:
         """Changes when the data may have lost its last commits: a restored copy, a promoted one."""
-        return f"{self.system}/{self.timeline}"
+        return f"{self.system}/{self.timeline}/{self.schema}"
 
 
 class Connected(NamedTuple):
@@ -61,8 +62,7 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
     )
     try:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type, so one plan
-        row = connection.execute(queries["who_and_where"]).fetchone()
-        server = Server(*row)  # type: ignore[misc]  # a query without from has a row
+        server = ask_server(connection, queries)
         if server.version < OLDEST_VERSION:
             raise StoreUnsupported(
                 f"The server of {address.shown} is PostgreSQL {server.version // 10_000}; Penstock "
@@ -80,6 +80,12 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
     if is_direct:
         connection.prepare_threshold = 2
     return Connected(connection, server, is_direct)
+
+
+def ask_server(connection: PgConnection, queries: dict[str, str]) -> Server:
+    """Whom does this connection lead to?"""
+    (row,) = connection.execute(queries["who_and_where"]).fetchall()
+    return Server(*row)
 
 
 class Guard:

@@ -21,6 +21,7 @@ from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
     Connected,
     PgConnection,
+    ask_server,
     closed_quietly,
     connect,
     pausing,
@@ -81,8 +82,8 @@ def open_postgres(
     try:
         if connected.server.is_standby:
             _refuse_standby(address, connected, queries, reading_will_do=reading_will_do)
-        else:
-            _prepare(address, connected, queries)
+        elif _prepare(address, connected, queries):
+            connected = connected._replace(server=ask_server(connected.connection, queries))
     except psycopg.Error as error:
         closed_quietly(connected.connection)
         raise meaning.as_store_error(error, address.shown, "opening") from error
@@ -128,8 +129,8 @@ def _refuse_standby(
 def _version(address: Address, connection: PgConnection, queries: dict[str, str]) -> int:
     """The version of the schema, 0 without one; refuses what is not ours, or is newer."""
     row = connection.execute(queries["schema_exists"]).fetchone()
-    there, ours = row if row is not None else (False, False)
-    if not there:
+    there, ours, used = row if row is not None else (False, False, False)
+    if not there or not used:
         return 0
     if not ours:
         raise StoreForeign(
@@ -146,18 +147,20 @@ def _version(address: Address, connection: PgConnection, queries: dict[str, str]
     return version
 
 
-def _prepare(address: Address, connected: Connected, queries: dict[str, str]) -> None:
-    """Apply the missing steps, all in one transaction, under a lock of the store."""
+def _prepare(address: Address, connected: Connected, queries: dict[str, str]) -> bool:
+    """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
     connection = connected.connection
     if _version(address, connection, queries) == len(known_steps()):
-        return
+        return False
     connection.execute("begin")
     try:
         connection.execute(queries["lock_migrations"])
         version = _version(address, connection, queries)  # another may have been faster
         failpoints.hit("migrate.begin")
         if version == 0:
-            connection.execute(queries["make_schema"])
+            if not ask_server(connection, queries).schema:
+                connection.execute(queries["make_schema"])
+            connection.execute(queries["make_versions"])
         for step in known_steps()[version:]:
             connection.execute(step.script)
             connection.execute(queries["note_migration"], (step.number,))
@@ -168,3 +171,4 @@ def _prepare(address: Address, connected: Connected, queries: dict[str, str]) ->
         connection.execute(queries["rollback"])
         raise
     failpoints.hit("migrate.committed")
+    return True

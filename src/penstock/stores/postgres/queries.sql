@@ -15,6 +15,7 @@ set local idle_in_transaction_session_timeout = '{idle_ms}ms';
 set local synchronous_commit = {synchronous};
 set local enable_seqscan = off;
 set local jit = off;
+set local plan_cache_mode = force_generic_plan;
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster')
@@ -45,20 +46,25 @@ select
     (select system_identifier from pg_control_system())::text, pg_is_in_recovery(),
     case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
     current_setting('server_version_num')::integer, current_database(), current_user, pg_backend_pid(),
-    current_setting('server_encoding')
+    current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0)
 
 -- schema_exists --
--- Is there a schema of this name, and is it a store's? [schema, table of versions].
-select to_regnamespace('penstock') is not null, to_regclass('penstock.schema_versions') is not null
+-- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
+select
+    to_regnamespace('penstock') is not null, to_regclass('penstock.schema_versions') is not null,
+    exists (select 1 from pg_class where relnamespace = to_regnamespace('penstock'))
 
 -- schema_version --
 -- The number of the last migration applied.
 select coalesce(max(version), 0) from penstock.schema_versions
 
 -- make_schema --
--- Where the tables live, and which migrations were applied.
-create schema if not exists penstock;
-create table if not exists penstock.schema_versions (
+-- Where the tables live.
+create schema penstock
+
+-- make_versions --
+-- Which migrations were applied.
+create table penstock.schema_versions (
     version integer primary key,
     applied_at timestamptz not null default now()
 )
@@ -336,7 +342,7 @@ with recursive known as materialized (
 select lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
     select count(*) from (
         select 1 from penstock.ready_lanes as other where other.parked_on is null and other.grp = found.grp limit 2
-    ) as some
+    ) as few
 )
 from found join penstock.lanes on lanes.id = found.lane_id order by found.n
 
@@ -423,7 +429,7 @@ from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on
 
 -- count_delayed --
 -- How many jobs are queued for later; no more than $1 are counted.
-select count(*) from (select 1 from penstock.hot where row_state = 1 limit $1) as some
+select count(*) from (select 1 from penstock.hot where row_state = 1 limit $1) as few
 
 -- count_suspects --
 -- How many jobs wait to run alone.
@@ -977,11 +983,11 @@ select
     (
         select count(*) from (
             select 1 from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
-        ) as some
+        ) as few
     ) + (
         select count(*) from (
             select 1 from penstock.edges where child_id = old.job_id limit nullif($5::bigint, -1)
-        ) as some
+        ) as few
     )
 from (
     select job_id, row_state, finished_at from penstock.ended
@@ -1137,10 +1143,19 @@ select name, state, sum(n)::bigint from (
 
 -- read_group_names --
 -- About the first $2 groups with jobs in a state. Differs from sqlite because a group may stand in changes only.
+with net as materialized (
+    select name, sum(n) as n from penstock.changes where scope = 'group' and state = $1 group by name
+)
 select name from (
-    (select name from penstock.counters where scope = 'group' and state = $1 and n > 0 order by name limit $2)
+    (
+        select name from penstock.counters where scope = 'group' and state = $1 and n > 0
+            and not exists (select 1 from net where net.name = counters.name and net.n + counters.n <= 0)
+        order by name limit $2
+    )
     union
-    select name from penstock.changes where scope = 'group' and state = $1 and n > 0
+    select name from net where n + coalesce((
+        select n from penstock.counters where scope = 'group' and state = $1 and counters.name = net.name
+    ), 0) > 0
 ) as names order by name limit $2
 
 -- read_group_counts --
@@ -1163,7 +1178,7 @@ select count(*) from (
         union all
         select name from penstock.changes where scope = 'group'
     ) as names limit 100001
-) as some
+) as few
 
 -- oldest_ready --
 -- When the longest waiting ready job fell due: the first of each lane and priority, by skip-scan; no more than $1
@@ -1232,7 +1247,7 @@ order by id limit $6
 
 -- window_end --
 -- The id of the last of the next $2 jobs above an id.
-select max(id) from (select id from penstock.jobs where id > $1 order by id limit $2) as some
+select max(id) from (select id from penstock.jobs where id > $1 order by id limit $2) as few
 
 -- list_unhappy --
 -- Jobs for people above an id that ended otherwise than done; $2 = row_state, $3 = task, $4 = most.

@@ -47,6 +47,7 @@ class PostgresTransaction(Transaction):
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
+        self._left: set[int] = set()  # lanes that may have become empty
         self._walks: bool | None = None
 
     def run(self, query: str, *parameters: object) -> int:
@@ -67,8 +68,19 @@ class PostgresTransaction(Transaction):
             return [value for (value,) in found]
         return found
 
-    def finish(self) -> None:
+    def flush_heads(self) -> None:
         self._open_freed()
+        super().flush_heads()
+        if self._left:
+            left, self._left = sorted(self._left), set()
+            self.ran_short(left)
+
+    def add_up_counts(self) -> None:
+        self.flush_counts()
+        while self.run("merge_changes", MERGE_CHANGES):
+            continue
+
+    def finish(self) -> None:
         super().finish()
         if self.made_work:
             self.rows("tell", CHANNEL, "")
@@ -107,6 +119,7 @@ class PostgresTransaction(Transaction):
         return LeasedJob(*found[0]) if found else None
 
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
+        self.ran_short([lane_id for lane_id, _, _ in rows])
         self.run("park_lanes", as_json(rows))
 
     def next_parking(self) -> int:
@@ -115,12 +128,15 @@ class PostgresTransaction(Transaction):
     def had_their_turn(self, lane_ids: Sequence[int]) -> None:
         self.run("rotate_lanes", list(lane_ids))
 
-    def ran_short(self, lane_ids: Sequence[int]) -> None:
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
         """Forget lanes without ready jobs; not those into which somebody puts one just now."""
-        if lane_ids:
-            empty = self.array("hold_empty_lanes", list(lane_ids))
-            if empty:
-                self.run("drop_empty_lanes", empty)
+        if not lane_ids:
+            return False
+        empty = self.array("hold_empty_lanes", list(lane_ids))
+        return bool(empty) and self.run("drop_empty_lanes", empty) > 0
+
+    def leave(self, lane_id: int) -> None:
+        self._left.add(lane_id)
 
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
         if len({row[0] for row in rows}) < len(rows):

@@ -114,9 +114,9 @@ class Transaction(Statements):
         self.run("write_meta", "parkings", str(number))
         return number
 
-    def ran_short(self, lane_ids: Sequence[int]) -> None:
-        """These lanes had fewer ready jobs than were asked for."""
-        return
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
+        """These lanes had fewer ready jobs than were asked for; True if some are empty now."""
+        return False
 
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
         """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
@@ -126,7 +126,11 @@ class Transaction(Statements):
         self.run("free_keys", wanted)
 
     def touch(self, lane_id: int) -> None:
-        """A job of this lane became ready, or stopped being it."""
+        """A job of this lane became ready."""
+        self._touched.add(lane_id)
+
+    def leave(self, lane_id: int) -> None:
+        """A job of this lane is ready no more, and was not leased."""
         self._touched.add(lane_id)
 
     def touch_all(self, lane_ids: Iterable[int]) -> None:
@@ -170,6 +174,10 @@ class Transaction(Statements):
         self._run_moves.clear()
         if counts:
             self.run("add_counts", as_json([(*key, n) for key, n in counts.items() if n]))
+
+    def add_up_counts(self) -> None:
+        """The same, and bring the counters of everybody up to date."""
+        self.flush_counts()
 
     def _named_moves(self) -> list[tuple[tuple[str, str, JobState], int]]:
         moves = {key: n for key, n in self._moves.items() if n}
