@@ -2,11 +2,12 @@
 """How fast are the store's own lease and acknowledge statements, by bare psycopg?
 
 The same tables, filled through the API, and the same two named statements in batches, with a commit
-each; nothing of what chooses lanes, counts, notices or runs anything.
+each; nothing of what chooses lanes, counts, tells or runs anything.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -19,7 +20,8 @@ from penstock.stores.row_state import RowState
 
 BATCH = 256  # jobs of one lease, and of one acknowledgement
 WORKER = 1
-PLANNING = "set enable_seqscan = off; set jit = off"  # as the store sets for itself
+#: How the store has its statements planned, as it says where a transaction begins.
+PLANNING = re.compile(r"set local ((?:enable_\w+|jit|plan_cache_mode) = \w+)")
 LANES = "select array_agg(id) from penstock.lanes"
 
 Row = tuple[Any, ...]
@@ -32,6 +34,8 @@ class _Bare:
         self._cursor = psycopg.RawCursor(connection)
         queries = read_queries("penstock.stores.postgres")
         self._take, self._end = queries["take_jobs"], queries["end_jobs"]
+        for setting in PLANNING.findall(queries["begin_write"]):
+            connection.execute(f"set {setting}".encode())
         self._cursor.execute(LANES)
         (self._lanes,) = self._cursor.fetchone() or (None,)
 
@@ -71,7 +75,6 @@ def measure(url: str, total: int) -> Answer:
     app.close()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("vacuum analyze")
-        connection.execute(PLANNING)
         bare = _Bare(connection)
         start = time.perf_counter()
         for _ in range(batches):
