@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -66,10 +65,6 @@ def session(server: Cluster, database: str = DATABASE) -> psycopg.Connection[tup
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("penstock.stores.postgres.store") is None,
-    reason="the PostgreSQL store is not built yet",
-)
 def test_the_snippets_work_in_their_order(
     server: Cluster,
     admin: psycopg.Connection[tuple[Any, ...]],
@@ -88,7 +83,7 @@ def test_the_snippets_work_in_their_order(
                 admin.execute(statement)
         elif language == "sh":
             for command in text.strip().splitlines():
-                done = run(command, tmp_path)
+                done = run(command, tmp_path, cloned=False)
                 assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         elif language == "python":
             name = re.match(r"# (\w+\.py)\n", text)

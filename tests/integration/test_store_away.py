@@ -47,7 +47,8 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def start(shop: Shop, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return shop.run(*arguments, quick=True, entry="tests.integration.away", **environment)
+    entry = "tests.integration.away"
+    return shop.run(*arguments, quick=True, entry=entry, cloned=False, **environment)
 
 
 def goes_away(shop: Shop) -> None:
