@@ -16,6 +16,7 @@ import psycopg
 from penstock.clock import BootTime
 from penstock.model.job import LeasedJob, NewJob, WorkerId
 from penstock.stores.group_commit import Contended
+from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
@@ -99,45 +100,48 @@ class PostgresTransaction(Transaction):
     def insert_jobs(
         self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
     ) -> dict[str, int]:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = columns
+        keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
+            *rows, strict=True
+        )
         created: dict[str, int] = dict(
             self.rows(
                 "insert_jobs",
-                keys,
-                lane_ids,
-                partitions,
-                priorities,
-                payloads,
-                plan_ids,
-                levels,
+                texts(keys),
+                numbers(lane_ids),
+                texts(partitions),
+                numbers(priorities),
+                texts(payloads),
+                texts(plan_ids),
+                numbers(levels),
                 self.now,
             )
         )
-        places: dict[str, tuple[object, ...]] = {}
+        places: dict[str, tuple[int, ...]] = {}
         for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
             if key in created:  # of two with one key the first counts
                 size = len(payload.encode())
                 places[key] = (created[key], lane_id, priority, size, row_state, due_at)
         if places:
-            placed = [list(column) for column in zip(*reversed(places.values()), strict=True)]
-            self.run("place_jobs", *placed, self.now)
+            columns = zip(*reversed(places.values()), strict=True)
+            self.run("place_jobs", *map(numbers, columns), self.now)
         return created
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", list(keys))}
+        found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", texts(keys))}
         missing = [key for key in keys if key not in found]
         if missing:
-            found |= {key: (id_, state) for key, id_, state in self.rows("jobs_by_key", missing)}
+            found |= {
+                key: (id_, state) for key, id_, state in self.rows("jobs_by_key", texts(missing))
+            }
         missing = [key for key in missing if key not in found]
-        if missing and self.rows("known_keys", missing):
+        if missing and self.rows("known_keys", texts(missing)):
             raise Contended("A job was put back while another one was to wait for it.")
         return found
 
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
         begun = self._places.now()
         marks = self._places.of(lane_ids)
-        found = self.rows("take_jobs", list(lane_ids), most, no, self.now, *marks)
+        found = self.rows("take_jobs", numbers(lane_ids), most, no, self.now, *map(numbers, marks))
         if len(found) < most * len(lane_ids) and self._places.forget(lane_ids):
             return self.take_jobs(lane_ids, most, no) if not found else _leased(found)
         self._places.note(found, begun)
@@ -145,7 +149,7 @@ class PostgresTransaction(Transaction):
 
     def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
         marks = self._places.of(lane_ids)
-        return self.array("merge_lanes", list(lane_ids), most, *marks)
+        return self.array("merge_lanes", numbers(lane_ids), most, *map(numbers, marks))
 
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
         return  # they are
@@ -162,15 +166,15 @@ class PostgresTransaction(Transaction):
         return int(self.value("next_turn"))
 
     def had_their_turn(self, lane_ids: Sequence[int]) -> None:
-        self.run("rotate_lanes", list(lane_ids))
+        self.run("rotate_lanes", numbers(lane_ids))
 
     def ran_short(self, lane_ids: Sequence[int]) -> bool:
         """Forget lanes without ready jobs; not those into which somebody puts one just now."""
         if not lane_ids:
             return False
         self._places.forget(lane_ids)
-        empty = self.array("hold_empty_lanes", list(lane_ids))
-        return bool(empty) and self.run("drop_empty_lanes", empty) > 0
+        empty = self.array("hold_empty_lanes", numbers(lane_ids))
+        return bool(empty) and self.run("drop_empty_lanes", numbers(empty)) > 0
 
     def leave(self, lane_id: int) -> None:
         self._left.add(lane_id)
@@ -178,8 +182,19 @@ class PostgresTransaction(Transaction):
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
         if len({row[0] for row in rows}) < len(rows):
             return set()  # one job twice: the second end is judged after the first
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return {job_id for (job_id,) in self.rows("end_jobs", *columns[:7], no)}
+        ids, tokens, states, results, errors, started, ended, _ = zip(*rows, strict=True)
+        found = self.rows(
+            "end_jobs",
+            numbers(ids),
+            numbers(tokens),
+            numbers(states),
+            texts(results),
+            texts(errors),
+            numbers(started),
+            numbers(ended),
+            no,
+        )
+        return {job_id for (job_id,) in found}
 
     def end_job(self, row: Row, no: int) -> bool:
         return bool(self.end_jobs([row], no))
@@ -199,10 +214,10 @@ class PostgresTransaction(Transaction):
         missing = list(lane_ids)
         self._places.forget(missing)
         while missing:
-            known = set(self.array("hold_ready_lanes", missing))
+            known = set(self.array("hold_ready_lanes", numbers(missing)))
             missing = [lane_id for lane_id in missing if lane_id not in known]
             if missing:
-                made = self.array("refresh_heads", missing)
+                made = self.array("refresh_heads", numbers(missing))
                 if made:
                     self.made_work = True
                 missing = [lane_id for lane_id in missing if lane_id not in set(made)]
@@ -231,7 +246,7 @@ class PostgresTransaction(Transaction):
         missing = self.count_alone(freed)
         if missing:
             raise Contended(f"Somebody else was counting the holders of {min(missing)!r}.")
-        if self.run("open_freed_keys", freed):
+        if self.run("open_freed_keys", texts(freed)):
             self.made_work = True
 
     def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
@@ -241,10 +256,10 @@ class PostgresTransaction(Transaction):
             return frozenset()
         if not self._counted:
             self.rows("share_caps")
-            self.rows("lock_keys", wanted)
+            self.rows("lock_keys", texts(wanted))
             self._counted.update(wanted)
             return frozenset()
-        had = {key for key, is_mine in self.rows("try_lock_keys", wanted) if is_mine}
+        had = {key for key, is_mine in self.rows("try_lock_keys", texts(wanted)) if is_mine}
         self._counted |= had
         return frozenset(wanted) - had
 
