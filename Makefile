@@ -9,6 +9,8 @@ BIN := .venv/bin
 CODE := $(wildcard src tests benchmarks tools examples)
 TYPED := $(wildcard src tests benchmarks tools)
 TEST_WORKERS ?= 2
+# As on a user's machine: hundreds of processes need not compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 PYTEST_ARGS ?=
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 5000
@@ -48,14 +50,14 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 faults: .venv/ok ## Run every fault test and write docs/faults.md
 	$(BIN)/python -m tools.faults_page --workers $(TEST_WORKERS)
 
-bench: .venv/ok ## Measure the queue
-	$(BIN)/python -m benchmarks queue
+bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL
+	$(BIN)/python -m benchmarks queue postgres
 
 bench-peers: .venv/ok .venv-peers/ok ## Measure the other durable queues beside ours
-	$(BIN)/python -m benchmarks queue --only peers
+	$(BIN)/python -m benchmarks queue postgres --only peers
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
-	$(BIN)/python -m benchmarks queue --smoke
+	$(BIN)/python -m benchmarks queue postgres --smoke
 
 soak: $(SOAKS) ## Run every long fault campaign
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import report, runner
 
 #: Each module has a SECTION; it is imported only when it is asked for.
-SECTIONS = {"queue": "benchmarks.queue"}
+SECTIONS = {"queue": "benchmarks.queue", "postgres": "benchmarks.postgres"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.smoke and options.save:
         parser.error("--save keeps full measurements; leave --smoke out")
     try:
-        sections = _load(options.sections, options.only)
+        sections = _load(options.sections, options.only, smoke=options.smoke)
     except ValueError as error:
         parser.error(str(error))
     given = sys.argv[1:] if arguments is None else arguments
@@ -63,11 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _load(names: Sequence[str], only: Sequence[str] | None) -> list[runner.Section]:
+def _load(
+    names: Sequence[str], only: Sequence[str] | None, *, smoke: bool = False
+) -> list[runner.Section]:
     sections: list[runner.Section] = []
     for name in dict.fromkeys(names):
         section: runner.Section = importlib.import_module(SECTIONS[name]).SECTION
-        sections.append(section.only(only) if only else section)
+        if only:
+            section = section.only(only)
+        elif smoke:
+            section = section.for_smoke()
+        sections.append(section)
     return sections
 
 

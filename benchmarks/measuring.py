@@ -92,9 +92,13 @@ class Running:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def check_alive(self) -> None:
         """Raise ProbeFailed with its last words if it has ended."""
-        if self._process.poll() is not None:
+        if not self.alive:
             self.finish()
             raise ProbeFailed(f"{self.name} ended before it was asked to.")
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -86,11 +87,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the scenarios of a section share while they run, such as a server."""
+
+    url: str = ""
+    tables: tuple[Table, ...] = ()  # what a reader must know of it
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """How large shall a scenario be, and where may it leave files?"""
 
     smoke: bool
     folder: Path  # its own, removed afterwards
+    url: str = ""  # of the section's server, if it has one
 
     @property
     def rounds(self) -> int:
@@ -107,6 +117,7 @@ class Scenario:
 
     name: str
     measure: Callable[[Setup], Outcome]
+    in_smoke: bool = True  # False: too long for a smoke run, unless it is asked for by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,9 @@ class Section:
 
     name: str
     scenarios: tuple[Scenario, ...]
+    surroundings: Callable[[], AbstractContextManager[Surroundings]] = field(
+        default=lambda: nullcontext(Surroundings())
+    )
 
     def only(self, names: Sequence[str]) -> Section:
         """The same with these scenarios alone; ValueError names one that is unknown."""
@@ -122,7 +136,11 @@ class Section:
         for name in names:
             if name not in known:
                 raise ValueError(f"{self.name} has no scenario {name!r}; it has {', '.join(known)}")
-        return Section(self.name, tuple(known[name] for name in names))
+        return replace(self, scenarios=tuple(known[name] for name in names))
+
+    def for_smoke(self) -> Section:
+        """The same without what is too long for a smoke run."""
+        return replace(self, scenarios=tuple(found for found in self.scenarios if found.in_smoke))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +161,35 @@ def run_section(
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     errors: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
-        for scenario in section.scenarios:
-            tell(f"{section.name}: {scenario.name} …")
-            started = time.perf_counter()
-            try:
-                outcome = _run_scenario(scenario, smoke, Path(scratch))
-            except Exception:
-                errors.append(f"{scenario.name}\n{traceback.format_exc()}")
-                outcome = Outcome((_broken(scenario.name),))
-            outcomes.append(outcome)
-            tell(f"{section.name}: {scenario.name} took {time.perf_counter() - started:.1f} s")
+
+    def broke(name: str) -> Outcome:
+        errors.append(f"{name}\n{traceback.format_exc()}")
+        return Outcome((_broken(name),))
+
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+            section.surroundings() as around,
+        ):
+            outcomes.append(Outcome((), around.tables))
+            for scenario in section.scenarios:
+                tell(f"{section.name}: {scenario.name} …")
+                started = time.perf_counter()
+                try:
+                    outcome = _run_scenario(scenario, smoke, Path(scratch), around.url)
+                except Exception:
+                    outcome = broke(scenario.name)
+                outcomes.append(outcome)
+                tell(f"{section.name}: {scenario.name} took {time.perf_counter() - started:.1f} s")
+    except Exception:
+        outcomes.append(broke("surroundings"))
     took = time.perf_counter() - began
     return SectionResult(section.name, smoke, Outcome.joined(outcomes), took, tuple(errors))
 
 
-def _run_scenario(scenario: Scenario, smoke: bool, scratch: Path) -> Outcome:
+def _run_scenario(scenario: Scenario, smoke: bool, scratch: Path, url: str) -> Outcome:
     with tempfile.TemporaryDirectory(prefix=f"{scenario.name}-", dir=scratch) as folder:
-        outcome = scenario.measure(Setup(smoke, Path(folder)))
+        outcome = scenario.measure(Setup(smoke, Path(folder), url))
     if smoke:
         checks = tuple(check.relaxed(SMOKE_FACTOR) for check in outcome.checks)
         outcome = replace(outcome, checks=checks)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+NURSERY_NAME = b"nursery"  # of what tests.forked puts beside a supervisor
 
 
 def environment_of_tests(**more: str) -> dict[str, str]:
@@ -32,11 +35,19 @@ def kill_run(process: subprocess.Popen[Any]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
+    """The children that a process has started, but for a nursery of ours."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
-    return [int(child) for child in text.split()]
+    return [int(child) for child in text.split() if _name(int(child)) != NURSERY_NAME]
+
+
+def _name(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().strip()
+    except OSError:
+        return b""
 
 
 def is_alive(pid: int) -> bool:
@@ -58,6 +69,22 @@ def session_of(leader: int) -> list[int]:
             if int(_fields(int(entry.name))[3]) == leader:
                 found.append(int(entry.name))
     return found
+
+
+def freeze(pids: list[int], database: Path) -> None:
+    """Stop processes, but not while one of them has the turn to write: others could not go on."""
+    with database.with_name(f"{database.name}-turn").open() as turn:
+        while True:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            while any(_fields(pid)[0] not in "TZ" for pid in pids):
+                time.sleep(0.001)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(0.005)
 
 
 def cpu_seconds(pid: int) -> float:

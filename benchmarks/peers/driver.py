@@ -27,14 +27,15 @@ DRAIN_SECONDS = 200.0  # a drain that takes longer has failed
 QUIET_SECONDS = 0.5  # after the first job, before idleness is measured
 NEVER_SECONDS = 3_600.0
 WARM_UP = 3  # single jobs before the clock counts
-JOURNAL_MODE, SYNCHRONOUS = "journal_mode", "synchronous"
+JOURNAL_MODE, SYNCHRONOUS = "journal_mode", "synchronous"  # of SQLite
+FSYNC, SYNCHRONOUS_COMMIT = "fsync", "synchronous_commit"  # of PostgreSQL
 SYNCHRONOUS_NAMES = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 Mark = Callable[[int], None]
 
 
 class Peer(Protocol):
-    """One queue on a file in this folder, with a task that marks the number it is given."""
+    """One queue in one place, with a task that marks the number it is given."""
 
     def put(self, number: int) -> None:
         """Accept one job, durably as far as the peer can."""
@@ -48,8 +49,8 @@ class Peer(Protocol):
         """How many jobs are not done for the peer?"""
         ...
 
-    def pragmas(self) -> dict[str, str]:
-        """`journal_mode` and `synchronous`, as they are in force on the peer's own connection."""
+    def durability(self) -> dict[str, str]:
+        """The settings that decide it, as they are in force on the peer's own connection."""
         ...
 
     def work(self) -> None:
@@ -57,9 +58,15 @@ class Peer(Protocol):
         ...
 
 
-def open_peer(module: str, mark: Mark) -> Peer:
-    """The peer on a file in the working folder."""
-    opened: Peer = importlib.import_module(f"benchmarks.peers.{module}").open_peer(Path.cwd(), mark)
+def target(module: str, place: str, **options: int) -> Answer:
+    """Which driver, where (a folder, or the URL of a database), and with which settings?"""
+    return {"module": module, "place": place, "options": options}
+
+
+def open_peer(target: Answer, mark: Mark) -> Peer:
+    """The peer that is driven by this module, in this place."""
+    module = importlib.import_module(f"benchmarks.peers.{target['module']}")
+    opened: Peer = module.open_peer(target["place"], mark, **target["options"])
     return opened
 
 
@@ -67,6 +74,11 @@ def read_pragmas(ask: Callable[[str], object]) -> dict[str, str]:
     """Both settings, given a function that asks the peer's connection for one."""
     level = int(str(ask(SYNCHRONOUS)))
     return {JOURNAL_MODE: str(ask(JOURNAL_MODE)), SYNCHRONOUS: SYNCHRONOUS_NAMES[level]}
+
+
+def read_server_settings(ask: Callable[[str], object]) -> dict[str, str]:
+    """Both settings of a PostgreSQL server, given a function that asks it for one."""
+    return {name: str(ask(f"show {name}")) for name in (FSYNC, SYNCHRONOUS_COMMIT)}
 
 
 def versions(packages: Iterable[str]) -> Answer:
@@ -80,7 +92,7 @@ def versions(packages: Iterable[str]) -> Answer:
     return found
 
 
-def work(module: str, marks: str, hang: bool = False) -> Answer:
+def work(peer: Answer, marks: str, hang: bool = False) -> Answer:
     """Probe: a worker of this peer, until it is killed; with `hang` its jobs never end."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     board = Marks(marks)
@@ -89,7 +101,7 @@ def work(module: str, marks: str, hang: bool = False) -> Answer:
         board.mark(number)
         time.sleep(NEVER_SECONDS)
 
-    open_peer(module, mark_and_hang if hang else board.mark).work()
+    open_peer(peer, mark_and_hang if hang else board.mark).work()
     return {}
 
 
@@ -99,34 +111,45 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def drain(module: str, marks: str, total: int) -> Answer:
+def drain(peer: Answer, marks: str, total: int) -> Answer:
     """Probe: enqueue no-op jobs, then have one worker process drain them."""
     board = Marks.create(marks, total)
-    peer = open_peer(module, board.mark)
+    queue = open_peer(peer, board.mark)
     start = time.perf_counter()
-    peer.put_many(range(total))
+    queue.put_many(range(total))
     enqueueing = time.perf_counter() - start
-    if peer.unfinished() != total:
-        raise ProbeFailed(f"{module} holds {peer.unfinished()} of {total} jobs.")
-    with running(work, Path.cwd(), module=module, marks=marks) as worker:
+    if queue.unfinished() != total:
+        raise ProbeFailed(f"{peer['module']} holds {queue.unfinished()} of {total} jobs.")
+    with running(work, Path.cwd(), peer=peer, marks=marks) as worker:
         _wait(board.all_begun, worker)
-        _wait(lambda: not peer.unfinished(), worker)
+        _wait(lambda: not queue.unfinished(), worker)
         end = time.monotonic()
     return {
         "rate": total / (end - min(board.times())),
         "enqueue_rate": total / enqueueing,
-        **peer.pragmas(),
+        **queue.durability(),
     }
 
 
-def latency(module: str, marks: str, count: int, seed: int, idle_seconds: float) -> Answer:
+def enqueue(peer: Answer, marks: str, total: int) -> Answer:
+    """Probe: enqueue many jobs that nobody runs."""
+    queue = open_peer(peer, Marks.create(marks, total).mark)
+    start = time.perf_counter()
+    queue.put_many(range(total))
+    spent = time.perf_counter() - start
+    if queue.unfinished() != total:
+        raise ProbeFailed(f"{peer['module']} holds {queue.unfinished()} of {total} jobs.")
+    return {"rate": total / spent}
+
+
+def latency(peer: Answer, marks: str, count: int, seed: int, idle_seconds: float) -> Answer:
     """Probe: single jobs at random moments for an idle worker in another process."""
     board = Marks.create(marks, WARM_UP + count)
-    peer = open_peer(module, board.mark)
+    queue = open_peer(peer, board.mark)
     gaps = random.Random(seed)
     called: list[float] = []
-    with running(work, Path.cwd(), module=module, marks=marks) as worker:
-        peer.put(0)
+    with running(work, Path.cwd(), peer=peer, marks=marks) as worker:
+        queue.put(0)
         called.append(0.0)
         _wait(lambda: bool(board.times()[0]), worker)
         time.sleep(QUIET_SECONDS)
@@ -136,7 +159,7 @@ def latency(module: str, marks: str, count: int, seed: int, idle_seconds: float)
         for number in range(1, WARM_UP + count):
             time.sleep(gaps.uniform(*GAP_SECONDS))
             called.append(time.monotonic())
-            peer.put(number)
+            queue.put(number)
         _wait(board.all_begun, worker)
     begun = board.times()
     waits = [(begun[n] - called[n]) * 1e3 for n in range(WARM_UP, WARM_UP + count)]
@@ -147,21 +170,21 @@ def latency(module: str, marks: str, count: int, seed: int, idle_seconds: float)
     }
 
 
-def takeover(module: str, marks: str, limit_seconds: float) -> Answer:
+def takeover(peer: Answer, marks: str, limit_seconds: float) -> Answer:
     """Probe: a worker is killed with a job running; when does the next worker run it again?
 
     Null if it does not within the limit. A second job shows that the next worker works.
     """
     board = Marks.create(marks, 2)
-    peer = open_peer(module, board.mark)
-    with running(work, Path.cwd(), module=module, marks=marks, hang=True) as worker:
-        peer.put(0)
+    queue = open_peer(peer, board.mark)
+    with running(work, Path.cwd(), peer=peer, marks=marks, hang=True) as worker:
+        queue.put(0)
         _wait(lambda: bool(board.times()[0]), worker)
         time.sleep(QUIET_SECONDS)
         worker.kill()
     killed = time.monotonic()
-    with running(work, Path.cwd(), module=module, marks=marks) as worker:
-        peer.put(1)
+    with running(work, Path.cwd(), peer=peer, marks=marks) as worker:
+        queue.put(1)
         _wait(lambda: bool(board.times()[1]), worker)
         while time.monotonic() < killed + limit_seconds:
             worker.check_alive()

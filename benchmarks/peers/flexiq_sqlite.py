@@ -46,7 +46,7 @@ class FlexiqSqlite:
         stats = self._queue.stats()
         return int(stats["pending"] + stats["running"])
 
-    def pragmas(self) -> dict[str, str]:
+    def durability(self) -> dict[str, str]:
         # Compiled in, with no option to change it.
         library = Path(flexiq._flexiq.__file__).read_bytes()
         return {
@@ -60,5 +60,5 @@ class FlexiqSqlite:
         self._queue.run_worker()
 
 
-def open_peer(folder: Path, mark: Mark) -> FlexiqSqlite:
-    return FlexiqSqlite(folder, mark)
+def open_peer(place: str, mark: Mark) -> FlexiqSqlite:
+    return FlexiqSqlite(Path(place), mark)

@@ -35,7 +35,7 @@ class HueySqlite:
     def unfinished(self) -> int:
         return int(self._huey.storage.queue_size())
 
-    def pragmas(self) -> dict[str, str]:
+    def durability(self) -> dict[str, str]:
         return read_pragmas(
             lambda name: self._huey.storage.conn.execute(f"pragma {name}").fetchone()[0]
         )
@@ -50,5 +50,5 @@ class HueySqlite:
         ).run()
 
 
-def open_peer(folder: Path, mark: Mark) -> HueySqlite:
-    return HueySqlite(folder, mark)
+def open_peer(place: str, mark: Mark) -> HueySqlite:
+    return HueySqlite(Path(place), mark)

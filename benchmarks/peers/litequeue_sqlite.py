@@ -33,7 +33,7 @@ class LitequeueSqlite:
     def unfinished(self) -> int:
         return int(self._queue.qsize())
 
-    def pragmas(self) -> dict[str, str]:
+    def durability(self) -> dict[str, str]:
         return read_pragmas(lambda name: self._queue.conn.execute(f"pragma {name}").fetchone()[0])
 
     def work(self) -> None:
@@ -46,5 +46,5 @@ class LitequeueSqlite:
             self._queue.done(message.message_id)
 
 
-def open_peer(folder: Path, mark: Mark) -> LitequeueSqlite:
-    return LitequeueSqlite(folder, mark)
+def open_peer(place: str, mark: Mark) -> LitequeueSqlite:
+    return LitequeueSqlite(Path(place), mark)

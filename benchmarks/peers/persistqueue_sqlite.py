@@ -41,7 +41,7 @@ class PersistqueueSqlite:
         finally:
             connection.close()
 
-    def pragmas(self) -> dict[str, str]:
+    def durability(self) -> dict[str, str]:
         return read_pragmas(
             lambda name: self._queue._putter.execute(f"pragma {name}").fetchone()[0]
         )
@@ -57,5 +57,5 @@ class PersistqueueSqlite:
             self._queue.ack(id=item["pqid"])
 
 
-def open_peer(folder: Path, mark: Mark) -> PersistqueueSqlite:
-    return PersistqueueSqlite(folder, mark)
+def open_peer(place: str, mark: Mark) -> PersistqueueSqlite:
+    return PersistqueueSqlite(Path(place), mark)

@@ -7,7 +7,7 @@ import statistics
 import time
 
 from benchmarks.measuring import Answer, fresh, memory_of, pick, quantile, running
-from benchmarks.queue.workload import enqueue, noop_app
+from benchmarks.queue.workload import enqueue, file_url, noop_app
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock.model.job import JobState
@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 0.1
 
 def ask_stats(path: str, count: int) -> Answer:
     """Probe: time `stats()`, and see that it counts right."""
-    app, _ = noop_app(path)
+    app, _ = noop_app(file_url(path))
     times = []
     for _no in range(STATS_CALLS):
         start = time.perf_counter()
@@ -34,7 +34,7 @@ def ask_stats(path: str, count: int) -> Answer:
 
 def work(path: str) -> Answer:
     """Probe: a worker that runs until it is asked to end."""
-    app, _ = noop_app(path)
+    app, _ = noop_app(file_url(path))
     ended = app.run().done
     app.close()
     return {"ended": ended}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from benchmarks import yardstick
 from benchmarks.measuring import Answer, Probe, fresh, interleaved, paired_ratio, pick, stopwatch
-from benchmarks.queue.workload import noop_app, noop_jobs
+from benchmarks.queue.workload import file_url, noop_app, noop_jobs
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock.definitions.request import to_new_job
@@ -20,7 +20,7 @@ BATCH = 1_000  # rows of one transaction, as enqueue_many does it
 
 def enqueue_many(path: str, total: int) -> Answer:
     """Probe: one call for all jobs."""
-    app, noop = noop_app(path)
+    app, noop = noop_app(file_url(path))
     _ = app.store  # opened before the clock runs, as the bare one
     with stopwatch() as spent:
         created = app.enqueue_many(noop_jobs(noop, total)).created
@@ -32,7 +32,7 @@ def enqueue_many(path: str, total: int) -> Answer:
 
 def enqueue_one(path: str, total: int) -> Answer:
     """Probe: one call for each job."""
-    app, noop = noop_app(path)
+    app, noop = noop_app(file_url(path))
     _ = app.store
     with stopwatch() as spent:
         for request in noop_jobs(noop, total):
@@ -66,7 +66,7 @@ def insert_one(path: str, total: int) -> Answer:
 
 
 def _rows(total: int) -> list[tuple[str, str, str, str]]:
-    jobs = map(to_new_job, noop_jobs(noop_app()[1], total))
+    jobs = map(to_new_job, noop_jobs(noop_app(file_url())[1], total))
     return [(job.key, job.task, job.group, job.payload) for job in jobs]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick
 from benchmarks.queue.drain import drain
-from benchmarks.queue.workload import fill_finished
+from benchmarks.queue.workload import file_url, fill_finished
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 
@@ -21,13 +21,13 @@ def measure(setup: Setup) -> Outcome:
     def on_full() -> Answer:
         # The filled file is used in every round, so each has keys of its own.
         first = 1_000 + next(rounds) * total
-        return fresh(drain, setup.folder, path=FULL, total=total, first=first)
+        return fresh(drain, setup.folder, url=file_url(FULL), total=total, first=first)
 
-    files = iter(range(setup.rounds))
+    urls = (file_url(f"{number}.db") for number in range(setup.rounds))
     answers = interleaved(
         setup.rounds,
         {
-            "empty": lambda: fresh(drain, setup.folder, path=f"{next(files)}.db", total=total),
+            "empty": lambda: fresh(drain, setup.folder, url=next(urls), total=total),
             "full": on_full,
         },
     )

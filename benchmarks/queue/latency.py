@@ -8,18 +8,21 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measuring import (
     MEMORY,
     Answer,
     ProbeFailed,
+    Running,
     cpu_of,
     fresh,
     pick,
     quantile,
     running,
 )
+from benchmarks.queue.workload import file_url
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock import Context, Penstock
@@ -33,9 +36,9 @@ QUIET_SECONDS = 0.3  # between the start and the measurement of idleness
 ANSWER_SECONDS = 30.0
 
 
-def marking_app(path: str, marks: str) -> tuple[Penstock, Task[[int], None]]:
+def marking_app(url: str, marks: str) -> tuple[Penstock, Task[[int], None]]:
     """An application whose task writes down when it began."""
-    app = Penstock("bench", store=f"sqlite:///{path}")
+    app = Penstock("bench", store=url)
     descriptor = os.open(marks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     @app.task()
@@ -45,18 +48,18 @@ def marking_app(path: str, marks: str) -> tuple[Penstock, Task[[int], None]]:
     return app, mark
 
 
-def work(path: str, marks: str) -> Answer:
+def work(url: str, marks: str) -> Answer:
     """Probe: a worker that runs until it is asked to end."""
-    app, mark = marking_app(path, marks)
+    app, mark = marking_app(url, marks)
     app.enqueue(mark.job(STARTED))
     ended = app.run().done
     app.close()
     return {"ended": ended}
 
 
-def produce(path: str, marks: str, count: int, seed: int) -> Answer:
+def produce(url: str, marks: str, count: int, seed: int) -> Answer:
     """Probe: one job at a time at random moments; when was each asked for, and when was it safe?"""
-    app, mark = marking_app(path, marks)
+    app, mark = marking_app(url, marks)
     gaps = random.Random(seed)
     began: dict[int, float] = {}
     safe: dict[int, float] = {}
@@ -74,14 +77,16 @@ def produce(path: str, marks: str, count: int, seed: int) -> Answer:
     }
 
 
-def _wait_for_marks(path: Path, last: int) -> dict[int, float]:
-    """When did each job begin? Waits for the last one."""
+def _wait_for_marks(path: Path, last: int, worker: Running | None = None) -> dict[int, float]:
+    """When did each job begin? Waits for the last one, as long as the worker lives."""
     until = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < until:
         lines = path.read_text().splitlines() if path.exists() else []
         seen = {int(n): float(at) for n, at in (line.split() for line in lines)}
         if last in seen:
             return seen
+        if worker is not None:
+            worker.check_alive()
         time.sleep(0.02)
     raise ProbeFailed(f"Job {last} did not begin within {ANSWER_SECONDS:g} s.")
 
@@ -89,7 +94,15 @@ def _wait_for_marks(path: Path, last: int) -> dict[int, float]:
 def measure(setup: Setup) -> Outcome:
     """Several times: start a worker, let it be idle, then give it single jobs."""
     count, idle_seconds = setup.size(60, smoke=10), setup.size(5, smoke=1)
-    answers = [_one_round(setup, no, count, idle_seconds) for no in range(setup.rounds)]
+    answers = [
+        idle_round(setup.folder, file_url(f"{no}.db"), SEED + no, count, idle_seconds)
+        for no in range(setup.rounds)
+    ]
+    return to_outcome(answers, count, idle_seconds)
+
+
+def to_outcome(answers: Sequence[Answer], count: int, idle_seconds: float) -> Outcome:
+    """The checks and the table of all rounds."""
     table = Table(
         f"Idle worker: {count} single jobs of another process, {idle_seconds} s idle per run",
         SPREAD_COLUMNS,
@@ -125,14 +138,15 @@ def measure(setup: Setup) -> Outcome:
     )
 
 
-def _one_round(setup: Setup, no: int, count: int, idle_seconds: float) -> Answer:
+def idle_round(folder: Path, url: str, seed: int, count: int, idle_seconds: float) -> Answer:
+    """One worker on this store: its idleness, then its answers to single jobs."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as memory:
-        files = {"path": f"{no}.db", "marks": str(Path(memory, "marks"))}
-        with running(work, setup.folder, **files) as worker:
-            _wait_for_marks(Path(files["marks"]), STARTED)
+        files = {"url": url, "marks": str(Path(memory, "marks"))}
+        with running(work, folder, **files) as worker:
+            _wait_for_marks(Path(files["marks"]), STARTED, worker)
             time.sleep(QUIET_SECONDS)
             idle_percent = _idle_percent(worker.pid, idle_seconds)
-            times = fresh(produce, setup.folder, **files, count=count, seed=SEED + no)
+            times = fresh(produce, folder, **files, count=count, seed=seed)
             worker.stop()
     return {
         "p50": quantile(times["from_call_ms"], 0.5),

@@ -21,9 +21,14 @@ PREPARING_CACHE_KIB = 256 * 1024
 NoopTask = Task[[int], int]
 
 
-def noop_app(path: Path | str = FILE) -> tuple[Penstock, NoopTask]:
-    """An application with one task that does nothing, on this file."""
-    app = Penstock("bench", store=f"sqlite:///{path}")
+def file_url(path: Path | str = FILE) -> str:
+    """The store in this file."""
+    return f"sqlite:///{path}"
+
+
+def noop_app(url: str) -> tuple[Penstock, NoopTask]:
+    """An application with one task that does nothing, on this store."""
+    app = Penstock("bench", store=url)
 
     @app.task()
     async def noop(ctx: Context, n: int) -> int:
@@ -42,7 +47,7 @@ def noop_jobs(
 
 def enqueue(path: str, count: int, groups: int = GROUPS) -> Answer:
     """Probe: put no-op jobs into a file through the API."""
-    app, noop = noop_app(path)
+    app, noop = noop_app(file_url(path))
     created = app.enqueue_many(noop_jobs(noop, count, groups=groups)).created
     app.close()
     if created != count:
@@ -57,7 +62,7 @@ def fill_finished(path: str, count: int) -> Answer:
     multiplied. This is the only place that writes to a store's tables from outside.
     """
     copies = count // GROUPS - 1
-    app, noop = noop_app(path)
+    app, noop = noop_app(file_url(path))
     app.enqueue_many(noop_jobs(noop, GROUPS))
     app.run(drain=True)
     app.close()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked, run_forked
+
 pytestmark = pytest.mark.acceptance
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
@@ -24,7 +26,7 @@ SECONDS = 60.0
 
 def penstock(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if "PENSTOCK" not in name}
-    return subprocess.run(
+    return run_forked(
         [*PENSTOCK, *arguments],
         cwd=folder,
         env=environ,
@@ -64,7 +66,7 @@ def test_a_newcomers_first_commands_work_as_printed(tmp_path: Path) -> None:
     tests = "import test_pipeline as t; t.test_a_title_is_measured(); " + (
         "t.test_an_empty_title_is_skipped()"
     )
-    subprocess.run([sys.executable, "-c", tests], cwd=folder, check=True, timeout=SECONDS)
+    run_forked([sys.executable, "-c", tests], cwd=folder, check=True, timeout=SECONDS)
 
 
 def test_a_drain_with_an_error_ends_with_1_and_the_job_tells_why(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_an_interrupt_ends_with_130_and_gives_the_job_back(tmp_path: Path) -> No
     (tmp_path / "penstock.toml").write_text("[runtime]\ngrace_seconds = 0\n")
     penstock(tmp_path, "queue", "enqueue", "wait", "k")
 
-    with subprocess.Popen(
+    with Forked(
         [*PENSTOCK, "queue", "run", "--drain"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,

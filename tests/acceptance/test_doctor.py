@@ -18,6 +18,7 @@ import pytest
 
 from penstock.model.job import NewJob
 from penstock.stores.sqlite.store import SqliteStore
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.acceptance
 
@@ -50,7 +51,7 @@ def doctor(
     folder: Path, *arguments: str, before: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if "PENSTOCK" not in name}
-    return subprocess.run(
+    return run_forked(
         [*before, *DOCTOR, *arguments],
         cwd=folder,
         env=environ,

@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.model.job import JobId, JobState
@@ -101,8 +102,15 @@ class Outcome:
 class Campaign:
     """Owns one folder with a store, and the processes that are killed in it."""
 
-    def __init__(self, folder: Path, seed: int, jobs_per_cycle: int = 24) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        jobs_per_cycle: int = 24,
+        popen: type[subprocess.Popen[Any]] = subprocess.Popen,
+    ) -> None:
         self.folder = folder
+        self._popen = popen
         self.random = random.Random(seed)
         self.jobs_per_cycle = jobs_per_cycle
         self.outcome = Outcome()
@@ -118,7 +126,7 @@ class Campaign:
         if "beat.in_tx" in json.dumps(failpoints):  # a drained run is over before its first beat
             environment["PENSTOCK_RUNTIME__BEAT_SECONDS"] = QUICK_BEAT_SECONDS
         with (self.folder / "processes.log").open("ab") as log:
-            return subprocess.Popen(
+            return self._popen(
                 [sys.executable, "-m", "tests.faults.launcher", role, *args],
                 cwd=self.folder,
                 env=environment,

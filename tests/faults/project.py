@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.faults.folder import ProjectFolder
 from tests.faults.roles import STORE
+from tests.forked import Forked
 from tests.processes import environment_of_tests
 
 CONFIG = f"""
@@ -39,7 +40,7 @@ class Project(ProjectFolder):
     ) -> subprocess.Popen[bytes]:
         """Start `penstock queue run`, perhaps through another program."""
         with (self.folder / "errors.log").open("a") as errors:
-            process = subprocess.Popen(
+            process = Forked(
                 [*before, sys.executable, "-m", "penstock.cli.main", "queue", "run", *arguments],
                 cwd=self.folder,
                 env=environment_of_tests(**environment),

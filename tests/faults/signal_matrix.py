@@ -22,6 +22,7 @@ from penstock.model.job import JobId, JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.launcher import VARIABLE
+from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, is_alive, kill_run
 
 GRACE_SECONDS = 0.5
@@ -151,7 +152,7 @@ class Case:
         if self.stage == "booting":  # the launcher would import everything first
             command = ["penstock_command"]
         drain = ["--drain"] if self.stage == "draining" else []
-        return subprocess.Popen(
+        return Forked(
             [sys.executable, "-m", *command, "queue", "run", *drain],
             cwd=self.folder,
             env=environment_of_tests(**{VARIABLE: json.dumps(armed)}),

@@ -19,6 +19,7 @@ import pytest
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.stores.sqlite.store import SqliteStore
+from tests.forked import Forked, run_forked
 from tests.processes import environment_of_tests
 
 WORKER = WorkerId("w-1")
@@ -84,7 +85,7 @@ def states(store: SqliteStore) -> dict[str, int]:
 
 def start_python(code: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
     """A process that runs this code; its words come on stdout."""
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-c", code, *args],
         cwd=cwd,
         env=environment_of_tests(),
@@ -99,7 +100,7 @@ def penstock(
     folder: Path, *args: str, before: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    return subprocess.run(
+    return run_forked(
         [*before, sys.executable, "-m", "penstock.cli.main", *args],
         cwd=folder,
         env=environment_of_tests(),
@@ -117,7 +118,7 @@ class Running:
     def __init__(self, folder: Path, *args: str, before: tuple[str, ...] = ()) -> None:
         self._output = folder / "output.txt"
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process = Forked(
                 [*before, sys.executable, "-m", "penstock.cli.main", "queue", "run", *args],
                 cwd=folder,
                 env=environment_of_tests(),

@@ -38,7 +38,8 @@ from penstock.stores.sqlite.restoring import Restore, RestoreReport
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.turn import Turn
 from penstock.testing.manual_clock import ManualClock
-from tests.processes import session_of
+from tests.forked import Forked, run_forked
+from tests.processes import freeze, session_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -650,7 +651,7 @@ async def work(ctx: Context) -> str:
 
 
 def penstock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_forked(
         [*PENSTOCK, *arguments],
         cwd=folder,
         capture_output=True,
@@ -669,7 +670,7 @@ def test_f34_a_frozen_worker_that_wakes_after_a_restore_stops_with_one_sentence(
         "[runtime]\nlease_ttl_seconds = 2\nbeat_seconds = 0.5\ngrace_seconds = 1\n"
     )
     assert penstock(tmp_path, "queue", "enqueue", "work", "a").returncode == 0
-    run = subprocess.Popen(
+    run = Forked(
         [*PENSTOCK, "queue", "run"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -686,8 +687,7 @@ def test_f34_a_frozen_worker_that_wakes_after_a_restore_stops_with_one_sentence(
         assert refused.returncode == 1
         assert "alive on the store" in refused.stderr
 
-        for pid in session_of(run.pid):
-            os.kill(pid, signal.SIGSTOP)
+        freeze(session_of(run.pid), tmp_path / ".penstock/old.db")
         wait_until(lambda: penstock(tmp_path, "restore", "backup.db", "--yes").returncode == 0)
         (tmp_path / "go").touch()
         for pid in session_of(run.pid):

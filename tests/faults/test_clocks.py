@@ -30,6 +30,7 @@ from tests.faults.project import CONFIG
 from tests.faults.races import done, put, register, take
 from tests.faults.roles import NOT_HERE, STORE, add_works
 from tests.faults.zygote import Zygote
+from tests.processes import freeze
 from tests.unit.runtime.worker_world import World, simulate
 from tests.waiting import wait_until
 
@@ -212,7 +213,7 @@ def test_f20_after_a_suspension_leases_are_over_and_their_owner_is_fenced(
     long = {"PENSTOCK_RUNTIME__LEASE_TTL_SECONDS": "600"}
     owner = zygote.fork(tmp_path, "run", environment=long)
     wait_until(lambda: starts(tmp_path) == {"k": 1})
-    os.kill(owner, signal.SIGSTOP)
+    freeze([owner], tmp_path / STORE)
     (view,) = store.workers().result()
     assert view.alive  # by the boot-time clock of this side
 

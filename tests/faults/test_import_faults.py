@@ -19,6 +19,7 @@ from penstock.model.job import JobId, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from tests.faults.big_line import APP, CONFIG, IMPORT, import_big_line
+from tests.forked import Forked, run_forked
 from tests.unit.cli.conftest import Command, Ended, command, project
 from tests.waiting import wait_until
 
@@ -204,7 +205,7 @@ def test_f58_ctrl_c_halfway_counts_right_and_the_same_command_resumes(project: P
     (project / "shop.py").write_text(APP)
     (project / "penstock.toml").write_text(CONFIG)
     lines = [b'{"id": %d, "host": "h"}\n' % n for n in range(20_000)]
-    process = subprocess.Popen(
+    process = Forked(
         IMPORT,
         cwd=project,
         stdin=subprocess.PIPE,
@@ -224,9 +225,7 @@ def test_f58_ctrl_c_halfway_counts_right_and_the_same_command_resumes(project: P
     kept = len(keys(project))
     assert f": {kept:,} new, 0 known, 0 bad. The same command goes on there." in err.decode()
     assert kept % 1000 == 0  # whole batches, and nothing of the one that was not full
-    again = subprocess.run(
-        IMPORT, cwd=project, input=b"".join(lines), capture_output=True, timeout=60
-    )
+    again = run_forked(IMPORT, cwd=project, input=b"".join(lines), capture_output=True, timeout=60)
     assert again.stdout.decode() == f"{20_000 - kept:,} new, {kept:,} known, 0 bad\n"
     assert keys(project) == {str(n) for n in range(20_000)}
 

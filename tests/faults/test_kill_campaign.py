@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.kill_campaign import Campaign
+from tests.forked import Forked
 
 CYCLES = 15  # twice: the 30-cycle version of `make soak-kill`
 
@@ -15,7 +16,7 @@ CYCLES = 15  # twice: the 30-cycle version of `make soak-kill`
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_campaign_loses_nothing_and_finalises_nothing_twice(tmp_path: Path, seed: int) -> None:
-    campaign = Campaign(tmp_path, seed)
+    campaign = Campaign(tmp_path, seed, popen=Forked)
 
     for _ in range(CYCLES):
         campaign.cycle()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import ErrorCategory, JobState
-from tests.faults.shop import GRACE, NOTES, Shop, ends_within
+from tests.faults.shop import NOTES, Shop, ends_in_time
 from tests.processes import environment_of_tests, is_alive, parent_of
 from tests.waiting import wait_until
 
@@ -211,7 +211,7 @@ def test_a_body_past_its_time_limit_is_killed_even_if_it_keeps_the_gil(shop: Sho
 def test_a_cancelled_body_and_one_that_must_stop_are_killed(shop: Shop) -> None:
     shop.add("waits", 2)
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 2)
+    wait_until(lambda: len(shop.bodies()) >= 2)
     pids = {key: pid for key, pid, _ in shop.bodies()}
 
     shop.store.cancel(["waits-0"]).result()
@@ -219,7 +219,7 @@ def test_a_cancelled_body_and_one_that_must_stop_are_killed(shop: Shop) -> None:
     wait_until(lambda: not is_alive(pids["waits-0"]), 10)
     assert is_alive(pids["waits-1"])
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert not is_alive(pids["waits-1"])
     job = shop.job("waits-1")
     assert (job.state, job.attempts, job.crashes) == (JobState.QUEUED, 0, 0)
@@ -229,7 +229,7 @@ def test_a_cancelled_body_and_one_that_must_stop_are_killed(shop: Shop) -> None:
 def test_task_processes_end_with_whoever_started_them(shop: Shop, victim: str) -> None:
     shop.add("waits", 2)
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 2)
+    wait_until(lambda: len(shop.bodies()) >= 2)
     pids = [pid for _, pid, _ in shop.bodies()]
     (worker,) = {parent_of(pid) for pid in pids}
 
@@ -327,7 +327,7 @@ def test_an_app_that_only_the_task_process_cannot_load_costs_no_job_anything(sho
     for n in range(2):
         assert (shop.job(f"awaits-{n}").attempts, shop.job(f"awaits-{n}").crashes) == (0, 0)
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
 
 
 def test_a_kill_that_comes_late_does_not_hit_the_next_body(shop: Shop) -> None:
@@ -341,4 +341,4 @@ def test_a_kill_that_comes_late_does_not_hit_the_next_body(shop: Shop) -> None:
 
     assert all(shop.job(f"awaits-{n}").crashes == 0 for n in range(40))
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)

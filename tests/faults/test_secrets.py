@@ -204,8 +204,8 @@ def test_f71_an_app_that_cannot_be_imported_is_told_without_its_secrets(shop: Sh
 
 def test_f71_no_argument_of_a_worker_can_be_read_by_others(shop: Shop) -> None:
     shop.add("waits")
-    run = shop.run("--limit", "host=canary20.example.org:3", quick=False, **VARIABLES)
-    wait_until(lambda: len(shop.bodies()) == 1, 60)
+    run = shop.run("--limit", "host=canary20.example.org:3", quick=False, cloned=False, **VARIABLES)
+    wait_until(lambda: len(shop.bodies()) >= 1, 60)
 
     workers = children_of(run.pid)
     arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers]

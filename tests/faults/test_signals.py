@@ -18,6 +18,7 @@ from penstock.model.job import JobState
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.folder import states_in
 from tests.faults.signal_matrix import COVER, SIGNALS, Case
+from tests.forked import Forked, run_forked
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -83,7 +84,7 @@ COMMANDS = [
 
 def interrupted(folder: Path, command: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Press Ctrl-C while a short command reads the app."""
-    process = subprocess.Popen(
+    process = Forked(
         [*PENSTOCK, "queue", *command],
         cwd=folder,
         env={**os.environ, "PENSTOCK_APP": "shop.py"},
@@ -133,7 +134,7 @@ def test_f62_a_reader_that_leaves_early_changes_no_exit_code(folder: Path) -> No
     fill(folder, "quiet", 2_000)
     command = " ".join([*PENSTOCK, "queue", "stats", "--json"])
 
-    ended = subprocess.run(
+    ended = run_forked(
         ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
         cwd=folder,
         capture_output=True,
@@ -150,7 +151,7 @@ def test_f62_a_task_that_prints_to_nobody_fails_by_its_own_fault_and_the_run_goe
     reading, writing = os.pipe()
     os.close(reading)
 
-    ended = subprocess.run(
+    ended = run_forked(
         [*PENSTOCK, "queue", "run", "--drain"],
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -170,7 +171,7 @@ def test_f62_a_run_whose_log_nobody_reads_does_its_work(folder: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
 
-    ended = subprocess.run(
+    ended = run_forked(
         [*PENSTOCK, "queue", "run", "--drain", "--log-level", "debug"],
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -187,7 +188,7 @@ def test_f62_a_run_whose_log_nobody_reads_does_its_work(folder: Path) -> None:
 def test_f62_a_run_whose_terminal_is_gone_does_its_work(folder: Path) -> None:
     fill(folder, "quiet", 50)
     main_fd, terminal = pty.openpty()
-    process = subprocess.Popen(
+    process = Forked(
         [*PENSTOCK, "queue", "run", "--drain"],
         cwd=folder,
         stdin=terminal,
@@ -284,7 +285,7 @@ def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(
     (tmp_path / "penstock.toml").write_text('durability = "normal"\n[runtime]\ngrace_seconds = 0\n')
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    ended = subprocess.run(
+    ended = run_forked(
         [sys.executable, "program.py", how],
         cwd=tmp_path,
         capture_output=True,

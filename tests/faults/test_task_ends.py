@@ -14,6 +14,7 @@ from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, Job, JobState
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import ends_app
 from tests.faults.ends_app import BAD, DEADLY, EXECUTORS, GOOD
+from tests.forked import run_forked
 from tests.processes import environment_of_tests
 
 pytestmark = pytest.mark.faults
@@ -61,7 +62,7 @@ class Folder:
             ends_app.app.tasks[task].job().with_options(key=task) for task in tasks
         )
         ends_app.app.close()
-        return subprocess.run(
+        return run_forked(
             [*PENSTOCK, "--log-level", "debug", "queue", "run", "--drain"],
             cwd=self.path,
             env=environment_of_tests(),

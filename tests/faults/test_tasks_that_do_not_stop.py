@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import ErrorCategory, JobState
-from tests.faults.shop import GRACE, NOTES, Shop, ends_within
+from tests.faults.shop import NOTES, Shop, ends_in_time
 from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
@@ -125,7 +125,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def test_f07_a_worker_that_keeps_the_gil_ends_a_second_after_its_supervisor(shop: Shop) -> None:
     shop.add("hoards")
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 1)
+    wait_until(lambda: len(shop.bodies()) >= 1)
     (_, worker, _) = shop.bodies()[0]
 
     os.kill(run.pid, signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_f07_a_worker_that_keeps_the_gil_ends_a_second_after_its_supervisor(shop
 def test_f07_a_worker_whose_supervisor_died_gives_back_what_has_not_started(shop: Shop) -> None:
     shop.add("sleeps", 30, seconds=600)
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 4)
+    wait_until(lambda: len(shop.bodies()) >= 4)
     (worker,) = {pid for _, pid, _ in shop.bodies()}
 
     os.kill(run.pid, signal.SIGKILL)
@@ -196,11 +196,11 @@ def test_f54_a_swallowed_cancellation_is_given_up_and_the_process_recycled(
 
     wait_until(lambda: not is_alive(worn))  # nothing else ran in it
     shop.add("sleeps", 2, seconds=0.01)
-    wait_until(lambda: len(shop.bodies("end")) == 2)
+    wait_until(lambda: len(shop.bodies("end")) >= 2)
 
     assert worn not in {pid for _, pid, _ in shop.bodies("end")}
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert run.returncode == 0
     assert run.stderr is not None
     assert f"'{task}-0' of task '{task}'" in run.stderr.read()
@@ -210,11 +210,11 @@ def test_f54_a_run_ends_in_time_although_a_body_swallows_everything(shop: Shop) 
     shop.add("sleeps", 1, seconds=600)
     shop.add("deaf")
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 2)
+    wait_until(lambda: len(shop.bodies()) >= 2)
 
     run.send_signal(signal.SIGTERM)
 
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert shop.job("sleeps-0").state is JobState.QUEUED
     assert shop.job("sleeps-0").attempts == 0
 
@@ -231,7 +231,7 @@ def test_f56_a_worker_whose_process_a_task_has_changed_is_replaced(shop: Shop, h
     wait_until(lambda: shop.job("sleeps-0").state is JobState.DONE)
 
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert run.returncode == 0
 
 
@@ -265,7 +265,7 @@ def test_a_cancelled_thread_keeps_its_place_at_a_limit_until_its_body_has_ended(
     )
     shop.add("holds", limit_key="door:one")
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 1)
+    wait_until(lambda: len(shop.bodies()) >= 1)
     shop.add("enters", limit_key="door:one")
 
     assert shop.store.cancel(["holds-0"]).result() == {"holds-0"}
@@ -276,13 +276,13 @@ def test_a_cancelled_thread_keeps_its_place_at_a_limit_until_its_body_has_ended(
     (entered,) = [at for key, _, at in shop.bodies() if key == "enters-0"]
     assert entered >= ended
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
 
 
 def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
     keys = shop.add("sleeps", 30, seconds=600)
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 4)
+    wait_until(lambda: len(shop.bodies()) >= 4)
 
     assert shop.store.cancel(keys).result() == frozenset(keys)
 
@@ -291,7 +291,7 @@ def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
     assert len(shop.bodies()) == 4  # those that waited in the window never began
     assert len(children_of(run.pid)) == 1
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
 
 
 def _lingering(shop: Shop) -> bool:
@@ -305,10 +305,10 @@ def test_f56_workers_that_are_fouled_again_and_again_are_replaced_ever_more_slow
     shop.add("fouls", 400, how="slowly")
     run = shop.run(quick=True)
 
-    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) == 4)
+    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) >= 4)
 
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     firsts: dict[int, float] = {}
     for _, pid, at in shop.bodies():
         firsts.setdefault(pid, at)
@@ -327,12 +327,12 @@ def test_a_worn_worker_that_dies_was_replaced_already(shop: Shop) -> None:
     os.kill(worn, signal.SIGKILL)
 
     wait_until(lambda: not is_alive(worn))
-    wait_until(lambda: shop.starts()["sleeps-0"] == 2)  # alone, as a suspect
+    wait_until(lambda: shop.starts()["sleeps-0"] >= 2)  # alone, as a suspect
     wait_until(lambda: len(children_of(run.pid)) == 2)  # one worker, and one for the suspect
     time.sleep(1.0)
     assert len(children_of(run.pid)) == 2
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
 
 
 def test_a_body_that_outlives_its_run_keeps_its_place_until_its_process_has_ended(
@@ -343,7 +343,7 @@ def test_a_body_that_outlives_its_run_keeps_its_place_until_its_process_has_ende
     )
     shop.add("stays", limit_key="door:one")
     first = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 1)
+    wait_until(lambda: len(shop.bodies()) >= 1)
     shop.add("enters", limit_key="door:one")
     second = shop.run()
     wait_until(lambda: len(shop.store.workers().result()) == 2)
@@ -351,7 +351,7 @@ def test_a_body_that_outlives_its_run_keeps_its_place_until_its_process_has_ende
     first.send_signal(signal.SIGTERM)
 
     wait_until(lambda: len(shop.bodies()) >= 2)  # whichever comes first; the other may follow
-    assert ends_within(first, GRACE + 8) < GRACE + 8
+    ends_in_time(first)
     (_, old, _), (_, new, entered) = shop.bodies()[:2]
     assert old != new
     assert entered > max(at for _, pid, at in shop.bodies("still") if pid == old)
@@ -369,4 +369,4 @@ def test_a_long_job_comes_to_its_end_beside_tasks_that_wear_their_worker_out(sho
     assert shop.starts()["sleeps-0"] == 1
     assert len({pid for _, pid, _ in shop.bodies()}) >= 2
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 8) < GRACE + 8
+    ends_in_time(run)

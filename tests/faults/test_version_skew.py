@@ -28,6 +28,7 @@ from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.old_stores import and_one_more, build, fill_of, rows_of
 from tests.faults.power.log import read_log
 from tests.faults.power.replay import Campaign, work_to_the_end
+from tests.forked import Forked, run_forked
 from tests.processes import REPOSITORY
 from tests.waiting import wait_until
 
@@ -80,7 +81,7 @@ def script(tmp_path: Path) -> Path:
 def migrate_at_once(script: Path, cases: list[tuple[Path, dict[str, object]]]) -> list[int]:
     """Let newer processes open these databases together, armed as said; their exit codes."""
     told = json.dumps([(str(path), rules) for path, rules in cases])
-    ran = subprocess.run(
+    ran = run_forked(
         [sys.executable, "-m", "tests.faults.launcher", "migrator", str(script), told],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
@@ -165,7 +166,7 @@ def test_f72_power_loss_in_a_migration_leaves_the_old_store_or_the_new(tmp_path:
     root.mkdir()
     build(root / "store.db", NEWEST - 1)
     command = [sys.executable, "-m", "tests.faults.power.upgrade", str(root), str(log), "store.db"]
-    subprocess.run(command, check=True, cwd=REPOSITORY, timeout=60)
+    run_forked(command, check=True, cwd=REPOSITORY, timeout=60)
     campaign = Campaign(tmp_path, seed=72)
 
     campaign.replay(read_log(log), 25)
@@ -206,7 +207,7 @@ def test_f72_a_newer_schema_is_refused_in_one_sentence_with_exit_code_1(
     SqliteStore.open(path, durability="normal", migrations=and_one_more(NEXT)).close()
     content = path.read_bytes()
 
-    ran = subprocess.run(
+    ran = run_forked(
         [
             sys.executable,
             "-m",
@@ -294,7 +295,7 @@ async def naps(ctx: Context, seconds: float) -> None:
 def running_queue(folder: Path) -> Iterator[subprocess.Popen[str]]:
     (folder / "penstock.toml").write_text(CONFIG)
     (folder / "shop.py").write_text(APP)
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "penstock.cli.main", "queue", "run"],
         cwd=folder,
         stdin=subprocess.DEVNULL,

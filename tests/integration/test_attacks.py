@@ -15,6 +15,7 @@ import pytest
 from penstock.model.job import JobState
 from penstock.runtime.messages import LINE_BYTES_MAX, Lines
 from tests.faults.folder import states_in
+from tests.forked import Forked, run_forked
 
 pytestmark = pytest.mark.faults
 
@@ -80,11 +81,11 @@ def folder(tmp_path: Path) -> Path:
 def enqueue(folder: Path, *calls: str) -> None:
     lines = [f"app.enqueue({call})" for call in calls]
     code = "from shop import *\n" + "\n".join(lines)
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    run_forked([sys.executable, "-c", code], cwd=folder, check=True)
 
 
 def drain(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_forked(
         [*PENSTOCK, "queue", "run", "--drain"],
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -132,7 +133,7 @@ def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
 
     main_fd, terminal = pty.openpty()
     try:
-        process = subprocess.Popen(
+        process = Forked(
             [*PENSTOCK, "queue", "run", "--drain"],
             cwd=folder,
             stdin=terminal,
@@ -177,9 +178,7 @@ except KeyboardInterrupt:
 time.sleep(1.0)
 print(app.enqueue(good.job(n=2), key="2").created, flush=True)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True
-    )
+    process = Forked([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)

@@ -18,6 +18,7 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import UsageError
 from penstock.model.job import JobState
+from tests.forked import Forked
 
 pytestmark = pytest.mark.faults
 
@@ -177,7 +178,7 @@ def test_a_program_ends_within_the_grace_when_it_is_told_to(
     task: str, app: Penstock, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    program = subprocess.Popen(
+    program = Forked(
         [sys.executable, "program.py", task],
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import pytest
 from penstock.model.job import JobId, JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
+from tests.forked import Forked
 from tests.processes import children_of, cpu_seconds, kill_run
 from tests.waiting import wait_until
 
@@ -59,7 +60,7 @@ class Shop:
         self.store.enqueue([job(n) for n in range(count)]).result()
 
     def _popen(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return Forked(
             [sys.executable, "-m", "penstock.cli.main", "queue", *arguments],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.faults
 
@@ -37,9 +38,9 @@ statistics_seconds = 0.3
 def test_one_line_per_interval_for_the_whole_run(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(APP)
     (tmp_path / "penstock.toml").write_text(CONFIG)
-    subprocess.run([sys.executable, "told.py"], cwd=tmp_path, check=True)
+    run_forked([sys.executable, "told.py"], cwd=tmp_path, check=True)
 
-    ended = subprocess.run(
+    ended = run_forked(
         [sys.executable, "-m", "penstock_command", "queue", "run", "--drain", "--processes", "2"],
         cwd=tmp_path,
         capture_output=True,

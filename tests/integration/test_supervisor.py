@@ -18,7 +18,7 @@ import pytest
 
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from tests.faults.shop import GRACE, NOTES, Shop, ends_within
+from tests.faults.shop import NOTES, Shop, ends_in_time
 from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
@@ -76,7 +76,7 @@ def test_signals_stop_a_run_in_order_and_what_is_left_is_done_by_the_next(shop: 
     run = shop.run()
     wait_until(lambda: len(shop.bodies()) >= 4)
     run.send_signal(signal.SIGTERM)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert run.returncode == 0
     states = Counter(shop.states().values())
     assert set(states) == {JobState.QUEUED, JobState.DONE}
@@ -87,7 +87,7 @@ def test_signals_stop_a_run_in_order_and_what_is_left_is_done_by_the_next(shop: 
     run = shop.run()
     wait_until(lambda: len(shop.bodies()) > before)
     run.send_signal(signal.SIGINT)
-    assert ends_within(run, GRACE + 5) < GRACE + 5
+    ends_in_time(run)
     assert run.returncode == 130
     assert JobState.IN_PROGRESS not in shop.states().values()
 
@@ -102,11 +102,11 @@ def test_nothing_that_a_task_does_can_hold_the_process(shop: Shop) -> None:
     shop.add("deaf")
     shop.add("deaf_thread")
     run = shop.run()
-    wait_until(lambda: len(shop.bodies()) == 2)
+    wait_until(lambda: len(shop.bodies()) >= 2)
     workers = children_of(run.pid)
     run.send_signal(signal.SIGTERM)
 
-    assert ends_within(run, GRACE + 6) < GRACE + 5.5
+    ends_in_time(run)
 
     assert run.returncode in (0, 1)
     assert not any(is_alive(pid) for pid in workers)
@@ -117,13 +117,13 @@ def test_nothing_that_a_task_does_can_hold_the_process(shop: Shop) -> None:
 def test_a_second_signal_ends_at_once(shop: Shop) -> None:
     shop.add("sleeps", seconds=60.0)
     run = shop.run(PENSTOCK_RUNTIME__GRACE_SECONDS="50")
-    wait_until(lambda: len(shop.bodies()) == 1)
+    wait_until(lambda: len(shop.bodies()) >= 1)
     run.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert run.poll() is None  # it lets the job finish
     run.send_signal(signal.SIGTERM)
 
-    ends_within(run, 15)  # and not after the 50 s of grace
+    ends_in_time(run)  # and not after the 50 s of grace
 
     assert shop.states() == {"sleeps-0": JobState.QUEUED}
     assert shop.job("sleeps-0").attempts == 0
@@ -185,7 +185,7 @@ def test_a_poison_job_ends_in_error_with_its_cause_and_takes_nobody_with_it(shop
 def test_workers_do_not_outlive_a_killed_supervisor_and_another_run_finishes(shop: Shop) -> None:
     keys = shop.add("sleeps", 16, seconds=0.5)
     run = shop.run("--processes", "2", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="20")
-    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) == 2)
+    wait_until(lambda: len({pid for _, pid, _ in shop.bodies()}) >= 2)
     workers = children_of(run.pid)
     assert len(workers) == 2
     run.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from penstock.model.lease import ConfiguredCaps, JobFailure, JobRef, LeaseReques
 from penstock.model.views import FIRST_END
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
+from tests.forked import run_forked
 from tests.processes import REPOSITORY, environment_of_tests
 from tests.size.holds import measure
 
@@ -169,7 +169,7 @@ class Yard:
 
     def killed(self, deed: str, point: str, at: int) -> None:
         """Let another process do something and be killed at the n-th passing of a failpoint."""
-        process = subprocess.run(
+        process = run_forked(
             [sys.executable, "-m", "tests.size.victim", str(self.path), deed, point, str(at)],
             cwd=REPOSITORY,
             env=environment_of_tests(),

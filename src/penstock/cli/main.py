@@ -19,6 +19,7 @@ from penstock.cli.text import (
     one_sentence,
     open_missing_streams,
     say,
+    send_nowhere,
     warn,
     warn_of_traceback,
 )
@@ -83,7 +84,9 @@ def run(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
+        except OSError:  # or the interpreter would fail over it again, and end with 120
+            send_nowhere(stream)
+        except ValueError:
             continue
     sys.exit(code)
 

@@ -104,13 +104,16 @@ def write(text: str) -> bool:
     except OSError as error:
         if error.errno not in _NOBODY_READS:
             raise PenstockError(f"Standard output cannot be written: {error.strerror}.") from None
-        # The reader has seen enough. What is still to be said goes nowhere, and the exit code
-        # stays that of the work.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        send_nowhere(sys.stdout)
         return False
     return True
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """Its reader has seen enough: what it holds and gets must not change the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def open_missing_streams() -> None:

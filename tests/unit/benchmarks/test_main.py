@@ -65,7 +65,15 @@ def test_a_wrong_command_is_refused(
     assert "python -m benchmarks" in capsys.readouterr().err
 
 
-def test_every_known_section_can_be_loaded() -> None:
-    (section,) = command._load(["queue"], None)
-    assert section.name == "queue"
-    assert len({scenario.name for scenario in section.scenarios}) == 10
+@pytest.mark.parametrize(("name", "count"), [("queue", 10), ("postgres", 6)])
+def test_every_known_section_can_be_loaded(name: str, count: int) -> None:
+    (section,) = command._load([name], None)
+    assert section.name == name
+    assert len({scenario.name for scenario in section.scenarios}) == count
+
+
+def test_what_is_too_long_for_a_smoke_run_is_left_out_unless_it_is_named() -> None:
+    (whole,) = command._load(["postgres"], None, smoke=True)
+    (named,) = command._load(["postgres"], ["peers"], smoke=True)
+    assert "peers" not in {scenario.name for scenario in whole.scenarios}
+    assert [scenario.name for scenario in named.scenarios] == ["peers"]

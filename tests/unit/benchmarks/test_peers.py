@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import measuring
-from benchmarks.peers import catalogue, driver
-from benchmarks.peers.catalogue import OURS, PEERS
+from benchmarks.peers import catalogue, comparing, driver
+from benchmarks.peers.catalogue import OURS, OURS_ON_POSTGRES, PEERS, POSTGRES_PEERS
+from benchmarks.peers.comparing import Measured
 from benchmarks.peers.marks import Marks
 from benchmarks.queue import peers
-from benchmarks.queue.peers import Measured
 from benchmarks.runner import Setup
 
+THEIR_DRIVERS = {"asyncpg", "psycopg", "uvloop"}
 FOLDER = Path(catalogue.__file__).parent
-JOBS = {entry.name: 1_000 for entry in (OURS, *PEERS)}
+SETUP = Setup(smoke=False, folder=Path())
 
 
 def measured(
@@ -69,7 +70,7 @@ def test_without_the_environment_the_table_names_the_command_and_nothing_is_chec
 @pytest.mark.parametrize(("rate", "ok"), [(4_000.0, True), (4_300.0, False)])
 def test_ours_must_be_seven_times_huey(rate: float, ok: bool) -> None:
     # 30,000 / 4,000 = 7.5; 30,000 / 4,300 < 7
-    outcome = peers.to_outcome(OURS_MEASURED, [measured(rate)], JOBS)
+    outcome = peers.to_outcome(OURS_MEASURED, [measured(rate)], SETUP)
 
     (check,) = outcome.checks
     assert "huey" in check.name
@@ -86,21 +87,21 @@ def test_huey_and_dbos_have_the_bounds_that_were_promised() -> None:
 
 def test_a_ratio_is_taken_from_the_runs_of_ours_beside_the_peer() -> None:
     # The machine was slow for both while this peer ran: 3,000 / 1,000, not 30,000 / 1,000.
-    outcome = peers.to_outcome(OURS_MEASURED, [measured(1_000.0, beside=3_000.0)], JOBS)
+    outcome = peers.to_outcome(OURS_MEASURED, [measured(1_000.0, beside=3_000.0)], SETUP)
 
     assert outcome.checks[0].value == 3.0
-    assert outcome.tables[0].rows[1][:5] == ("huey", "1.0", 1_000, 1_000.0, 3.0)
+    assert outcome.tables[0].rows[1][:5] == ("huey", "1.0", 20_000, 1_000.0, 3.0)
 
 
 def test_a_peer_that_is_not_installed_is_named_and_not_checked() -> None:
     missing = Measured(PEERS[0], None)
 
-    outcome = peers.to_outcome(OURS_MEASURED, [missing], JOBS)
+    outcome = peers.to_outcome(OURS_MEASURED, [missing], SETUP)
 
     assert outcome.checks == ()
     row = outcome.tables[0].rows[1]
     assert row[:3] == ("huey", "not installed", "–")
-    assert len(row) == len(peers.SPEED_COLUMNS)
+    assert len(row) == len(comparing.SPEED_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_peer_that_is_not_installed_is_named_and_not_checked() -> None:
 def test_a_power_cut_is_judged_by_the_pragma_that_was_in_force(
     synchronous: str, promise: str
 ) -> None:
-    outcome = peers.to_outcome(OURS_MEASURED, [measured(1.0, synchronous=synchronous)], JOBS)
+    outcome = peers.to_outcome(OURS_MEASURED, [measured(1.0, synchronous=synchronous)], SETUP)
 
     assert outcome.tables[1].rows[1][1:4] == ("wal", synchronous, promise)
 
@@ -130,23 +131,23 @@ def test_a_takeover_is_shown_as_it_was_measured(
     peer = measured(1.0)
     peer.takeover = answer
 
-    assert peers.to_outcome(OURS_MEASURED, [peer], JOBS).tables[1].rows[1][-1] == shown
+    assert peers.to_outcome(OURS_MEASURED, [peer], SETUP).tables[1].rows[1][-1] == shown
 
 
 def test_only_a_peer_with_a_bound_gets_every_round(tmp_path: Path) -> None:
     full, smoke = (Setup(smoke=smoke, folder=tmp_path) for smoke in (False, True))
     bound, shown = PEERS[0], PEERS[-1]
 
-    assert [peers.rounds_for(bound, setup) for setup in (full, smoke)] == [full.rounds, 1]
-    assert [peers.rounds_for(shown, setup) for setup in (full, smoke)] == [3, 1]
+    assert [comparing.rounds_for(bound, setup) for setup in (full, smoke)] == [full.rounds, 1]
+    assert [comparing.rounds_for(shown, setup) for setup in (full, smoke)] == [3, 1]
 
 
 def test_every_peer_has_a_driver_and_a_version_range() -> None:
     lines = (FOLDER / "requirements.txt").read_text().splitlines()
-    pinned = {re.split("[><=]", line)[0] for line in lines if line and not line.startswith("#")}
+    pinned = {re.split(r"[\[><=]", line)[0] for line in lines if line and not line.startswith("#")}
 
-    assert {entry.package for entry in PEERS} == pinned
-    for entry in (OURS, *PEERS):
+    assert {entry.package for entry in (*PEERS, *POSTGRES_PEERS)} == pinned - THEIR_DRIVERS
+    for entry in (OURS, *PEERS, OURS_ON_POSTGRES, *POSTGRES_PEERS):
         assert "def open_peer(" in (FOLDER / f"{entry.module}.py").read_text()
 
 
@@ -169,13 +170,25 @@ def test_pragmas_are_read_by_name() -> None:
 @pytest.mark.slow
 def test_our_own_driver_drains_durably_and_answers_single_jobs(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=measuring.MEMORY) as memory:
-        asked = {"module": OURS.module, "marks": os.path.join(memory, "marks")}
+        marks = os.path.join(memory, "marks")
         for name in ("drain", "latency"):
             (tmp_path / name).mkdir()
 
-        drain = measuring.fresh(driver.drain, tmp_path / "drain", **asked, total=200)
+        drain = measuring.fresh(
+            driver.drain,
+            tmp_path / "drain",
+            peer=driver.target(OURS.module, "."),
+            marks=marks,
+            total=200,
+        )
         latency = measuring.fresh(
-            driver.latency, tmp_path / "latency", **asked, count=2, seed=1, idle_seconds=0.1
+            driver.latency,
+            tmp_path / "latency",
+            peer=driver.target(OURS.module, "."),
+            marks=marks,
+            count=2,
+            seed=1,
+            idle_seconds=0.1,
         )
 
     assert drain["rate"] > 0

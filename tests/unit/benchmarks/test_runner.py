@@ -3,12 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import pytest
 
 from benchmarks import runner
-from benchmarks.runner import Check, Kind, Outcome, Scenario, Section, Sense, Setup, Table
+from benchmarks.runner import (
+    Check,
+    Kind,
+    Outcome,
+    Scenario,
+    Section,
+    Sense,
+    Setup,
+    Surroundings,
+    Table,
+)
 
 MET = Check("met", 1.0, Sense.AT_MOST, 2.0)
 MISSED = Check("missed", 3.0, Sense.AT_MOST, 2.0)
@@ -115,3 +127,31 @@ def test_a_section_can_be_cut_down_to_some_scenarios() -> None:
 def test_cutting_down_to_an_unknown_scenario_names_those_there_are() -> None:
     with pytest.raises(ValueError, match="no scenario 'three'; it has one"):
         section_of().only(["three"])
+
+
+def test_scenarios_get_what_surrounds_them_and_it_ends_after_them() -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def surroundings() -> Iterator[Surroundings]:
+        yield Surroundings("url", (Table("server", ("version",), (("15",),)),))
+        told.append("ended")
+
+    def measure(setup: Setup) -> Outcome:
+        told.append(setup.url)
+        return Outcome()
+
+    result = run(Section("fake", (Scenario("one", measure),), surroundings).only(["one"]))
+
+    assert told == ["url", "ended"]
+    assert [table.title for table in result.outcome.tables] == ["server"]
+
+
+def test_surroundings_that_cannot_be_had_fail_the_run() -> None:
+    def surroundings() -> AbstractContextManager[Surroundings]:
+        raise ValueError("no such server")
+
+    result = run(Section("fake", (Scenario("one", lambda setup: Outcome((MET,))),), surroundings))
+
+    assert runner.exit_code([result]) == 1
+    assert "no such server" in result.errors[0]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from penstock.cli.app_outline import AppOutline, outline_of
 from penstock.cli.completion import KEYS_MAX, complete_state
 from penstock.model.job import JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
+from tests.forked import run_forked
 from tests.unit.cli.conftest import PIPELINE, Command
 
 
@@ -27,7 +27,7 @@ def complete(folder: Path, typed: str, shell: str = "bash") -> list[str]:
     else:
         environ |= {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     environ["_PENSTOCK_COMPLETE"] = f"complete_{shell}"
-    done = subprocess.run(
+    done = run_forked(
         [sys.executable, "-m", "penstock.cli.main"],
         cwd=folder,
         env=environ,

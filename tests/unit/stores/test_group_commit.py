@@ -69,8 +69,12 @@ class FakeSession:
     def release_savepoint(self) -> None:
         self._marks.pop()
 
-    def rollback_savepoint(self) -> None:
+    def rollback_savepoint(self) -> bool:
         del self._written[self._marks.pop() :]
+        return True
+
+    def monotonic(self) -> float:
+        return self.now
 
     def commit(self) -> None:
         assert not self.closed, "committed after close"

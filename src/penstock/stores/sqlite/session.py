@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import apsw
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
+from penstock.stores.sql.statements import Row
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -22,10 +23,10 @@ from penstock.stores.sqlite.connection import (
     as_store_error,
     disconnect,
 )
-from penstock.stores.sqlite.forking import FileId
+from penstock.stores.sqlite.named_file import NamedFile
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
-from penstock.stores.sqlite.transaction import Row, Transaction
+from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.turn import Turn
 
 log = logging.getLogger("penstock.store")
@@ -51,11 +52,11 @@ class SqliteSession:
         self._schema = schema
         self._turn = Turn(path)
         self._checkpoints = Checkpoints(path, connection, clock)
-        self._log_path = str(beside(path, "-wal"))
-        self._log_id = _file_id(self._log_path)  # there is one since the connection was opened
+        self._log = NamedFile(str(beside(path, "-wal")))  # there is one since we are connected
+        self._moved = ctypes.c_int(0)
         self._waits_since: float | None = None  # somebody else has held the database since then
         self._full = False
-        self._tx: Transaction | None = None
+        self._tx: SqliteTransaction | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
 
@@ -85,7 +86,7 @@ class SqliteSession:
         if self._waits_since is not None:
             log.warning("The store is free again after %.1f s.", began - self._waits_since)
             self._waits_since = None
-        self._tx = Transaction(
+        self._tx = SqliteTransaction(
             self._connection,
             self._queries,
             round(self._clock.now() * MICROSECONDS),
@@ -106,16 +107,15 @@ class SqliteSession:
         died took the log away and left the database. We hold the lock that a restore takes, so
         that no write slips between.
         """
-        moved = ctypes.c_int(0)
-        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
-        if moved.value:
+        answer = ctypes.addressof(self._moved)
+        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, answer)
+        if self._moved.value:
             raise StoreReplaced(
                 f"The store {str(self._path)!r} was removed or replaced while it was in use; "
                 "nothing was changed. Start again what uses it; if the file is missing, put it "
                 "back or restore a backup with 'penstock restore FILE'."
             )
-        found = _file_id(self._log_path)
-        if found is None or found != self._log_id:
+        if not self._log.is_the_same():
             raise StoreFailed(
                 f"The log of the store {str(self._path)!r} was removed or replaced while it was in "
                 "use; nothing was changed now, but what the log held may be lost. Stop all that "
@@ -137,6 +137,9 @@ class SqliteSession:
     def elapsed(self) -> float:
         return self._clock.monotonic() - self._began_monotonic
 
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
     def savepoint(self) -> None:
         self._execute("savepoint")
         self._mark = self._current().mark()
@@ -144,10 +147,11 @@ class SqliteSession:
     def release_savepoint(self) -> None:
         self._execute("release_savepoint")
 
-    def rollback_savepoint(self) -> None:
+    def rollback_savepoint(self) -> bool:
         self._execute("rollback_savepoint")
         self._execute("release_savepoint")
         self._current().reset(self._mark)
+        return True
 
     def commit(self) -> None:
         failpoints.hit("commit.begin")
@@ -184,7 +188,7 @@ class SqliteSession:
         disconnect(self._connection, sound=sound)
         self._turn.close()
 
-    def _current(self) -> Transaction:
+    def _current(self) -> SqliteTransaction:
         if self._tx is None:
             raise RuntimeError("no transaction is open")
         return self._tx
@@ -197,12 +201,3 @@ class SqliteSession:
 
     def _mapped(self, error: apsw.Error, doing: str, *, committing: bool = False) -> StoreError:
         return as_store_error(error, self._path, doing, self._connection, committing=committing)
-
-
-def _file_id(path: str) -> FileId | None:
-    """Which file has this name now; None: there is none, or it cannot be seen."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino
