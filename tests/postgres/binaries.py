@@ -79,6 +79,10 @@ def within_reach(binaries: Path, folder: Path) -> Path:
         parent.stat().st_mode & stat.S_IXOTH for parent in binaries.resolve().parents
     ):
         return binaries
-    copied = folder / "install"
-    shutil.copytree(binaries.parent, copied, symlinks=True, dirs_exist_ok=True)
+    install, package = binaries.parent, binaries.parents[1]
+    copied = folder / "install" / package.name / install.name
+    shutil.copytree(install, copied, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps them
+    if libraries.exists():
+        shutil.copytree(libraries, folder / "install" / libraries.name)
     return copied / binaries.name

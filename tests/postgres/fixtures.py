@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,8 +178,11 @@ def _pristine(folder: Path) -> Path:
     from tests.postgres.cluster import Cluster
 
     made = folder / "pristine"
-    if not made.exists():
+    whole = made / "whole"
+    if not whole.exists():
+        shutil.rmtree(made, ignore_errors=True)  # of a test that was ended in the middle of it
         Cluster(home=made).prepare()
+        whole.touch()
     return made / "data"
 
 

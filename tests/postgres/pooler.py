@@ -108,22 +108,27 @@ class _Pool:
 
     async def _open(self) -> _BackEnd:
         opened = _BackEnd(*await asyncio.open_unix_connection(str(self._server.socket_path)))
+        try:
+            await self._log_in(opened)
+        except BaseException:
+            opened.writer.transport.abort()
+            raise
+        return opened
+
+    async def _log_in(self, opened: _BackEnd) -> None:
         opened.writer.write(self._startup.pack())
         splitter = Splitter()
-        while True:
-            data = await opened.reader.read(_CHUNK_BYTES)
-            if not data:
-                raise ConnectionResetError
+        while data := await opened.reader.read(_CHUNK_BYTES):
             for message in splitter.feed(data):
                 if message.kind == b"E":
-                    opened.writer.close()
                     raise _Refused(message)
                 if message.kind == b"S":
                     opened.parameters.append(message)
                 elif message.kind == b"K":
                     opened.key = message.body
                 elif message.kind == b"Z":
-                    return opened
+                    return
+        raise ConnectionResetError
 
 
 class Pooler(Service):
@@ -238,11 +243,14 @@ class Pooler(Service):
         if client is None or client.back_end is None:
             return
         self.counts.cancels += 1
+        key = client.back_end.key
         path = str(self._target.socket_path)
         reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(Startup(wire.CANCEL_REQUEST, client.back_end.key).pack())
-        await reader.read()
-        writer.close()
+        try:
+            writer.write(Startup(wire.CANCEL_REQUEST, key).pack())
+            await reader.read()
+        finally:
+            await wire.finish(writer)
 
     async def _cut(self) -> None:
         """The back ends go too: what they keep of a session is gone."""

@@ -121,31 +121,38 @@ class Proxy(Service):
         except OSError:
             wire.reset(writer)
             return
-        to_server.write(startup.pack())
-        if startup.code == wire.CANCEL_REQUEST:
-            self.counts.cancels += 1
-            await from_server.read()
-            to_server.close()
-            return
-        self.counts.connections += 1
+        try:
+            to_server.write(startup.pack())
+            if startup.code == wire.CANCEL_REQUEST:
+                self.counts.cancels += 1
+                await from_server.read()
+            else:
+                self.counts.connections += 1
+                await self._relay(reader, writer, from_server, to_server)
+        finally:
+            await wire.finish(to_server)
+
+    async def _relay(
+        self,
+        from_client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        from_server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> None:
         traffic = Traffic(self._orders)
-        pumps = [
-            asyncio.create_task(
-                self._pump(reader, to_server, traffic.request, self._requests_flow)
-            ),
-            asyncio.create_task(self._pump(from_server, writer, traffic.reply, self._replies_flow)),
-        ]
+        requests = self._pump(from_client, to_server, traffic.request, self._requests_flow)
+        replies = self._pump(from_server, to_client, traffic.reply, self._replies_flow)
+        pumps = [asyncio.create_task(requests), asyncio.create_task(replies)]
         try:
             done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in done:
                 pump.result()
         except Cut:
-            wire.reset(writer)
+            wire.reset(to_client)
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            to_server.close()
 
     async def _pump(
         self,

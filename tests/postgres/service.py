@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from tests.postgres.cluster import USER, free_port
-from tests.postgres.wire import GONE, reset
+from tests.postgres.wire import GONE, finish, reset
 
 _ANSWER_SECONDS = 30.0
 
@@ -85,13 +85,16 @@ class Service(ABC):
         assert task is not None
         self._links[task] = writer
         try:
-            with contextlib.suppress(*GONE, asyncio.CancelledError):
+            with contextlib.suppress(*GONE):
                 await self._serve(reader, writer)
+            await finish(writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
         except Exception as error:
             self.errors.append(error)
+            writer.transport.abort()
         finally:
             del self._links[task]
-            writer.close()
 
     async def _listen(self, listener: socket.socket | None) -> None:
         if self._server is None and listener is not None:

@@ -152,15 +152,17 @@ def test_stranger_is_not_ended_by_a_stale_note(tmp_path: Path) -> None:
 def test_binaries_are_copied_out_of_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root runs a server as somebody else")
-    home = tmp_path / "home"
-    (home / "install/bin").mkdir(parents=True)
-    (home / "install/bin/postgres").touch()
-    home.chmod(0o700)
+    closed = tmp_path / "closed"
+    (closed / "wheel/install/bin").mkdir(parents=True)
+    (closed / "wheel/install/bin/postgres").touch()
+    (closed / "wheel.libs").mkdir()
+    closed.chmod(0o700)
 
-    found = within_reach(home / "install/bin", tmp_path)
+    found = within_reach(closed / "wheel/install/bin", tmp_path)
 
-    assert found == tmp_path / "install/bin"
     assert (found / "postgres").exists()
+    assert (found / "../../../wheel.libs").exists()
+    assert closed not in found.parents
 
 
 def test_named_binaries_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ def error(sqlstate: str, message: str, severity: str = "FATAL") -> Message:
     return Message(b"E", body + b"\0")
 
 
+async def finish(writer: asyncio.StreamWriter) -> None:
+    """End a connection in order, and wait for it: who cancels this ends it at once."""
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except GONE:
+        pass
+    except asyncio.CancelledError:
+        writer.transport.abort()
+        raise
+
+
 def reset(writer: asyncio.StreamWriter) -> None:
     """End a connection as a crash does: without a word, and with what is on its way lost."""
     with contextlib.suppress(OSError):
