@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import wiring
-from penstock.clock import Duration, SystemClock, to_seconds
+from penstock.clock import Duration, SystemClock, blocking_sleep, to_seconds
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
 from penstock.definitions.request import (
@@ -31,15 +34,17 @@ from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.statistics_line import StatisticsLine
-from penstock.stores.patience import wait_for
+from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
 ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
-UNCHANGED = "nothing was changed. Try again, or find who holds it."
+UNCHANGED = "nothing was changed. Try again, or find what it waits for."
 KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
+
+log = logging.getLogger("penstock.app")
 
 R = TypeVar("R")
 _CONFIGURED: Any = object()  # timeout not given: as configured
@@ -163,11 +168,30 @@ class Penstock:
         """The store, opened when first needed, once per process."""
         with self._lock:
             if self._store is None or self._store_pid != os.getpid():
-                loaded = self.load()
-                durability = loaded.settings.durability
-                self._store = wiring.open_store(self.store_url(loaded), durability=durability)
+                self._store = self._open_store()
                 self._store_pid = os.getpid()
             return self._store
+
+    def _open_store(self) -> Store:
+        loaded = self.load()
+        url, durability = self.store_url(loaded), loaded.settings.durability
+
+        def sleep(seconds: float) -> bool:
+            blocking_sleep(seconds)
+            return True
+
+        return open_patiently(
+            lambda: wiring.open_store(url, durability=durability),
+            SystemClock(),
+            sleep,
+            lambda error: log.warning("Waiting for the store: %s", error),
+        )
+
+    async def _store_async(self) -> Store:
+        """The store; a server is a network away, so it is not opened on the loop."""
+        if self._store is None or self._store_pid != os.getpid():
+            return await asyncio.to_thread(lambda: self.store)
+        return self._store
 
     def use_store(self, store: Store) -> None:
         """Use a store that is open already."""
@@ -194,7 +218,9 @@ class Penstock:
         job = self._accept(
             request, key=key, after=after, priority=priority, delay=delay, group=group
         )
-        report = wait_for(self.store.enqueue([job]), self.store, UNCHANGED)
+        store = self.store
+        ask = partial(store.enqueue, [job])
+        report = insist(ask, store, UNCHANGED, ask())
         return Enqueued(job.key, job.key in report.created)
 
     async def enqueue_async(
@@ -210,7 +236,8 @@ class Penstock:
         job = self._accept(
             request, key=key, after=after, priority=priority, delay=delay, group=group
         )
-        report = await self.store.enqueue([job])
+        store = await self._store_async()
+        report = await insist_async(lambda: store.enqueue([job]))
         return Enqueued(job.key, job.key in report.created)
 
     def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
@@ -219,10 +246,10 @@ class Penstock:
             raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
         store = self.store
         created = existing = 0
-        waiting: deque[tuple[int, Reply[EnqueueReport]]] = deque()
+        waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
         source = (self._accept(request) for request in requests)
         while batch := _next_batch(source):
-            waiting.append((len(batch), store.enqueue(batch)))
+            waiting.append((batch, store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
                 new, known = _counts_of(waiting.popleft(), store)
                 created, existing = created + new, existing + known
@@ -256,14 +283,15 @@ class Penstock:
         task_order = self._task_order()
         clock = SystemClock()
         every = settings.runtime.statistics_seconds
-        statistics = StatisticsLine(every, options.run_id, self.store, clock)
-        run = EmbeddedRun(self.store, clock, settings.runtime)
+        store = await self._store_async()
+        statistics = StatisticsLine(every, options.run_id, store, clock)
+        run = EmbeddedRun(store, clock, settings.runtime)
         return await run.run(
             lambda keeper, table: wiring.build_worker(
                 options,
                 self.tasks,
                 settings,
-                self.store,
+                store,
                 keeper,
                 table,
                 clock=clock,
@@ -296,8 +324,8 @@ def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:
     return batch
 
 
-def _counts_of(batch: tuple[int, Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
+def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
     """How many jobs of a batch were new, and how many known (or twice in it)."""
-    count, reply = batch
-    created = len(wait_for(reply, store, KEPT_BEFORE).created)
-    return created, count - created
+    batch, reply = sent
+    report = insist(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
+    return len(report.created), len(batch) - len(report.created)

@@ -20,6 +20,8 @@ PenstockError
 │   ├── SchemaTooNew                 made by a newer Penstock
 │   ├── StoreFailed                  an I/O error: the last transaction is unknown, restart
 │   │   └── StoreReplaced            the file was exchanged under us; nothing was changed, restart
+│   ├── StoreUnavailable             a server cannot be reached or does not answer; try again
+│   │   └── StoreUnknown             and the last transaction may have been committed: repeat it
 │   ├── StoreClosed                  used after close
 │   ├── StoreForked                  used in a forked child of the process that opened it
 │   └── StoreUnsupported             a place or version that a store cannot be kept on
@@ -117,6 +119,17 @@ class StoreReplaced(StoreFailed):
     """The file of an open store was replaced or removed; what we hold is no store any more."""
 
 
+class StoreUnavailable(StoreError):
+    """A server cannot be reached or does not answer in time; whoever can wait tries again."""
+
+
+class StoreUnknown(StoreUnavailable):
+    """The same, and nobody knows whether the last transaction was committed.
+
+    The operation is to be repeated: an enqueue is idempotent by its keys, an end by its token.
+    """
+
+
 class StoreClosed(StoreError):
     """The store was used after it was closed."""
 
@@ -127,6 +140,10 @@ class StoreForked(StoreError):
 
 class StoreUnsupported(StoreError):
     """A store cannot be kept on this file system or with this library version."""
+
+
+#: What passes: whoever can wait asks again.
+TRANSIENT = (StoreBusy, StoreFull, StoreUnavailable)
 
 
 class LeaseLost(PenstockError):

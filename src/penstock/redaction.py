@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
 SECRET_LENGTH_MIN = 8  # characters; a shorter value may be a word of any sentence
@@ -52,7 +52,11 @@ def _pattern(kept: str, secret: str) -> Callable[[str], str]:
 
 _PASSES = (
     # https://user:password@host, also with a slash in the password (a port is none)
-    _pattern(r"://", r"[^\s/?#\"'<>\\]{1,512}(?=@)"),
+    _pattern(r"(?<!postgres)(?<!postgresql)://", r"[^\s/?#\"'<>\\]{1,512}(?=@)"),
+    # postgresql://user:password@host, but not postgresql://user@host: there a name is no key
+    _pattern(
+        r"(?:postgres|postgresql)://(?=[^\s/?#@\"'<>\\]{0,128}:)", r"[^\s/?#\"'<>\\]{1,512}(?=@)"
+    ),
     _pattern(
         r"://[^\s/:@?#\"'<>\\\[]{0,128}:(?![0-9]{0,5}(?:[/?#]|$))", r"[^\s\"'<>\\]{1,512}(?=@)"
     ),
@@ -85,6 +89,9 @@ _PASSES = (
     ),
 )
 
+#: An authority that is over before any `@`: what follows belongs to a path or to parameters.
+_HOST_FIRST = re.compile(r"[^:@/?#]*(?::[0-9]{0,5})?[/?#]")
+
 #: Secrets of this process; kept in order, the values mean nothing.
 _remembered: dict[str, None] = {}
 
@@ -99,9 +106,34 @@ def remember(*values: str) -> None:
 
 
 def remember_url(url: str) -> None:
-    """Remember the password of a URL, if it has one."""
-    authority = url.partition("://")[2].rpartition("@")[0]
-    remember(authority.partition(":")[2])
+    """Remember the passwords of a URL, if it has any."""
+    rest = url.partition("://")[2]
+    remember(rest.rpartition("@")[0].partition(":")[2])
+    for name, value in parse_qsl(rest.partition("?")[2]):
+        if _is_secret_parameter(name):
+            remember(value)
+
+
+def shown_url(url: str) -> str:
+    """A URL without what stands before its host, and without the secrets among its parameters.
+
+    A password that should have been percent-encoded may hold whatever ends a host in good URLs.
+    """
+    scheme, mark, rest = url.partition("://" if "://" in url else ":")
+    before, at, place = rest.rpartition("@")
+    if ":" in before and not rest.startswith("/") and not _HOST_FIRST.match(before):
+        rest = f"{REDACTED}{at}{place}"
+    rest, question, query = rest.partition("?")
+    parts = (part.partition("=") for part in query.split("&"))
+    query = "&".join(
+        f"{name}={REDACTED}" if _is_secret_parameter(unquote(name)) else f"{name}{equals}{value}"
+        for name, equals, value in parts
+    )
+    return redacted(f"{scheme}{mark}{rest}{question}{query}")
+
+
+def _is_secret_parameter(name: str) -> bool:
+    return "pass" in name.lower() and name.lower() != "passfile"
 
 
 def redacted(text: str, environ: Mapping[str, str] | None = None) -> str:
@@ -176,7 +208,7 @@ class SecretUrl:
         return self._url
 
     def __str__(self) -> str:
-        return redacted(self._url)
+        return shown_url(self._url)
 
     def __repr__(self) -> str:
         return f"<SecretUrl {self}>"

@@ -7,25 +7,29 @@ import asyncio
 import difflib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
 from penstock.clock import Clock, SystemBootClock, SystemClock
 from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
+from penstock.config.store_url import SQLITE_PREFIX, is_server, refuse_unknown
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import ConfigError, StoreError, UsageError
 from penstock.events.default_sinks import default_sinks
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource, SystemIds
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
-from penstock.redaction import redacted
+from penstock.model.views import QueueFacts
+from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
+from penstock.runtime.asking import aside, within
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.processes import ProcessPool
 from penstock.runtime.remote import TaskOrder
@@ -42,14 +46,19 @@ from penstock.stores.sqlite.restoring import Restore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 
-SQLITE_PREFIX = "sqlite:///"
 PART_BYTES_MAX = 255  # file systems take no more
 NAME_BYTES_MAX = 220  # a store that was replaced has a longer name, and so has its log
 PATH_BYTES_MAX = 500  # SQLite takes 512, with what it adds
 SHOWN_MAX = 60  # characters of a name that is too long
-SERVER_PREFIXES = ("postgresql:", "postgres:")
+COMPLETION_SECONDS = 1.0  # a shell waits no longer for the keys of a server
 
 log = logging.getLogger("penstock.limits")
+
+
+class OpenServer(Protocol):
+    """How a store on a server is opened."""
+
+    def __call__(self, url: str, *, durability: str, reading_will_do: bool) -> Store: ...
 
 
 def default_store_url(app_name: str) -> str:
@@ -66,11 +75,7 @@ def default_stores(folder: Path) -> list[str]:
 
 def store_file(url: str, folder: Path | None = None) -> Path:
     """The file of an embedded store; a relative one lies in `folder`."""
-    if not url.startswith(SQLITE_PREFIX):
-        raise ConfigError(
-            f"The store {redacted(url)!r} is not known; write sqlite:///path, for example "
-            f"{SQLITE_PREFIX}.penstock/app.db."
-        )
+    refuse_unknown(url)
     path = Path(url.removeprefix(SQLITE_PREFIX))
     if not path.name or path.name == ":memory:":
         raise ConfigError(
@@ -109,6 +114,9 @@ def open_store(
 
     With `reading_will_do` a store that may not be written can still be read.
     """
+    if is_server(url):
+        open_postgres: OpenServer = _of_postgres("opening", url).open_postgres
+        return open_postgres(url, durability=durability, reading_will_do=reading_will_do)
     return SqliteStore.open(
         store_file(url, folder), durability=durability, reading_will_do=reading_will_do
     )
@@ -137,9 +145,21 @@ def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> Non
             log.warning("%s; it limits nothing, %s.", sentence, have)
 
 
+def _of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
+    """What only a store on PostgreSQL needs; psycopg is imported for nobody else."""
+    try:
+        return import_module(f"penstock.stores.postgres.{module}")
+    except ImportError as error:
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(
+            f"The store {shown_url(url)} needs psycopg, which cannot be imported ({why}); install "
+            "it with pip install 'penstock[postgres]'."
+        ) from None
+
+
 def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupReport:
     """Copy an embedded store to a file while it is in use."""
-    _refuse_server(url, "back it up with its own tools, such as pg_dump")
+    _refuse_server(url, "is backed up by PostgreSQL's own tools, such as pg_dump")
     path = store_file(url, folder)
     if not os.path.lexists(path):
         raise UsageError(f"There is no store {url} to back up; name another with --store.")
@@ -148,7 +168,11 @@ def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupR
 
 def restore_of_store(url: str, file: Path, *, folder: Path) -> Restore:
     """The restore of an embedded store from a file, still to be run."""
-    _refuse_server(url, "restore it with its own tools, such as pg_restore")
+    _refuse_server(
+        url,
+        "is restored by PostgreSQL's own tools, such as pg_restore; then run 'penstock restore "
+        "--after-pg-restore', so that nobody from before owns anything",
+    )
     return Restore(folder / file, store_file(url, folder), SystemIds())
 
 
@@ -157,24 +181,52 @@ def machine_findings() -> list[Finding]:
     return [library_finding(sqlite_version()), boot_finding(SystemBootClock())]
 
 
-def store_checkup(url: str, *, folder: Path, full: bool) -> Checkup:
-    """A look at an embedded store that changes nothing."""
-    _refuse_server(url, "look at it with its own tools")
+def store_checkup(url: str, *, folder: Path, full: bool) -> StoreCheckup:
+    """A look at a store that changes nothing."""
+    if is_server(url):
+        ask: Callable[[str], list[Finding]] = _of_postgres("checkup", url).postgres_findings
+        return ServerCheckup(url, ask)
     path = store_file(url, folder)
     return Checkup(path, SystemProbe(), SystemClock(), SystemBootClock(), full=full)
 
 
+class StoreCheckup(Protocol):
+    """Findings about a store, and then what its queue is like, if that could be seen."""
+
+    @property
+    def facts(self) -> QueueFacts | None: ...
+
+    def findings(self) -> Iterable[Finding]: ...
+
+
+class ServerCheckup:
+    """A look at a store on a server, which tells of its queue itself."""
+
+    facts: QueueFacts | None = None
+
+    def __init__(self, url: str, ask: Callable[[str], list[Finding]]) -> None:
+        self._url = url
+        self._ask = ask
+
+    def findings(self) -> Iterable[Finding]:
+        try:
+            return self._ask(self._url)
+        except StoreError as error:
+            return [problem("store", str(error))]
+
+
 def keys_beginning(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
-    """Keys of jobs of an embedded store, by a look that leaves no trace."""
+    """Keys of jobs, by a look that leaves no trace."""
+    if is_server(url):
+        ask = _of_postgres("looking", url).keys_with_prefix
+        found: list[str] = within(aside(lambda: ask(url, start, limit)), COMPLETION_SECONDS)
+        return found
     return keys_with_prefix(store_file(url, folder), start, limit)
 
 
 def _refuse_server(url: str, instead: str) -> None:
-    if url.startswith(SERVER_PREFIXES):
-        raise UsageError(
-            f"The store {redacted(url)} is not a SQLite file, and other stores are not supported "
-            f"here yet; {instead}."
-        )
+    if is_server(url):
+        raise UsageError(f"The store {shown_url(url)} {instead}.")
 
 
 def task_limits(

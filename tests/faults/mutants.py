@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "a sweep that is not finished says that it is",
         "test_calls_that_find_nothing_for_themselves_take_back_what_all_dead_workers_held",
-        place="penstock.stores.sqlite.leasing.sweep",
+        place="penstock.stores.sql.leasing.sweep",
         wrap=lambda sweep: lambda tx: sweep(tx) and False,
     ),
     Mutant(
@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "a duplicate end is told to be accepted",
         "test_the_same_end_again_is_a_duplicate_and_changes_nothing",
-        place="penstock.stores.sqlite.ending._verdict",
+        place="penstock.stores.sql.ending._verdict",
         wrap=lambda _: lambda tx, job_id, token: Verdict.ACCEPTED,
     ),
     Mutant(

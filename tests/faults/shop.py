@@ -54,10 +54,15 @@ class Shop(ProjectFolder):
         (folder / "shop.py").write_text(app)
 
     def run(
-        self, *arguments: str, quick: bool = False, cloned: bool = True, **environment: str
+        self,
+        *arguments: str,
+        quick: bool = False,
+        cloned: bool = True,
+        entry: str = "tests.faults.quick",
+        **environment: str,
     ) -> subprocess.Popen[str]:
-        """Start a run; a quick one waits less long for what does not stop."""
-        module = ["tests.faults.quick", "supervisor"] if quick else ["penstock.cli.main"]
+        """Start a run; a quick one waits less long for what does not stop, or as `entry` says."""
+        module = [entry, "supervisor"] if quick else ["penstock.cli.main"]
         process: subprocess.Popen[str] = (Forked if cloned else subprocess.Popen)(
             [sys.executable, "-m", *module, "queue", "run", *arguments],
             cwd=self.folder,

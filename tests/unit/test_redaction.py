@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import redaction
 from penstock.model.job import AttemptError, ErrorCategory
-from penstock.redaction import REDACTED, SecretUrl, redacted, remember
+from penstock.redaction import REDACTED, SecretUrl, redacted, remember, shown_url
 
 X = "Zq7mXw2pLr9tKv4b"  # stands for a secret in every text below
 
@@ -150,6 +150,47 @@ def test_a_secret_url_shows_itself_without_its_password_and_remembers_it() -> No
     assert url == SecretUrl(url.reveal())
     assert url != "postgresql://me:hunter2hunter2@host/db"
     assert len({url, SecretUrl(url.reveal())}) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "postgresql://me:{}@h:5432/db?sslmode=require",
+            "postgresql://#@h:5432/db?sslmode=require",
+        ),
+        ("postgres://me:{}@a,b:5433/db", "postgres://#@a,b:5433/db"),
+        ("postgresql://h/db?user=me&password={}", "postgresql://h/db?user=me&password=#"),
+        ("postgresql://h/db?sslpassword={}&a=b", "postgresql://h/db?sslpassword=#&a=b"),
+        ("postgresql://h/db?pass%77ord={}", "postgresql://h/db?pass%77ord=#"),
+        ("postgresql:///db?host=/tmp&PASSWORD={}", "postgresql:///db?host=/tmp&PASSWORD=#"),
+        ("postgresql://h/db?service=x&passfile=/p", "postgresql://h/db?service=x&passfile=/p"),
+        ("postgresql://me@h:5432/db", "postgresql://me@h:5432/db"),
+        ("sqlite:///a@b/c.db", "sqlite:///a@b/c.db"),
+    ],
+)
+@pytest.mark.parametrize(
+    "password", [X, "abc", "p%40ss%2Fw%3Fo%23rd", "p@ss@word", "p/ss@w?o@rd", "sec?ret@word"]
+)
+def test_a_url_is_shown_without_its_password_however_that_is_written(
+    url: str, shown: str, password: str
+) -> None:
+    if "{}&" in url or url.endswith("{}"):
+        password = password.replace("@", "%40").replace("?", "%3F")
+
+    given = SecretUrl(url.format(password))
+
+    assert str(given) == shown_url(given.reveal()) == shown.replace("#", REDACTED)
+    assert shown_url(str(given)) == str(given)
+
+
+def test_the_password_of_a_url_is_taken_out_of_other_texts_in_either_spelling() -> None:
+    SecretUrl("postgresql://me:tr%40velling%2Flight@h/db")
+    SecretUrl("postgresql://h/db?user=me&password=another%20secret")
+
+    told = redacted("tr@velling/light, tr%40velling%2Flight, another secret", {})
+
+    assert told == f"{REDACTED}, {REDACTED}, {REDACTED}"
 
 
 _PIECES = st.sampled_from(

@@ -42,17 +42,17 @@ def probe_app(
     flags: dict[str, str], folder: Path, named: str, seconds: float = IMPORT_SECONDS
 ) -> AppFacts:
     """Import the app in a child process; `named` is what messages call it."""
-    order = msgspec.json.encode(_Order(flags, str(folder))).decode()
+    order = msgspec.json.encode(_Order(flags, str(folder)))
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "penstock.cli.app_probe", order],
+        [sys.executable, "-P", "-m", "penstock.cli.app_probe"],
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # everybody on the machine can read arguments
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as child:
         try:
-            said, _ = child.communicate(timeout=seconds)
+            said, _ = child.communicate(order, timeout=seconds)
         except subprocess.TimeoutExpired:
             return AppFacts(
                 problem=f"The app {named!r} was not imported within {seconds:g} s; look what it "
@@ -76,7 +76,10 @@ def _end(code: int) -> str:
 
 def main() -> None:
     """The child: import, and say what came of it on the stdout that we were given."""
-    order = msgspec.json.decode(sys.argv[1], type=_Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     answer = os.dup(1)
     os.dup2(2, 1)  # what the app prints is no answer
     with os.fdopen(answer, "wb") as asker:

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock.cli.pace import Pace, PaceView
 from penstock.cli.text import escaped, say, span, warn
 from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreError
+from penstock.errors import TRANSIENT, StoreError
 from penstock.model.job import JobState
+from penstock.model.views import Stats
 from penstock.redaction import redacted
+from penstock.runtime.asking import Question, within
 from penstock.stores.store import Store
 
 if TYPE_CHECKING:  # heavy, and only a live display needs it
@@ -21,6 +23,8 @@ if TYPE_CHECKING:  # heavy, and only a live display needs it
     from rich.live import Live
 
 PLAIN_SECONDS = 10.0  # between two lines about the run
+START_SECONDS = 1.0  # for the numbers before the first job
+SUMMARY_SECONDS = 5.0  # for the numbers of the closing line
 BAR_WIDTH = 40  # characters
 
 log = logging.getLogger("penstock.run")
@@ -35,20 +39,33 @@ class PlainDisplay:
         self._clock = clock or SystemClock()
         self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
+        self._stats: Question[Stats] | None = None
         self._next_at = 0.0
 
     def started(self, store: Store) -> None:
         self._store = store
-        view = self._look(store)
-        log.info("Working on %s: %d jobs to do.", redacted(store.url), view.left)
-        self._next_at = self._clock.monotonic() + PLAIN_SECONDS
+        self._stats = Question(store.stats)
+        with suppress(*TRANSIENT):  # it is asked again at every tick
+            self._look(store, START_SECONDS)
 
     def tick(self, store: Store) -> None:
+        self._look(store, 0.0)
+
+    def _look(self, store: Store, wait_seconds: float) -> None:
         now = self._clock.monotonic()
-        if now < self._next_at:
+        if self._stats is None or now < self._next_at:
             return
+        stats = self._stats.answer(wait_seconds)
+        if stats is None:
+            return
+        view = self._pace.look(stats.states, now)
+        if not self._next_at:
+            log.info("Working on %s: %d jobs to do.", redacted(store.url), view.left)
+        else:
+            self._tell(view)
         self._next_at = now + PLAIN_SECONDS
-        view = self._look(store)
+
+    def _tell(self, view: PaceView) -> None:
         left = f", about {span(view.seconds_left)}" if view.seconds_left is not None else ""
         log.info("%s; %.1f/s; %d left%s.", view.ends, view.rate, view.left, left)
 
@@ -57,9 +74,6 @@ class PlainDisplay:
 
     def close(self, summary: str | None) -> None:
         _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
-
-    def _look(self, store: Store) -> PaceView:
-        return self._pace.look(store.stats().result().states, self._clock.monotonic())
 
 
 class LiveDisplay:
@@ -79,20 +93,30 @@ class LiveDisplay:
         self._console = console or Console(stderr=True, highlight=False)
         self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
+        self._stats: Question[Stats] | None = None
         self._live: Live | None = None
 
     def started(self, store: Store) -> None:
         from rich.live import Live
 
         self._store = store
-        live = Live(self._drawn(store), console=self._console, auto_refresh=False, transient=True)
+        self._stats = Question(store.stats)
+        live = Live(console=self._console, auto_refresh=False, transient=True)
         with self._forgiving():
             live.start()
             self._live = live
+        with suppress(*TRANSIENT):  # it is asked again at every tick
+            self._look(START_SECONDS)
 
     def tick(self, store: Store) -> None:
-        if self._live is not None:
-            drawn = self._drawn(store)
+        self._look(0.0)
+
+    def _look(self, wait_seconds: float) -> None:
+        if self._live is None or self._stats is None:
+            return
+        stats = self._stats.answer(wait_seconds)
+        if stats is not None:
+            drawn = self._drawn(stats.states)
             with self._forgiving():
                 self._live.update(drawn, refresh=True)
 
@@ -116,12 +140,11 @@ class LiveDisplay:
                 self._live = None
                 log.info("The terminal is gone (%s); the run goes on.", error.strerror)
 
-    def _drawn(self, store: Store) -> RenderableType:
+    def _drawn(self, states: Mapping[JobState, int]) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        states = store.stats().result().states
         view = self._pace.look(states, self._clock.monotonic())
         counts = Table.grid(padding=(0, 2))
         counts.add_row(*(f"[{_COLOURS[state]}]{state.value}[/]" for state in JobState))
@@ -158,8 +181,8 @@ def _say_summary(pace: Pace, store: Store | None, clock: Clock, *, wanted: bool)
     if store is None or not wanted:
         return
     try:
-        states = store.stats().result().states
-    except StoreError as error:
+        states = within(store.stats(), SUMMARY_SECONDS).states
+    except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
     say(pace.look(states, clock.monotonic()).summary)

@@ -64,7 +64,9 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
 
 def answer(reply: Reply[T], store: Store) -> T:
     """Wait for a store that another process may hold, but not for ever."""
-    return wait_for(reply, store, "this step changed nothing. Try again, or find who holds it.")
+    return wait_for(
+        reply, store, "this step changed nothing. Try again, or find what it waits for."
+    )
 
 
 def settle(store: Store) -> int:

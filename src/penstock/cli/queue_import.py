@@ -31,7 +31,7 @@ from penstock.errors import EnqueueRefused, PenstockError, UsageError
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.redaction import redacted
-from penstock.stores.patience import wait_for
+from penstock.stores.patience import insist
 from penstock.stores.reply import Reply
 
 KEPT_BEFORE = "the jobs before are kept. Run the same command again."
@@ -157,7 +157,7 @@ class Importer:
     def _accept(self, jobs: list[NewJob], lines: list[int], reply: Reply[EnqueueReport]) -> None:
         """Count what was accepted; what was refused is halved until one line is to blame."""
         try:
-            report = wait_for(reply, self._store, KEPT_BEFORE)
+            report = insist(lambda: self._store.enqueue(jobs), self._store, KEPT_BEFORE, reply)
         except EnqueueRefused as error:
             if len(jobs) == 1:
                 self._bad(lines[0], error)

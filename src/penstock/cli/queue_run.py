@@ -67,14 +67,14 @@ def run_queue(
         log_format=invocation.log_format,
     )
     display = LiveDisplay if sys.stderr.isatty() and spec.log_format == "text" else PlainDisplay
-    supervisor = Supervisor(spec, _open_store, display())
+
+    def open_store(url: str, durability: str) -> Store:
+        return wiring.open_store(url, durability=durability, folder=target.folder)
+
+    supervisor = Supervisor(spec, open_store, display())
     code = supervisor.run()
     if supervisor.failure is not None:
         if supervisor.failure.details:
             warn_of_traceback(supervisor.failure.details)
         warn(one_sentence(supervisor.failure.message))
     return code
-
-
-def _open_store(url: str, durability: str) -> Store:
-    return wiring.open_store(url, durability=durability)

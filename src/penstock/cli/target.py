@@ -18,8 +18,9 @@ from penstock.app import Penstock
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
+from penstock.config.store_url import is_server
 from penstock.errors import UsageError
-from penstock.redaction import redacted
+from penstock.redaction import shown_url
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -28,7 +29,9 @@ AppOption = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="The store, such as sqlite:///path."),
+    typer.Option(
+        "--store", metavar="URL", help="The store, such as sqlite:///path or postgresql://host/db."
+    ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
@@ -97,7 +100,7 @@ class Target:
         url, loaded = self.store()
         if self.lacks_file(url):
             raise UsageError(
-                f"There is no store {redacted(url)} yet. Enqueue a job first, or name another "
+                f"There is no store {shown_url(url)} yet. Enqueue a job first, or name another "
                 "with --store."
             )
         store = self._open(url, loaded, reading_will_do=True)
@@ -116,6 +119,6 @@ class Target:
 
     def lacks_file(self, url: str) -> bool:
         """Does the URL name a file that is still to be made?"""
-        if not url.startswith(wiring.SQLITE_PREFIX):
+        if is_server(url):
             return False
         return not wiring.store_file(url, self.folder).exists()

@@ -12,12 +12,16 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import logging
+import math
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock import wiring
@@ -28,7 +32,7 @@ from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.runtime import messages
 from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import run_and_close
@@ -39,11 +43,15 @@ from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
+from penstock.stores.patience import STORE_WAIT_SECONDS, open_patiently
+from penstock.stores.store import Store
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
 LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement
+
+log = logging.getLogger("penstock.worker")
 
 
 def main() -> None:
@@ -111,12 +119,18 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     wiring.check_dimensions(loaded, app.tasks)
     settings = loaded.settings
     url = app.store_url(loaded)
-    store = wiring.open_store(url, durability=settings.durability, folder=folder)
+    store = _opened_when_it_can(
+        lambda: wiring.open_store(url, durability=settings.durability, folder=folder),
+        order,
+        channel,
+    )
+    if store is None:
+        return 0
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings), fresh=True)
     runtime = settings.runtime
     hello = messages.Hello(
-        store_url=store.url,
+        store_url=url,
         durability=settings.durability,
         lease_ttl_seconds=runtime.lease_ttl_seconds,
         beat_seconds=runtime.beat_seconds,
@@ -136,6 +150,35 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
             return run_and_close(loop, _run(order, app, settings, table, channel, lines))
     finally:
         store.close()
+
+
+def _opened_when_it_can(
+    open_store: Callable[[], Store], order: messages.WorkerOrder, channel: socket.socket
+) -> Store | None:
+    """The store, also if its server comes up later; None if the supervisor does not wait for it.
+
+    At the start of a run it is waited for so long; in the middle of one, until there is an answer.
+    """
+    called = False
+
+    def wait(seconds: float) -> bool:
+        nonlocal called
+        readable, _, _ = select.select([channel], [], [], seconds)
+        called = bool(readable)  # before a worker could begin, that can only be the end
+        return not called
+
+    def say(error: StoreUnavailable) -> None:
+        level = logging.WARNING if order.first else logging.DEBUG
+        span = "" if order.patient else f" up to {STORE_WAIT_SECONDS:g} s"
+        log.log(level, "Waiting%s for the store: %s", span, error)
+
+    seconds = math.inf if order.patient else STORE_WAIT_SECONDS
+    try:
+        return open_patiently(open_store, SystemClock(), wait, say, seconds)
+    except StoreUnavailable:
+        if called:
+            return None
+        raise
 
 
 def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:

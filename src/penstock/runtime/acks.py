@@ -2,7 +2,7 @@
 """How do ends reach the store, and what if it cannot take them now?
 
 Ends are collected while one flush is on its way and leave together in the next: the group commit
-of the loop's side. A store that is busy or full is asked again while the lease lives. Nothing is
+of the loop's side. A store that is busy, full or away is asked again until it answers. Nothing is
 dropped in silence.
 """
 
@@ -15,10 +15,11 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import EnqueueRefused, PenstockError, StoreBusy, StoreError, StoreFull
+from penstock.errors import TRANSIENT, EnqueueRefused, PenstockError, StoreError, StoreUnknown
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.dispatcher import WINDOW_MAX
+from penstock.runtime.reach import Reach
 from penstock.stores.reply import Reply
 from penstock.stores.store import JobStore
 
@@ -30,6 +31,7 @@ FLUSH_CHARACTERS = 8 * 1024 * 1024  # of results of one call, and one more end
 log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
+WAITS = "Acknowledgements have to wait, nothing is begun"
 
 #: (refused job, its token, verdict): an acknowledgement that was not taken.
 Refused = Callable[[JobEnd | JobFailure, Verdict], None]
@@ -42,19 +44,21 @@ class AckBuffer:
         self,
         store: JobStore,
         clock: Clock,
+        reach: Reach,
         wake: Callable[[], None],
         refused: Refused,
         accepted: Callable[[int], None],
     ) -> None:
         self._store = store
         self._clock = clock
+        self._reach = reach
         self._wake = wake
         self._refused = refused
         self._accepted = accepted
         self._ends: list[JobEnd] = []
         self._failures: list[JobFailure] = []
         self._releases: list[JobRef] = []
-        self._flushing = 0
+        self._on_the_way: list[JobEnd | JobFailure | JobRef] = []
         self._task: asyncio.Task[None] | None = None
         self._worker = WorkerId("")
         self._stuck = False  # the store cannot take ends now
@@ -63,7 +67,12 @@ class AckBuffer:
     @property
     def pending(self) -> int:
         """Ends that are not durable yet."""
-        return len(self._ends) + len(self._failures) + len(self._releases) + self._flushing
+        return self._waiting() + len(self._on_the_way)
+
+    def refs(self) -> set[tuple[int, int]]:
+        """The leases that these ends belong to."""
+        ends = (*self._ends, *self._failures, *self._releases, *self._on_the_way)
+        return {_ref(end) for end in ends}
 
     @property
     def takes_more(self) -> bool:
@@ -101,7 +110,7 @@ class AckBuffer:
             self.failed = error
         finally:
             self._task = None
-            self._flushing = 0
+            self._on_the_way = []
             self._wake()
 
     async def _flush_once(self, worker: WorkerId) -> None:
@@ -109,7 +118,7 @@ class AckBuffer:
         ends, self._ends = self._ends[:count], self._ends[count:]
         failures, self._failures = self._failures[:FLUSH_MAX], self._failures[FLUSH_MAX:]
         releases, self._releases = self._releases[:FLUSH_MAX], self._releases[FLUSH_MAX:]
-        self._flushing = len(ends) + len(failures) + len(releases)
+        self._on_the_way = [*ends, *failures, *releases]
         store = self._store
         plain = [end for end in ends if not end.effects]
         calls: list[tuple[list[JobEnd] | list[JobFailure], Callable[[], Reply[list[Verdict]]]]] = []
@@ -126,7 +135,7 @@ class AckBuffer:
             await self._persist(lambda: store.release(worker, releases))
         for group, call, reply in first:
             await self._settle(group, call, reply)
-        self._flushing = 0
+        self._on_the_way = []
         self._wake()
 
     async def _settle(
@@ -136,7 +145,7 @@ class AckBuffer:
         reply: Reply[list[Verdict]],
     ) -> None:
         try:
-            verdicts = await self._persist(call, reply)
+            verdicts, unknown = await self._persist(call, reply)
         except StoreError:
             raise
         except PenstockError as error:
@@ -145,6 +154,9 @@ class AckBuffer:
                 raise  # a plain end cannot be refused: our bug, and it would be refused again
             self._end_refused(with_effects, error)
             return
+        if unknown:  # it was taken the first time, and nobody could tell us
+            taken = {Verdict.DUPLICATE: Verdict.ACCEPTED}
+            verdicts = [taken.get(verdict, verdict) for verdict in verdicts]
         accepted = verdicts.count(Verdict.ACCEPTED)
         if accepted:
             self._accepted(accepted)
@@ -164,22 +176,31 @@ class AckBuffer:
                 JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
             )
 
-    async def _persist(self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None) -> T:
-        """Ask until the store takes it; only busy and full are worth another try."""
-        delay = RETRY_FIRST_SECONDS
+    async def _persist(
+        self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None
+    ) -> tuple[T, bool]:
+        """Ask until the store takes it; True if it may have taken it before already."""
+        delay, unknown = RETRY_FIRST_SECONDS, False
         while True:
             try:
                 answer = await (reply or call())
-            except (StoreBusy, StoreFull) as error:
-                if not self._stuck:
-                    self._stuck = True
-                    log.warning("Acknowledgements have to wait, nothing is begun: %s", error)
+            except TRANSIENT as error:
+                self._stuck = True
+                unknown = unknown or isinstance(error, StoreUnknown)
+                self._reach.waits(WAITS, error)
             else:
                 self._stuck = False
-                return answer
+                self._reach.answered(WAITS)
+                return answer, unknown
             reply = None
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MAX_SECONDS)
+
+
+def _ref(end: JobEnd | JobFailure | JobRef) -> tuple[int, int]:
+    if isinstance(end, JobEnd):
+        return end.job.id, end.job.token
+    return end.ref if isinstance(end, JobFailure) else end
 
 
 def _flushable(ends: list[JobEnd]) -> int:

@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 from penstock.runtime import messages
+from penstock.runtime.burials import Death
 from penstock.runtime.exits import describe_exit
+from penstock.runtime.keeping import Overrun
 from penstock.runtime.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
 #: How a worker process is started; a test launcher may put itself in front.
@@ -22,7 +24,15 @@ class Child:
     """Owns one worker process: its pipe, its slot table, its end."""
 
     def __init__(
-        self, spec: messages.RunSpec, run_id: str, *, solo: bool, pipe_output: bool, now: float
+        self,
+        spec: messages.RunSpec,
+        run_id: str,
+        *,
+        solo: bool,
+        patient: bool,
+        first: bool,
+        pipe_output: bool,
+        now: float,
     ) -> None:
         self.solo = solo
         self.started_monotonic = now
@@ -32,6 +42,8 @@ class Child:
         self.worn: messages.Worn | None = None
         self.replaced = False  # another one was started in the place of a worn one
         self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
+        self.outlived_lease = False  # it was killed because its bodies did not stop in time
+        self._overrun = Overrun()
         self.told_to_go = False
         self.channel_ended = False
         self.kill_at_monotonic = float("inf")
@@ -44,6 +56,8 @@ class Child:
             spec=spec,
             run_id=run_id,
             solo=solo,
+            patient=patient,
+            first=first,
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -87,6 +101,20 @@ class Child:
             for record in (snapshot.running if snapshot is not None else ())
             if record.deadline_monotonic and since > record.deadline_monotonic
         )
+
+    def outlives_lease(self, now: float, patience_seconds: float) -> bool:
+        """Do bodies still run so long after the end of the lease, by our own clock?
+
+        The worker stops them itself; one whose loop is blocked, or whose threads do not listen,
+        cannot.
+        """
+        table, snapshot = self.table, self.snapshot()
+        if table is None or snapshot is None or snapshot.worker is None:
+            return False
+        runs = bool(snapshot.running)
+        seconds = self._overrun.seconds(now, table.lease_until(), runs=runs)
+        self.outlived_lease = seconds > patience_seconds
+        return self.outlived_lease
 
     def read_rest(self) -> None:
         """Take in what the worker said before it ended; whoever else holds its pipes may go on."""
@@ -136,6 +164,24 @@ class Child:
     def cause(self) -> str:
         """How the process ended, for people."""
         return describe_exit(self.process.returncode)
+
+    def death(self, max_crashes: int) -> Death | None:
+        """What there is to bury; None if it never had a name."""
+        snapshot = self.snapshot()
+        if snapshot is None or snapshot.worker is None:
+            return None
+        ran = tuple(record.ref for record in snapshot.running)
+        return Death(
+            worker=snapshot.worker,
+            pid=self.process.pid,
+            cause=self.cause(),
+            in_order=self.finished is not None,
+            ran=ran,
+            # Where the cause of a death is known, nobody else is under suspicion.
+            started=() if self.overdue or self.outlived_lease else ran,
+            overdue=self.overdue,
+            max_crashes=max_crashes,
+        )
 
     def close(self) -> None:
         """Let go of everything; the process has ended."""

@@ -11,16 +11,18 @@ import logging
 from collections.abc import Sequence
 
 from penstock.clock import MICROSECONDS, Clock
-from penstock.errors import StoreBusy
+from penstock.errors import TRANSIENT
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import LeaseBatch
 from penstock.model.views import Outlook
 from penstock.runtime.full_limits import FullLimits
+from penstock.runtime.reach import Reach
 from penstock.stores.store import Store
 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 
 SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
+WAITS = "Looking for what is left has to wait"
 PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
 log = logging.getLogger("penstock.worker")
@@ -29,11 +31,14 @@ log = logging.getLogger("penstock.worker")
 class Drain:
     """Owns the question whether a draining worker may end."""
 
-    def __init__(self, store: Store, tasks: Sequence[str], run_id: str, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, tasks: Sequence[str], run_id: str, clock: Clock, reach: Reach
+    ) -> None:
         self._store = store
         self._tasks = frozenset(tasks)
         self._run_id = run_id
         self._clock = clock
+        self._reach = reach
         self._waiting_since: float | None = None
         self._said: dict[str, float] = {}  # which reasons, and when
         self._full = FullLimits(clock)
@@ -51,12 +56,13 @@ class Drain:
             self._said.pop(PAUSED, None)
 
     async def look(self, worker: WorkerId) -> None:
-        """Ask the store what is left; somebody who holds the whole database is waited for."""
+        """Ask the store what is left; one that cannot answer now is waited for."""
         try:
             outlook = await self._store.outlook(worker, self._run_id)
-        except StoreBusy as error:
-            log.warning("Looking for what is left has to wait: %s", error)
+        except TRANSIENT as error:
+            self._reach.waits(WAITS, error)
             return
+        self._reach.answered(WAITS)
         known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
         stuck = known > 0 and self._is_stuck(outlook)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import UsageError
+from penstock.errors import TRANSIENT, UsageError
 from penstock.model.job import JobState, WorkerId
+from penstock.model.views import Outlook
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
+from penstock.runtime.registration import RETRY_SECONDS
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.stop_signals import borrowed_signals
@@ -80,8 +82,7 @@ class EmbeddedRun:
             watch.stop()
             beat.stop()
             table.close()
-        outlook = await self._store.outlook(WorkerId(""), run_id)
-        ended = outlook.ended_in_run
+        ended = (await self._outlook(run_id)).ended_in_run
         return RunReport(
             run_id,
             ended.get(JobState.DONE, 0),
@@ -89,6 +90,16 @@ class EmbeddedRun:
             ended.get(JobState.ERROR, 0),
             self._stopped > 0,
         )
+
+    async def _outlook(self, run_id: str) -> Outlook:
+        """What came of the run; who has drained a queue waits for a store that is away."""
+        while True:
+            try:
+                return await self._store.outlook(WorkerId(""), run_id)
+            except TRANSIENT:
+                if self._stopped:
+                    raise
+                await self._clock.sleep(RETRY_SECONDS)
 
     async def _until_done(self, worker: Worker) -> None:
         """Run the worker; if we are cancelled, let it stop gracefully first."""

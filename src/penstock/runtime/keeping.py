@@ -31,6 +31,22 @@ def margin(ttl_seconds: float) -> float:
     return min(ttl_seconds * MARGIN_SHARE, MARGIN_MAX_SECONDS)
 
 
+class Overrun:
+    """Notes since when bodies run on after the end of a lease, as somebody else sees it."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, now_monotonic: float, until_monotonic: float, *, runs: bool) -> float:
+        """How long that has been seen; 0 if it is not so now."""
+        if not runs or now_monotonic < until_monotonic:
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now_monotonic
+        return now_monotonic - self._since
+
+
 class TableKeeper:
     """The supervisor renews; the worker reads the deadline in the slot table."""
 
@@ -58,6 +74,7 @@ class BeatThread(RepeatingThread):
         self._ttl_seconds = ttl_seconds
         self._worker: WorkerId | None = None
         self._until = float("inf")
+        self._told = False  # that it was not renewed
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
         self._worker = worker  # first: an answer about the old name must not touch the new belief
@@ -75,12 +92,12 @@ class BeatThread(RepeatingThread):
         try:
             alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            log.warning(
-                "The lease of worker %s was not renewed: %s",
-                worker,
-                str(error) or "no answer in time",
-            )
+            if not self._told:
+                self._told = True
+                why = str(error) or "no answer in time"
+                log.warning("The lease of worker %s was not renewed: %s", worker, why)
             return
+        self._told = False
         if worker != self._worker:
             return
         if worker in alive:

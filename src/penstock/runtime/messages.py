@@ -34,6 +34,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     run_id: str
     solo: bool
+    patient: bool = False  # wait for a store that cannot be reached, however long
+    first: bool = True  # of several it says what all of them wait for
     table_fd: int
 
 

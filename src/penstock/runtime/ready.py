@@ -28,6 +28,10 @@ class ReadySource(Protocol):
         """Take everything out."""
         ...
 
+    def refs(self) -> set[tuple[int, int]]:
+        """The leases of all that wait."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -84,3 +88,7 @@ class RoundRobinWindow:
         self._turns.clear()
         self._count = 0
         return jobs
+
+    def refs(self) -> set[tuple[int, int]]:
+        jobs = (entry[2] for waiting in self._groups.values() for entry in waiting)
+        return {(job.id, job.token) for job in jobs}

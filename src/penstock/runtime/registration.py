@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError, StoreBusy, StoreFull
+from penstock.errors import TRANSIENT, PenstockError
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
+from penstock.runtime.reach import Reach
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
 from penstock.stores.store import JobStore
 
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself
+WAITS = "Signing on has to wait"
 
 log = logging.getLogger("penstock.worker")
 
@@ -33,6 +37,7 @@ class Registration:
         table: SlotTable,
         clock: Clock,
         ids: IdSource,
+        reach: Reach,
     ) -> None:
         self._config = config
         self._tasks = tasks
@@ -41,11 +46,28 @@ class Registration:
         self._table = table
         self._clock = clock
         self._ids = ids
+        self._reach = reach
         self.worker_id = WorkerId("")
-        self.losing = False  # the lease is over, and no new one is there yet
+        self.losing = False  # the lease is over, or never was, and no new one is there yet
 
     async def sign_on(self) -> None:
-        """Become a new worker."""
+        """Become a new worker, as soon as the store can be reached.
+
+        Never go on under the old name: its jobs were given up, and a late beat may save it.
+        """
+        self.losing = True
+        while True:
+            try:
+                await self._sign_on()
+            except TRANSIENT as error:
+                self._reach.waits(WAITS, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._reach.answered(WAITS)
+                self.losing = False
+                return
+
+    async def _sign_on(self) -> None:
         worker = WorkerInfo(
             id=WorkerId(self._ids.new_id("w")),
             run_id=self._config.run_id,
@@ -59,28 +81,20 @@ class Registration:
         self._table.set_worker(worker.id)
         self._keeper.adopt(worker.id, sent + self._config.lease_ttl_seconds)
 
-    async def sign_on_anew(self) -> None:
-        """Never go on under the old name: its jobs were given up, and a late beat may save it."""
-        while True:
-            try:
-                await self.sign_on()
-            except (StoreBusy, StoreFull) as error:
-                log.warning("The store cannot be reached: %s", error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self.losing = False
-                return
-
     async def sign_off(self, *, bodies_left: bool) -> None:
         """Give everything back, as far as the store lets us.
 
         Bodies that were given up run until the process ends: the supervisor, who sees that, signs
         off for us then. Without one they run on with the program, and nobody counts them.
         """
-        if bodies_left and not self._config.runs_suspects:
+        if not self.worker_id or (bodies_left and not self._config.runs_suspects):
             return
         try:
-            while (await self._store.retire(self.worker_id)).more:
-                pass
-        except PenstockError as error:
-            log.warning("The worker could not sign off: %s", error)
+            async with asyncio.timeout(SIGN_OFF_SECONDS):
+                while (await self._store.retire(self.worker_id)).more:
+                    pass
+        except (PenstockError, TimeoutError) as error:
+            log.warning(
+                "The worker could not sign off, what it held comes back when its lease ends: %s",
+                str(error) or "no answer in time",
+            )

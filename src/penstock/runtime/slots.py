@@ -268,6 +268,8 @@ class Slots:
     def forsake_all(self) -> list[Attempt]:
         """Give up whatever still runs; its ends will not be heard."""
         left = list(self.running.values())
+        now = self._clock.monotonic()
         for attempt in left:
+            self.abandoned[attempt] = now
             self._end(attempt, None)
         return left

@@ -11,11 +11,13 @@ import logging
 
 from penstock.errors import StoreError
 from penstock.model.job import JobId
+from penstock.runtime.asking import within
 from penstock.runtime.slot_table import SlotSnapshot
 from penstock.stores.store import JobFilter, JobStore
 
 STALLED_SECONDS = 2.0  # the worker's own warning comes after one second
 NAMED_MAX = 5  # jobs that are named
+NAMES_SECONDS = 0.5  # for each, at most
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -37,7 +39,7 @@ class StallWatch:
             self._warned_for[pid] = turn
             try:
                 names = self._names(snapshot, store)
-            except StoreError as error:
+            except (StoreError, TimeoutError) as error:
                 names = f"jobs that cannot be named ({error})"
             log.warning("Worker %d has stood still for %.1f s; it runs %s.", pid, now - turn, names)
         return True
@@ -49,7 +51,8 @@ class StallWatch:
     def _names(self, snapshot: SlotSnapshot, store: JobStore) -> str:
         names = []
         for record in snapshot.running[:NAMED_MAX]:
-            for job in store.jobs(JobFilter(), JobId(record.ref.id - 1), 1).result():
+            reply = store.jobs(JobFilter(), JobId(record.ref.id - 1), 1)
+            for job in within(reply, NAMES_SECONDS):
                 names.append(f"job {job.key!r} of task {job.task!r}")
         more = len(snapshot.running) - NAMED_MAX
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")

@@ -19,6 +19,8 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook, Stats
+from penstock.runtime.asking import Question
+from penstock.stores.reply import Reply
 from penstock.stores.store import JobStore
 
 SILENT_MAX = 9  # so many times nothing is said while nothing changes; the next time it is
@@ -107,19 +109,33 @@ class StatisticsLine:
         self._last: Standing | None = None
         self._done_before = 0
         self._silent = 0
+        self._stats_question = Question(self._ask_for_stats)
+        self._outlook_question = Question(self._ask_for_outlook)
+        self._stats: Stats | None = None  # the first of the two answers
+
+    def _ask_for_stats(self) -> Reply[Stats]:
+        return self._store.stats()
+
+    def _ask_for_outlook(self) -> Reply[Outlook]:
+        return self._store.outlook(WorkerId(""), self._run_id)
 
     def tick(self) -> bool:
-        """Tell it if it is time to; True if something was said."""
+        """Tell it if it is time to and the answers are there; True if something was said."""
         now = self._clock.monotonic()
         if now < self._due_at:
             return False
-        self._due_at = now + self._every_seconds
         try:
-            stats = self._store.stats().result()
-            outlook = self._store.outlook(WorkerId(""), self._run_id).result()
+            if self._stats is None:
+                self._stats = self._stats_question.answer()
+            outlook = None if self._stats is None else self._outlook_question.answer()
         except StoreError as error:
             log.warning("The store cannot be read: %s", error)
+            self._due_at = now + self._every_seconds
             return False
+        if self._stats is None or outlook is None:
+            return False  # the next tick looks again
+        stats, self._stats = self._stats, None
+        self._due_at = now + self._every_seconds
         return self._look(stats, outlook, now)
 
     async def run(self) -> None:
@@ -127,8 +143,8 @@ class StatisticsLine:
         while self._every_seconds > 0:
             await self._clock.sleep(self._every_seconds)
             try:
-                stats = await self._store.stats()
-                outlook = await self._store.outlook(WorkerId(""), self._run_id)
+                stats = await self._ask_for_stats()
+                outlook = await self._ask_for_outlook()
             except StoreError as error:
                 log.warning("The store cannot be read: %s", error)
             else:

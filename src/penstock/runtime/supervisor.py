@@ -10,26 +10,35 @@ from __future__ import annotations
 import logging
 import selectors
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from penstock.clock import Clock, SystemClock, to_micros
-from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    TRANSIENT,
+    PenstockError,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreUnavailable,
+)
 from penstock.ids import IdSource, SystemIds
-from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
-from penstock.model.lease import JobFailure, JobRef
-from penstock.retry.backoff import OWN
-from penstock.retry.classify import TimeLimitError
+from penstock.model.job import JobState, WorkerId
+from penstock.model.views import Outlook
 from penstock.runtime import messages
+from penstock.runtime.asking import Question, aside
+from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
 from penstock.runtime.display import Display
+from penstock.runtime.keeping import margin
 from penstock.runtime.messages import RunSpec
+from penstock.runtime.reach import Reach
 from penstock.runtime.signal_inbox import SignalInbox
-from penstock.runtime.slot_table import SlotRecord
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.supervisor_beat import SupervisorBeat
-from penstock.stores.store import JobFilter, Store
+from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # display and looking around
 BACK_OFF_FIRST_SECONDS = 0.1
@@ -40,9 +49,12 @@ STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
 OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 WORN_MAX = 2  # for each process: worn workers that still run something
-NAMED_MAX = 5  # jobs that are named when their worker died
-BURY_SECONDS = 10.0  # how long a burial may wait for the store
+BURY_SECONDS = 10.0  # how long the end of a run waits for burials
+AWAY_SECONDS = 1.0  # the same while the store is away
+OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
+READ_FAILS = "The store cannot be read"
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -71,6 +83,10 @@ class Supervisor:
         self._children: list[Child] = []
         self._store: Store | None = None
         self._hello: messages.Hello | None = None
+        self._opening: Question[Store] | None = None
+        self._outlook: Question[Outlook] | None = None
+        self._burials: Burials | None = None
+        self._reach = Reach(log, self._clock)
         self._beat: SupervisorBeat | None = None
         self._statistics: StatisticsLine | None = None
         self._signals = SignalInbox()
@@ -97,18 +113,24 @@ class Supervisor:
                 self._start(solo=False)
             while not self._over():
                 self._turn()
+            self._finish_burials()  # they may end jobs in error
             return self._exit_code()
         finally:
             for child in list(self._children):
                 child.kill()
                 child.process.wait()
                 self._bury(child)
+            self._finish_burials()
             if self._beat is not None:
                 self._beat.stop()
             self._display.close(self._summary())
             if self._store is not None:
                 self._store.close()
             self._signals.close()  # last: a signal must not tear the end in two
+
+    def _finish_burials(self) -> None:
+        if self._burials is not None:
+            self._burials.finish(AWAY_SECONDS if self._reach.away else BURY_SECONDS)
 
     def _over(self) -> bool:
         if self._children:
@@ -127,13 +149,22 @@ class Supervisor:
         return 1 if self._errors() or self._left_behind else 0
 
     def _errors(self) -> int:
-        if self._store is None:
-            return 0
-        ended = self._store.outlook(WorkerId(""), self.run_id).result().ended_in_run
-        return ended.get(JobState.ERROR, 0)
+        """How many jobs ended in error; a store that is away is waited for, until a signal."""
+        while self._outlook is not None and self._stop_signal is None:
+            try:
+                outlook = self._outlook.answer(TICK_SECONDS)
+            except TRANSIENT as error:
+                self._reach.waits(READ_FAILS, error)
+                self._selector.select(TICK_SECONDS)
+            else:
+                if outlook is not None:
+                    return outlook.ended_in_run.get(JobState.ERROR, 0)
+            for number in self._signals.take():
+                self._stop(number)
+        return 0
 
     def _summary(self) -> str | None:
-        if self._failed is not None:
+        if self._failed is not None or self._reach.away:
             return None
         return self.run_id
 
@@ -168,12 +199,9 @@ class Supervisor:
         child.read()
         if child.channel_ended:
             self._selector.unregister(child.channel)  # the death itself is seen below
-        if child.hello is not None and not child.told_to_go:
-            if self._hello is None:
-                self._meet(child.hello)
-            child.told_to_go = True
-            if self._may_start():
-                child.tell(messages.Go())
+        if child.hello is not None and self._hello is None:
+            self._meet(child.hello)
+        self._let_go(child)
         if child.worn is not None and not child.replaced:
             self._replace(child)
         if child.failed is not None and self._failed is None:
@@ -199,26 +227,55 @@ class Supervisor:
     def _meet(self, hello: messages.Hello) -> None:
         """The first worker has told where the store is."""
         self._hello = hello
+        open_store = partial(self._open_store, hello.store_url, hello.durability)
+        self._opening = Question(lambda: aside(open_store))
+        self._open(OPEN_SECONDS)
+
+    def _open(self, wait_seconds: float) -> None:
+        """Open the store, if it can be reached; the workers wait for the word to begin."""
+        hello = self._hello
+        if self._opening is None or hello is None:
+            return
         try:
-            self._store = self._open_store(hello.store_url, hello.durability)
+            store = self._opening.answer(wait_seconds)
+        except StoreUnavailable as error:
+            self._reach.waits(READ_FAILS, error)
+            return
         except PenstockError as error:
+            self._opening = None
             self._fail(error)
             return
+        if store is None:
+            return
+        self._opening = None
+        self._store = store
+        self._outlook = Question(lambda: store.outlook(WorkerId(""), self.run_id))
+        self._burials = Burials(store, self._clock, self._ids)
         self._beat = SupervisorBeat(
-            self._store,
+            store,
             lambda: [child.table for child in list(self._children)],
             self._clock,
             hello.lease_ttl_seconds,
             hello.beat_seconds,
         )
         self._beat.start()
-        every = hello.statistics_seconds
-        self._statistics = StatisticsLine(every, self.run_id, self._store, self._clock)
-        self._display.started(self._store)
+        self._statistics = StatisticsLine(hello.statistics_seconds, self.run_id, store, self._clock)
+        self._display.started(store)
+
+    def _let_go(self, child: Child) -> None:
+        """Tell a worker to begin, once both it and the store are there."""
+        if child.hello is None or child.told_to_go or self._store is None:
+            return
+        child.told_to_go = True
+        if self._may_start():
+            child.tell(messages.Go())
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
+        # Half of the time by which a worker stops before the store lets others have its jobs.
+        half = margin(self._hello.lease_ttl_seconds) / 2 if self._hello else 0.0
+        patience = max(half, OVERRUN_SECONDS)
         for child in self._children:
             if now >= child.kill_at_monotonic:
                 log.error("Worker %d does not end and is killed.", child.process.pid)
@@ -231,19 +288,29 @@ class Supervisor:
                 )
                 child.overdue = overdue
                 child.kill()
-        if self._store is None:
+            elif not child.outlived_lease and child.outlives_lease(now, patience):
+                log.error(
+                    "Worker %d runs on after the end of its lease and is killed.", child.process.pid
+                )
+                child.kill()
+        self._open(0.0)
+        if self._store is None or self._outlook is None:
             return
         for child in self._children:
+            self._let_go(child)
             self._stalls.look(child.process.pid, child.snapshot(), now, self._store)
         try:
-            self._suspects = self._store.outlook(WorkerId(""), self.run_id).result().suspects
+            outlook = self._outlook.answer()
+            if outlook is not None:
+                self._suspects = outlook.suspects
+                self._reach.answered(READ_FAILS)
             self._display.tick(self._store)
             if self._statistics is not None:
                 self._statistics.tick()
         except (StoreFailed, StoreCorrupt) as error:
             self._fail(error)
         except StoreError as error:
-            log.warning("The store cannot be read: %s", error)
+            self._reach.waits(READ_FAILS, error)
         if self._beat is not None and self._beat.failed is not None:
             self._fail(self._beat.failed)
         if not self._suspects:
@@ -262,6 +329,8 @@ class Supervisor:
             self._spec,
             self.run_id,
             solo=solo,
+            patient=self._hello is not None,
+            first=not self._children,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -303,7 +372,6 @@ class Supervisor:
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""
         child.kill()  # what its tasks left behind, before the same jobs run again
-        snapshot = child.snapshot()
         self._children.remove(child)
         self._stalls.forget(child.process.pid)
         for source in (child.channel, child.process.stdout, child.pidfd):
@@ -312,61 +380,10 @@ class Supervisor:
                     self._selector.unregister(source)
                 except (KeyError, ValueError):
                     continue
-        if snapshot is not None and snapshot.worker is not None and self._store is not None:
-            # Where the cause of a death is known, nobody else is under suspicion.
-            ran = [record.ref for record in snapshot.running]
-            started = [] if child.overdue else ran
-            max_crashes = self._hello.max_crashes if self._hello else 3
-            try:
-                if child.finished is not None:
-                    while self._store.retire(snapshot.worker).result(BURY_SECONDS).more:
-                        pass
-                overdue = [self._time_out(self._store, record) for record in child.overdue]
-                while (
-                    self._store.bury(snapshot.worker, started, child.cause(), max_crashes, overdue)
-                    .result(BURY_SECONDS)
-                    .more
-                ):
-                    overdue = []
-                self._tell_death(child, ran)
-            except (PenstockError, TimeoutError) as error:
-                log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
+        death = child.death(self._hello.max_crashes if self._hello else 3)
+        if death is not None and self._burials is not None:
+            self._burials.begin(death)
         child.close()
-
-    def _time_out(self, store: Store, record: SlotRecord) -> JobFailure:
-        """What an attempt has earned that only its worker's death could stop."""
-        now_at = to_micros(self._clock.now())
-        ref = record.ref
-        found = store.jobs(JobFilter(), JobId(ref.id - 1), 1).result(BURY_SECONDS)
-        job = found[0] if found and found[0].id == ref.id else None
-        message = "ran past its time limit and could only be stopped with its worker"
-        return JobFailure(
-            ref=ref,
-            key=job.key if job else "",
-            task=job.task if job else "",
-            error=AttemptError(ErrorCategory.TIMEOUT, TimeLimitError.__name__, message),
-            started_at=job.updated_at if job else now_at,
-            ended_at=now_at,
-            delay_seconds=OWN.delay(job.attempts if job else 0, self._ids.random()),
-            charge=True,
-            max_attempts=record.max_attempts,
-        )
-
-    def _tell_death(self, child: Child, started: Sequence[JobRef]) -> None:
-        """Name what ran in a worker that died, and what became of it."""
-        if child.finished is not None or self._store is None:
-            return
-        jobs = []
-        for ref in started[:NAMED_MAX]:
-            jobs += self._store.jobs(JobFilter(), JobId(ref.id - 1), 1).result()
-        names = ", ".join(repr(job.key) for job in jobs) + (
-            f" and {len(started) - NAMED_MAX} more" if len(started) > NAMED_MAX else ""
-        )
-        ran = f"; it ran {names}" if names else ""
-        log.error("Worker %d died: %s%s.", child.process.pid, child.cause(), ran)
-        for job in jobs:
-            if job.state is JobState.ERROR and job.last_error is not None:
-                log.error("Job %r ended in error: %s.", job.key, job.last_error.message)
 
     def _plan_restart(self, child: Child) -> None:
         if child.hello is None:

@@ -38,6 +38,7 @@ class SupervisorBeat(RepeatingThread):
         self._tables = tables
         self._clock = clock
         self._ttl_seconds = ttl_seconds
+        self._told = False  # that nothing was renewed
         self.failed: PenstockError | None = None  # nothing will ever be renewed again
 
     def run_once(self) -> int:
@@ -65,8 +66,13 @@ class SupervisorBeat(RepeatingThread):
             self.failed = error
             return 0
         except (PenstockError, TimeoutError) as error:
-            log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
+            if not self._told:
+                self._told = True
+                log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
             return 0
+        if self._told:
+            self._told = False
+            log.warning("Leases are renewed again.")
         until = now + self._ttl_seconds - margin(self._ttl_seconds)
         for worker, table in wanted.items():
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 
-from penstock.errors import StoreError
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
@@ -26,11 +25,9 @@ class Telling:
     def __init__(self, events: SchedulerEvents, run_id: str) -> None:
         self._events = events
         self._run_id = run_id
-        self._waits_for = ""
 
     def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         """An attempt's body has ended."""
-        self._waits_for = ""
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
         elif verdict is None:
@@ -40,11 +37,14 @@ class Telling:
         else:
             self._went_wrong(attempt, verdict)
 
-    def has_to_wait(self, error: StoreError) -> None:
-        """Nothing can be leased now. It is tried again and again, but told once."""
-        if str(error) != self._waits_for:
-            self._waits_for = str(error)
-            log.warning("Leasing has to wait: %s", error)
+    def nothing_to_lease(self) -> None:
+        """The worker falls idle."""
+        self._events.emit(SchedulerEventKind.QUEUE_EMPTY, Correlation(self._run_id))
+
+    def leased(self, count: int) -> None:
+        """Jobs have come into the window."""
+        correlation = Correlation(self._run_id)
+        self._events.emit(SchedulerEventKind.READY_ENQUEUED, correlation, numbers={"jobs": count})
 
     def _went_wrong(self, attempt: Attempt, verdict: JobEnd | JobFailure) -> None:
         emit, correlation = self._events.emit, attempt.correlation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.errors import TRANSIENT
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import JobRef
 from penstock.runtime.slots import Slots
@@ -32,6 +33,8 @@ class Withdrawals:
         self._asking = True
         try:
             refs = await self._store.lingering(worker)
+        except TRANSIENT:
+            return  # the next tick asks again
         finally:
             self._asking = False
         self._waiting = {ref for ref in refs if not self._slots.withdraw(ref)}

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from penstock import failpoints
-from penstock.clock import MICROSECONDS, Clock
+from penstock.clock import Clock
 from penstock.definitions.task import Task
-from penstock.errors import LeaseLost, PenstockError, StoreBusy, StoreError, StoreFull
+from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreError, StoreUnknown
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
@@ -35,9 +35,12 @@ from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
 from penstock.runtime.dispatcher import Appetite, WindowSize
 from penstock.runtime.drain import Drain
+from penstock.runtime.idling import Idling
 from penstock.runtime.processes import ProcessRunner
+from penstock.runtime.reach import Reach
 from penstock.runtime.ready import ReadySource, RoundRobinWindow
-from penstock.runtime.registration import RETRY_SECONDS, Registration
+from penstock.runtime.reclaiming import Reclaiming
+from penstock.runtime.registration import Registration
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.telling import Telling
@@ -48,7 +51,6 @@ from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, Worker
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
-IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
@@ -84,13 +86,18 @@ class Worker:
         self._threads = threads
         self._processes = processes
         self._clock = clock
-        self._name = Registration(config, self._task_names, store, keeper, table, clock, ids)
+        self._reach = Reach(log, clock)
+        self._name = Registration(
+            config, self._task_names, store, keeper, table, clock, ids, self._reach
+        )
         self._events = events
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
         self._ready: ReadySource = ready if ready is not None else RoundRobinWindow()
         self._wake = asyncio.Event()
-        self._acks = AckBuffer(store, clock, self._wake.set, self._refused, self._accepted)
+        self._acks = AckBuffer(
+            store, clock, self._reach, self._wake.set, self._refused, self._accepted
+        )
         self._slots = Slots(
             tasks,
             config.slots,
@@ -105,19 +112,21 @@ class Worker:
             self._attempt_ended,
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add)
+        self._reclaiming = Reclaiming(store, clock, self._known, self._acks.add)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
         self._window = WindowSize(clock.monotonic())
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._appetite = Appetite(kinds, self._window)
-        self._drain = Drain(store, self._task_names, config.run_id, clock)
+        self._drain = Drain(store, self._task_names, config.run_id, clock, self._reach)
         self._background: set[asyncio.Task[None]] = set()
         self._leasing = False
-        self._waiting: asyncio.Task[None] | None = None
+        self._idling = Idling(
+            store, clock, self._reach, self._telling.nothing_to_lease, self._look_again, self._fail
+        )
         self._looking = False
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
-        self._idle_told = False
         self._stopping: Stopping | None = None
         self._stop_at = float("inf")
         self._failure: BaseException | None = None
@@ -138,11 +147,6 @@ class Worker:
         return len(self._slots.running)
 
     @property
-    def suspects(self) -> int:
-        """How many jobs wait to run alone, as far as this worker knows."""
-        return self._suspects
-
-    @property
     def left_behind(self) -> int:
         """Open jobs that a drain could not wait for: nobody knows their tasks."""
         return self._drain.left_behind
@@ -153,8 +157,8 @@ class Worker:
 
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
-        await self._name.sign_on()
-        self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
+        self._name.losing = True  # nothing is ours before we have a name
+        self._spawn(self._sign_on())
         ticker = asyncio.get_running_loop().create_task(self._tick())
         ticker.add_done_callback(self._note_failure)
         try:
@@ -211,7 +215,8 @@ class Worker:
         self._threads.close()
         if self._processes is not None:
             self._processes.close()
-        for task in (*self._background, *([self._waiting] if self._waiting else [])):
+        self._idling.cancel()
+        for task in self._background:
             task.cancel()
         await self._name.sign_off(bodies_left=bool(left or self._slots.abandoned))
 
@@ -228,18 +233,15 @@ class Worker:
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.running or len(self._ready):
-                self._spawn(self._ask_for_withdrawals())
+                self._spawn(self._withdrawals.ask(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             self._wake.set()
-            left = max(self._slots.next_deadline() - self._clock.monotonic(), 0.001)
+            deadline = self._slots.next_deadline()
+            if not self._name.losing:
+                deadline = min(deadline, self._keeper.believed_until())
+            left = max(deadline - self._clock.monotonic(), 0.001)
             await self._clock.sleep(min(TICK_SECONDS, left))
-
-    async def _ask_for_withdrawals(self) -> None:
-        try:
-            await self._withdrawals.ask(self.worker_id)
-        except (StoreBusy, StoreFull):
-            return  # the next tick asks again
 
     def _look_for_wear(self, say: Callable[[str], None]) -> None:
         """Let another worker take over when this process is no longer fit for new work."""
@@ -264,11 +266,19 @@ class Worker:
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
-        self._spawn(self._start_anew())
+        self._reclaiming.forget()
+        self._spawn(self._sign_on())
 
-    async def _start_anew(self) -> None:
-        await self._name.sign_on_anew()
+    async def _sign_on(self) -> None:
+        first = not self.worker_id
+        await self._name.sign_on()
+        if first:
+            self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()
+
+    def _known(self) -> set[tuple[int, int]]:
+        """Every lease that this worker knows it holds."""
+        return self._ready.refs().union(self._slots.running, self._acks.refs())
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
@@ -289,10 +299,14 @@ class Worker:
                 slots.start(job)
 
     def _lease_more(self) -> None:
+        if self._reclaiming.due:
+            self._leasing = True  # no lease call beside it
+            self._spawn(self._reclaim())
+            return
         solo = self._config.solo or self._solo_turn()
         if solo:
             if self._slots.running or len(self._ready) or self._acks.pending or self._exhausted:
-                self._wait_for_work()
+                self._idling.wait(self._drain.next_due_at)
                 return
             names, limit = self._task_names, 1
         else:
@@ -302,7 +316,7 @@ class Worker:
             if limit <= 0:
                 return
             if self._exhausted.issuperset(names):
-                self._wait_for_work()
+                self._idling.wait(self._drain.next_due_at)
                 return
         self._leasing = True
         request = LeaseRequest(
@@ -328,16 +342,27 @@ class Worker:
         worker = self.worker_id
         try:
             batch = await self._store.lease(request)
-        except (StoreBusy, StoreFull) as error:
-            self._telling.has_to_wait(error)
-            await self._clock.sleep(RETRY_SECONDS)
+        except TRANSIENT as error:
+            if isinstance(error, StoreUnknown) and worker == self.worker_id:
+                self._reclaiming.doubt()
+            await self._idling.back_off(error)
         except LeaseLost:
             if worker == self.worker_id:
                 self._lose()
         except PenstockError as error:
             self._failure = error
         else:
+            self._idling.answered()
             self._leased(batch, worker, request)
+        finally:
+            self._leasing = False
+            self._wake.set()
+
+    async def _reclaim(self) -> None:
+        try:
+            await self._reclaiming.look(self.worker_id)
+        except TRANSIENT as error:
+            await self._idling.back_off(error)
         finally:
             self._leasing = False
             self._wake.set()
@@ -360,29 +385,15 @@ class Worker:
                 self._acks.add(JobRef(job.id, job.token))
             return
         if batch.jobs:
-            self._idle_told = False
+            self._idling.got_work()
             self._ready.add(batch.jobs)
             self._appetite.leased(batch.jobs)
-            self._events.emit(
-                SchedulerEventKind.READY_ENQUEUED,
-                self._correlation,
-                numbers={"jobs": len(batch.jobs)},
-            )
-
-    def _wait_for_work(self) -> None:
-        """Nothing to lease: sleep until the store says that there may be something."""
-        if self._waiting is not None:
-            return
-        if not self._idle_told:
-            self._idle_told = True
-            self._events.emit(SchedulerEventKind.QUEUE_EMPTY, self._correlation)
-        self._waiting = asyncio.get_running_loop().create_task(self._wait())
-        self._waiting.add_done_callback(self._note_failure)
+            self._telling.leased(len(batch.jobs))
 
     def _is_idle(self) -> bool:
         """Nothing runs, waits or is on its way, and the store had nothing more."""
         busy = self._slots.running or self._acks.pending or len(self._ready) or self._leasing
-        return not busy and self._waiting is not None
+        return not busy and self._idling.waits
 
     async def _look(self) -> None:
         """Is anything left at all? Asked when we fall idle, and then now and again."""
@@ -395,22 +406,6 @@ class Worker:
         finally:
             self._looking = False
             self._wake.set()
-
-    async def _wait(self) -> None:
-        try:
-            await self._store.wait_for_work(self._idle_seconds())
-        except StoreError as error:
-            self._failure = error
-        finally:
-            self._waiting = None
-            self._exhausted = frozenset()
-            self._wake.set()
-
-    def _idle_seconds(self) -> float:
-        due_at = self._drain.next_due_at
-        if due_at is None:
-            return IDLE_SECONDS
-        return min(IDLE_SECONDS, max(due_at / MICROSECONDS - self._clock.now(), 0.001))
 
     def _give_back(self) -> None:
         for job in self._ready.clear():
@@ -433,6 +428,14 @@ class Worker:
         self.totals.refused += 1
         self._telling.refused(end, verdict)
 
+    def _look_again(self) -> None:
+        self._exhausted = frozenset()
+        self._wake.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._wake.set()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
@@ -442,5 +445,4 @@ class Worker:
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         """What nobody expected ends the worker: without this part of it, it would only hang."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = self._failure or error
-            self._wake.set()
+            self._fail(error)

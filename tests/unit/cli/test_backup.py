@@ -75,7 +75,7 @@ def test_documents_have_numbers(filled: Path, command: Command) -> None:
         (["backup", "x.db", "--store", "sqlite:///none.db"], "There is no store"),
         (
             ["backup", "x.db", "--store", "postgresql://a:b@c/d"],
-            "[redacted]@c/d is not a SQLite file",
+            "[redacted]@c/d is backed up by PostgreSQL's own tools, such as pg_dump.",
         ),
         (["restore", "x.db", "--store", "postgresql://a:b@c/d"], "such as pg_restore"),
         (["restore", "none.db", "--yes"], "There is no backup"),

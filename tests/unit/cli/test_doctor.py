@@ -15,6 +15,7 @@ from penstock.cli.target import Target
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import NewJob
 from penstock.stores.sqlite.store import SqliteStore
+from tests.postgres_modules import put_module, without_psycopg
 from tests.unit.cli.conftest import Command
 
 BROKEN = AppFacts(problem="It does not work; mend it.", details="Traceback: here")
@@ -73,13 +74,40 @@ def test_wrong_settings_do_not_hide_the_store(project: Path) -> None:
     assert "shop.db" in text_of(visit(project, BROKEN), "store")
 
 
-def test_a_store_that_is_no_file_is_told(project: Path) -> None:
+def test_a_store_on_a_server_is_asked_and_its_password_not_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts = AppFacts(name="shop", store_url="postgresql://me:secret@db/x")
+    asked: list[str] = []
 
+    def postgres_findings(url: str) -> list[Finding]:
+        asked.append(url)
+        return [problem("server", "It is a standby.")]
+
+    put_module(monkeypatch, "checkup", postgres_findings=postgres_findings)
     (found,) = problems(visit(project, facts))
+    assert (found.check, found.text) == ("server", "It is a standby.")
+    assert asked == [facts.store_url]
 
-    assert "postgresql://[redacted]@db/x is not a SQLite file" in found.text
-    assert "secret" not in found.text
+    without_psycopg(monkeypatch)
+    (found,) = problems(visit(project, facts))
+    assert "postgresql://[redacted]@db/x needs psycopg" in found.text
+
+
+def test_the_url_of_a_store_is_no_argument_of_the_process_that_imports_the_app(
+    project: Path,
+) -> None:
+    (project / "pipeline.py").write_text(
+        "from penstock import Penstock\n"
+        "open('seen', 'w').write(open('/proc/self/cmdline').read())\n"
+        "app = Penstock('shop')\n"
+    )
+
+    facts = probe_app({"--store": "postgresql://me:canary99@db/x"}, project, "pipeline.py")
+
+    assert facts.store_url == "postgresql://me:canary99@db/x"
+    assert "app_probe" in (project / "seen").read_text()
+    assert "canary99" not in (project / "seen").read_text()
 
 
 def test_a_new_project_is_well_and_gets_no_store(project: Path, command: Command) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from penstock.errors import StoreBusy
+from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
-from penstock.runtime.keeping import BeatThread, TableKeeper, margin
+from penstock.runtime.keeping import LOST_MONOTONIC, BeatThread, Overrun, TableKeeper, margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.supervisor_beat import RENEWED_PAST_SECONDS, SupervisorBeat
 from penstock.stores.memory import MemoryStore
@@ -89,7 +89,7 @@ def test_a_beat_prolongs_the_belief_from_the_moment_it_was_sent(
     assert store.beat([ONE], TTL).result() == {ONE}  # the store still keeps it then
 
 
-@pytest.mark.parametrize("error", [StoreBusy("held"), TimeoutError()])
+@pytest.mark.parametrize("error", [StoreBusy("held"), StoreUnavailable("gone"), TimeoutError()])
 def test_a_failed_beat_does_not_prolong_the_belief(
     error: Exception, store: SlowStore, clock: ManualClock
 ) -> None:
@@ -256,3 +256,31 @@ def test_tables_that_are_missing_or_closed_are_passed_over(
     dying.set_worker(ONE)
     store.before = dying.close
     assert supervised(dying, store, clock).run_once() == 1
+
+
+def test_bodies_that_run_on_after_a_lease_are_timed_from_the_moment_they_were_seen() -> None:
+    overrun = Overrun()
+
+    assert overrun.seconds(10.0, 20.0, runs=True) == 0.0
+    assert overrun.seconds(20.0, 20.0, runs=False) == 0.0
+    assert overrun.seconds(20.5, 20.0, runs=True) == 0.0
+    assert overrun.seconds(21.5, 20.0, runs=True) == 1.0
+    assert overrun.seconds(21.6, 50.0, runs=True) == 0.0, "it has a new lease"
+    assert overrun.seconds(60.0, LOST_MONOTONIC, runs=True) == 0.0, "it may not know yet"
+    assert overrun.seconds(61.0, LOST_MONOTONIC, runs=True) == 1.0
+
+
+def test_a_lease_that_cannot_be_renewed_is_told_once(
+    store: SlowStore, clock: ManualClock, table: SlotTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.set_worker(TWO)
+    beats = [thread(store, clock), supervised(table, store, clock)]
+    for error in (StoreUnavailable("gone"), StoreUnavailable("gone"), None, StoreUnavailable("x")):
+        store.error = error
+        for beat in beats:
+            beat.run_once()
+
+    assert caplog.text.count("was not renewed: gone") == 1
+    assert caplog.text.count("Leases were not renewed: gone") == 1
+    assert caplog.text.count("Leases are renewed again.") == 1
+    assert caplog.text.count("renewed: x") == 2

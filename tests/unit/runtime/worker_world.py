@@ -12,6 +12,7 @@ from penstock import Penstock, wiring
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.definitions.request import JobRequest, to_new_job
+from penstock.errors import TRANSIENT
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import SeededIds
 from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
@@ -24,7 +25,7 @@ from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Totals
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
-from penstock.stores.store import JobFilter
+from penstock.stores.store import JobFilter, Store
 from penstock.testing import RecordingSink, VirtualClock, run_virtual
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class FlakyStore(MemoryStore):
 class Beat:
     """Renews the leases of one worker on the loop; a test may cut it."""
 
-    def __init__(self, store: MemoryStore, clock: Clock, settings: Settings) -> None:
+    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
         self._store = store
         self._clock = clock
         self._ttl = settings.runtime.lease_ttl_seconds
@@ -122,7 +123,10 @@ class Beat:
                 continue
             sent = self._clock.monotonic()
             worker = self._worker
-            alive = worker in await self._store.beat([worker], self._ttl)
+            try:
+                alive = worker in await self._store.beat([worker], self._ttl)
+            except TRANSIENT:
+                continue
             if worker == self._worker:
                 self._until = sent + self._ttl - margin(self._ttl) if alive else LOST_MONOTONIC
 
@@ -169,9 +173,12 @@ class World:
         supervised: bool = False,
         app: Penstock | None = None,
         threads: Runner = InlineRunner,
+        server: Store | None = None,
     ) -> Worker:
+        """A worker of this store, or of one that stands before it."""
         table = SlotTable.create(wiring.slot_count(self.settings))
-        beat = Beat(self.store, self.clock, self.settings)
+        store = server or self.store
+        beat = Beat(store, self.clock, self.settings)
         self._tables.append(table)
         self.beats.append(beat)
         self._beating.append(asyncio.get_running_loop().create_task(beat.run()))
@@ -181,7 +188,7 @@ class World:
             ),
             (app or self.app).tasks,
             self.settings,
-            self.store,
+            store,
             beat,
             table,
             clock=self.clock,

@@ -165,7 +165,7 @@ def test_every_error_of_sqlite_has_a_sentence_with_the_file(
 def test_an_error_inside_an_operation_is_told_as_ours(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.stores.sqlite import registering
+    from penstock.stores.sql import registering
 
     def broken(*args: object) -> None:
         raise apsw.IOError("disk I/O error")

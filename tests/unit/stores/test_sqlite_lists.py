@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.model.job import Edge, JobId, JobState
-from penstock.stores.sqlite.reading import WINDOW_JOBS
+from penstock.stores.sql.reading import WINDOW_JOBS
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from penstock.testing.manual_clock import ManualClock

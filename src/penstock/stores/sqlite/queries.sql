@@ -297,14 +297,19 @@ update jobs set row_state = 4, token = token + 1, worker = ?2, updated_at = ?3
 where id in (select value from jsonb_each(?1))
 
 -- next_suspect --
--- Suspects for tasks ?1, oldest first: [[job as in take_jobs], limit_keys].
+-- Suspects for tasks ?1, oldest first: [job, limit_keys].
+select jobs.id, lanes.limit_keys
+from jobs join lanes on lanes.id = jobs.lane_id
+where jobs.row_state = 3 and lanes.task in (select value from jsonb_each(?1)) order by jobs.id limit 64
+
+-- take_suspect --
+-- A suspect as its worker will hold it.
 select json_array(
     jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
     jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
     json(iif(lanes.limit_keys = '[]', 'false', 'true')), json('true')
-), lanes.limit_keys
-from jobs join lanes on lanes.id = jobs.lane_id
-where jobs.row_state = 3 and lanes.task in (select value from jsonb_each(?1)) order by jobs.id limit 64
+)
+from jobs join lanes on lanes.id = jobs.lane_id where jobs.id = ?1
 
 -- mark_solo --
 -- Leases a suspect.
@@ -511,30 +516,32 @@ where id = ?1 and token = ?2 and worker = ?3 and row_state = 4
 returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
 
 -- with_dependants --
--- Which of these jobs have somebody waiting? ?1 = [[id, …], …].
-select json_group_array(value ->> 0) from jsonb_each(?1)
-where exists (select 1 from edges where parent_id = value ->> 0 and open = 1)
+-- Which of these jobs have somebody waiting? ?1 = [id, …].
+select json_group_array(value) from jsonb_each(?1)
+where exists (select 1 from edges where parent_id = value and open = 1)
 
 -- settle_later --
 -- Notes ended jobs whose dependants must be told; ?1 = [id, …].
 insert or ignore into settling (job_id) select value from jsonb_each(?1)
 
+-- take_settling --
+-- The first ?1 ended jobs whose dependants must be told.
+select json_group_array(job_id) from (select job_id from settling order by job_id limit ?1)
+
 -- edges_to_settle --
--- The next ?1 edges from ended jobs to those who wait: [parent, its row_state, its key, child, kind].
+-- The next ?2 edges from ended jobs, no later than the last of ?1 = [id, …], to those who wait: [parent, its row_state,
+-- its key, child, kind].
 select json_group_array(json_array(job_id, row_state, key, child_id, kind)) from (
     select settling.job_id, jobs.row_state, jobs.key, edges.child_id, edges.kind
     from settling cross join edges indexed by edges_open on edges.parent_id = settling.job_id and edges.open = 1
     cross join jobs on jobs.id = settling.job_id
-    order by settling.job_id, edges.child_id limit ?1
+    where settling.job_id <= (?1 ->> '$[#-1]')
+    order by settling.job_id, edges.child_id limit ?2
 )
 
 -- drop_settling --
--- All dependants of all ended jobs are told.
-delete from settling
-
--- drop_settling_below --
--- The same for jobs below an id.
-delete from settling where job_id < ?1
+-- All dependants of these ended jobs are told; ?1 = [id, …].
+delete from settling where job_id in (select value from jsonb_each(?1))
 
 -- is_settling --
 -- Is anything left to tell?

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.errors import StoreError, StoreFull, StoreReadOnly
 from penstock.stores.reply import Reply
-from penstock.stores.sqlite.transaction import Transaction
+from penstock.stores.sql.transaction import Transaction
 
 T = TypeVar("T")
 

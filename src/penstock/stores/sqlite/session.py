@@ -14,6 +14,8 @@ import apsw
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
+from penstock.stores.sql.statements import Row
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -24,7 +26,7 @@ from penstock.stores.sqlite.connection import (
 from penstock.stores.sqlite.named_file import NamedFile
 from penstock.stores.sqlite.opening import refuse_changed_schema
 from penstock.stores.sqlite.placing import beside
-from penstock.stores.sqlite.transaction import Row, Transaction
+from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.turn import Turn
 
 log = logging.getLogger("penstock.store")
@@ -54,7 +56,7 @@ class SqliteSession:
         self._moved = ctypes.c_int(0)
         self._waits_since: float | None = None  # somebody else has held the database since then
         self._full = False
-        self._tx: Transaction | None = None
+        self._tx: SqliteTransaction | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
 
@@ -84,7 +86,7 @@ class SqliteSession:
         if self._waits_since is not None:
             log.warning("The store is free again after %.1f s.", began - self._waits_since)
             self._waits_since = None
-        self._tx = Transaction(
+        self._tx = SqliteTransaction(
             self._connection,
             self._queries,
             round(self._clock.now() * MICROSECONDS),
@@ -135,6 +137,9 @@ class SqliteSession:
     def elapsed(self) -> float:
         return self._clock.monotonic() - self._began_monotonic
 
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
     def savepoint(self) -> None:
         self._execute("savepoint")
         self._mark = self._current().mark()
@@ -142,10 +147,11 @@ class SqliteSession:
     def release_savepoint(self) -> None:
         self._execute("release_savepoint")
 
-    def rollback_savepoint(self) -> None:
+    def rollback_savepoint(self) -> bool:
         self._execute("rollback_savepoint")
         self._execute("release_savepoint")
         self._current().reset(self._mark)
+        return True
 
     def commit(self) -> None:
         failpoints.hit("commit.begin")
@@ -182,7 +188,7 @@ class SqliteSession:
         disconnect(self._connection, sound=sound)
         self._turn.close()
 
-    def _current(self) -> Transaction:
+    def _current(self) -> SqliteTransaction:
         if self._tx is None:
             raise RuntimeError("no transaction is open")
         return self._tx

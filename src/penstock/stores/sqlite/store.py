@@ -40,7 +40,7 @@ from penstock.model.views import (
 from penstock.stores.group_commit import FINAL, GroupCommit
 from penstock.stores.migrate import Migration
 from penstock.stores.reply import Reply
-from penstock.stores.sqlite import (
+from penstock.stores.sql import (
     ending,
     enqueueing,
     foreseeing,
@@ -51,6 +51,7 @@ from penstock.stores.sqlite import (
     sweeping,
     voiding,
 )
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.forking import forked
 from penstock.stores.sqlite.opening import (
     known_steps,
@@ -61,7 +62,6 @@ from penstock.stores.sqlite.opening import (
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
-from penstock.stores.sqlite.transaction import Transaction
 from penstock.stores.sqlite.watching import LogWatch
 from penstock.stores.store import JobFilter
 

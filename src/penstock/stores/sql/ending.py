@@ -19,9 +19,10 @@ from penstock.model.effects import (
 from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.stores.row_state import OF_STATE, RowState
-from penstock.stores.sqlite.enqueueing import enqueue
-from penstock.stores.sqlite.settling import note_ended
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.enqueueing import enqueue
+from penstock.stores.sql.settling import note_ended
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 
 RETRY = "retry"  # the outcome of an attempt that was not the last
 
@@ -61,34 +62,32 @@ def _columns(end: JobEnd) -> tuple[object, ...]:
 
 def _end_many(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) -> list[Verdict]:
     """End many jobs in a few statements; one by one only where one is not ours any more."""
-    rows = as_json([_columns(end) for end in ends])
-    tx.run("savepoint_ends")
-    changed = tx.run("end_jobs", rows, no)
-    if changed != len(ends):
-        tx.run("rollback_ends")
-        tx.run("release_ends")
-        return [_end_one(tx, no, run_id, end) for end in ends]
-    tx.run("release_ends")
-    _after_end(tx, no, run_id, ends, rows)
-    return [Verdict.ACCEPTED] * len(ends)
+    ended = tx.end_jobs([_columns(end) for end in ends], no)
+    if len(ended) == len(ends):
+        _after_end(tx, no, run_id, ends)
+        return [Verdict.ACCEPTED] * len(ends)
+    _after_end(tx, no, run_id, [end for end in ends if end.job.id in ended])
+    return [
+        Verdict.ACCEPTED if end.job.id in ended else _end_one(tx, no, run_id, end) for end in ends
+    ]
 
 
 def _end_one(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
-    columns = _columns(end)
-    if not tx.run("end_job", *columns[:7], no):
+    if not tx.end_job(_columns(end), no):
         return _refused(tx, end.job.id, end.job.token)
-    _after_end(tx, no, run_id, [end], as_json([columns]))
+    _after_end(tx, no, run_id, [end])
     return Verdict.ACCEPTED
 
 
-def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd], rows: str) -> None:
-    """What follows when jobs have ended: history, limit keys, dependants, counters."""
-    tx.run("write_history", rows, no)
+def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) -> None:
+    """What follows when jobs have ended: limit keys, dependants, counters."""
+    if not ends:
+        return
     free_keys(tx, [(end.job.id, end.job.token) for end in ends if end.job.limited])
     for end in ends:
         tx.move(end.job.lane_id, JobState.IN_PROGRESS, end.state)
         tx.ended_in_run(run_id, end.state)
-    note_ended(tx, rows)
+    note_ended(tx, [end.job.id for end in ends])
 
 
 def _refused(tx: Transaction, job_id: int, token: int) -> Verdict:
@@ -110,10 +109,7 @@ def let_go(tx: Transaction, ref: JobRef) -> None:
 def free_keys(tx: Transaction, refs: Sequence[tuple[int, int]]) -> None:
     """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
     if refs:
-        wanted = as_json(refs)
-        if tx.run("open_freed_keys", wanted):
-            tx.made_work = True
-        tx.run("free_keys", wanted)
+        tx.free_keys(refs)
 
 
 def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
@@ -158,8 +154,15 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
         return _refused(tx, job.id, job.token)
     free_keys(tx, [(job.id, job.token)] if job.limited else [])
     tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
-    tx.touch(job.lane_id)
+    _back(tx, job.lane_id, state)
     return Verdict.ACCEPTED
+
+
+def _back(tx: Transaction, lane_id: int, row_state: int) -> None:
+    """A job of this lane is queued again, ready or for later."""
+    if row_state == RowState.READY:
+        tx.touch(lane_id)
+    tx.made_work = True
 
 
 def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
@@ -240,10 +243,10 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
     if ended:
         tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
         tx.ended_in_run(run_id, JobState.ERROR)
-        note_ended(tx, as_json([(ref.id,)]))
+        note_ended(tx, [ref.id])
     else:
         tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
-        tx.touch(lane_id)
+        _back(tx, lane_id, row_state)
     return Verdict.ACCEPTED
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from penstock.model.job import JobState
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import lease_voided
 
 
 def void_leases(tx: Transaction, above: int) -> int:
     """End every lease and every worker, and raise all tokens; how many leases there were."""
+    tx.one_at_a_time()
     floor = max(above, int(tx.value("highest_token")))
     tx.run("void_history", tx.now, as_json(lease_voided()))
     voided = tx.array("leased_by_lane")

@@ -20,8 +20,10 @@ from penstock.model.job import (
     NewJob,
 )
 from penstock.model.views import EnqueueReport
+from penstock.stores.group_commit import Contended
 from penstock.stores.row_state import RowState
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,8 +38,11 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
         return EnqueueReport(frozenset(), frozenset())
     if len(jobs) == 1 and not jobs[0].after and _insert_alone(tx, jobs[0]):
         return EnqueueReport(frozenset((jobs[0].key,)), frozenset())
+    # Before they get ids: ids shall grow from a job to those that wait for it.
+    wanted = sorted({edge.key for job in jobs for edge in job.after})
+    parents = tx.find_jobs(wanted) if wanted else {}
     lanes = _lanes(tx, jobs)
-    created = _insert(tx, jobs, lanes)
+    created = tx.insert_jobs(jobs, lanes, [_row(job, lanes, tx.now) for job in jobs])
     failpoints.hit("enqueue.in_tx")
     tx.passed.append("enqueue.committed")
     with_edges = []
@@ -55,7 +60,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
                 else:
                     tx.made_work = True
     if with_edges:
-        _link(tx, with_edges, created)
+        _link(tx, with_edges, created, parents)
     keys = frozenset(created)
     return EnqueueReport(keys, frozenset(job.key for job in jobs if job.key not in keys))
 
@@ -96,11 +101,11 @@ def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:
     return (RowState.WAITING if job.after else RowState.READY), now
 
 
-def _spec(job: NewJob) -> tuple[str, str, tuple[str, ...]]:
+def _spec(job: NewJob) -> LaneSpec:
     return (job.task, job.group, job.limit_keys)
 
 
-def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[tuple[str, str, tuple[str, ...]], int]:
+def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[LaneSpec, int]:
     specs = {_spec(job) for job in jobs}
     texts = {as_json(spec): spec for spec in specs}
     wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in texts.items()])
@@ -111,25 +116,7 @@ def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[tuple[str, str, tupl
     return {texts[text]: lane_id for text, lane_id in found}
 
 
-def _insert(
-    tx: Transaction,
-    jobs: Sequence[NewJob],
-    lanes: dict[tuple[str, str, tuple[str, ...]], int],
-) -> dict[str, int]:
-    """Insert what is new; key → id of what was."""
-    now = tx.now
-    last = tx.value("last_job_id")
-    created = tx.run("insert_jobs", as_json([_row(job, lanes, now) for job in jobs]), now, last)
-    if created == len(jobs):
-        return dict(
-            zip((job.key for job in jobs), range(last + 1, last + 1 + created), strict=True)
-        )
-    return dict(tx.array("keys_above", last))
-
-
-def _row(
-    job: NewJob, lanes: dict[tuple[str, str, tuple[str, ...]], int], now: int
-) -> tuple[object, ...]:
+def _row(job: NewJob, lanes: dict[LaneSpec, int], now: int) -> tuple[object, ...]:
     state, due_at = _first_state(job, now)
     return (
         job.key,
@@ -144,12 +131,15 @@ def _row(
     )
 
 
-def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str, int]) -> None:
+def _link(
+    tx: Transaction,
+    jobs: Sequence[tuple[NewJob, int]],
+    created: dict[str, int],
+    found: dict[str, tuple[int, int]],
+) -> None:
     """Resolve the edges of new jobs, in their order, so that a skip goes down a chain."""
-    wanted = {edge.key for job, _ in jobs for edge in job.after}
-    parents = {
-        key: (id_, state) for key, id_, state in tx.array("jobs_by_key", as_json(list(wanted)))
-    }
+    parents = {key: (job_id, int(RowState.READY)) for key, job_id in created.items()} | found
+    keys = {job.key for job, _ in jobs}
     edges: list[tuple[int, int, str, int]] = []
     placed: list[tuple[object, ...]] = []
     states: dict[int, RowState] = {}
@@ -159,6 +149,8 @@ def _link(tx: Transaction, jobs: Sequence[tuple[NewJob, int]], created: dict[str
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
             if edge.key not in parents:
+                if edge.key in keys:
+                    raise Contended(f"Another process was accepting {edge.key!r} just now.")
                 raise EnqueueRefused(
                     f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. "
                     f"Enqueue that one first, or correct the key."

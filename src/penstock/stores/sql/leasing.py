@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import apsw
 import msgspec
 
 from penstock import failpoints
 from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
-from penstock.stores.sqlite.settling import settle
-from penstock.stores.sqlite.sweeping import sweep
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.settling import settle
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.sweeping import sweep
+from penstock.stores.sql.transaction import PayloadsTooLarge, Transaction
 from penstock.stores.store import (
     GROUPS_PER_LEASE,
     LANES_PER_LEASE,
@@ -27,8 +27,8 @@ from penstock.stores.store import (
     PROMOTE_SLICE,
 )
 
-_decode_jobs = msgspec.json.Decoder(list[LeasedJob]).decode
-_decode_job = msgspec.json.Decoder(LeasedJob).decode
+EMPTY_ROUNDS = 4  # looks of one lease call, while lanes turn out to be empty
+
 _decode_keys = msgspec.json.Decoder(list[str]).decode
 
 
@@ -43,7 +43,11 @@ class LeaseCursor:
 class _Room:
     """How many more may hold each limit key, counted once in this transaction."""
 
-    def __init__(self, tx: Transaction, request: LeaseRequest, keys: Sequence[str]) -> None:
+    def __init__(
+        self, tx: Transaction, request: LeaseRequest, keys: Sequence[str], *, to_tell: bool = False
+    ) -> None:
+        # Keys that somebody else is counting just now; who only tells of them may be a bit behind.
+        self.busy = frozenset() if to_tell else tx.count_alone(keys)
         wanted = {*keys, *(dimension_key(key) for key in keys)}
         overrides = dict(tx.array("cap_overrides", as_json(sorted(wanted))))
         self.caps: dict[str, int] = {}
@@ -58,6 +62,9 @@ class _Room:
         """The first of these keys that has no room."""
         return next((key for key in keys if self.left.get(key, 1) <= 0), None)
 
+    def is_busy(self, keys: Sequence[str]) -> bool:
+        return not self.busy.isdisjoint(keys)
+
     def most(self, keys: Sequence[str], wanted: int) -> int:
         return min((self.left[key] for key in keys if key in self.left), default=wanted)
 
@@ -67,20 +74,26 @@ class _Room:
                 self.left[key] -= count
 
 
-class _Lane(msgspec.Struct, array_like=True):
+class _Lane(msgspec.Struct):
     id: int
     group: str
     keys_text: str
     task: str
     most: int = 0  # jobs that it may give
     ready_lanes: int = 1  # of its group; 2 means several
+    is_empty: bool = False
 
     @property
     def keys(self) -> list[str]:
         return [] if self.keys_text == "[]" else _decode_keys(self.keys_text)
 
 
-_decode_lanes = msgspec.json.Decoder(list[_Lane]).decode
+class _Found(NamedTuple):
+    """What a look at the next groups of the round gave."""
+
+    jobs: list[LeasedJob]
+    parked: bool = False  # a lane had to be parked
+    emptied: bool = False  # a lane turned out to be empty: another look may find more
 
 
 class _View(NamedTuple):
@@ -119,7 +132,12 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
         tasks = as_json(request.tasks)
         if view.open_keys:
             more = _unpark(tx, request, tasks) or more
-        jobs, parked = _lease_ready(tx, request, cursor, tasks, alive[0])
+        parked = False
+        for _ in range(EMPTY_ROUNDS):
+            found = _lease_ready(tx, request, cursor, tasks, alive[0])
+            jobs, parked = found.jobs, parked or found.parked
+            if jobs or not found.emptied:
+                break
         tx.flush_heads()
         more = more or bool(tx.value("is_ready", tasks))
         if view.parked or parked:
@@ -138,10 +156,10 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
 
 def _catch_up(tx: Transaction) -> tuple[_View, bool]:
     """Take back, tell and promote what is due to be; True if some of it is left."""
+    tx.flush_heads()
     view = _look(tx)
     due = view.next_due_at is not None and view.next_due_at <= tx.now
     if not (view.expired or view.settling or due):
-        tx.flush_heads()
         return view, False
     more = sweep(tx) if view.expired else False
     more = settle(tx) or more
@@ -165,6 +183,9 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
     left = False
     for key in keys:
         free = room.left.get(key)
+        if room.is_busy([key]):
+            left = True
+            continue
         if free is not None and free <= 0:
             tx.run("close_key", key)  # whoever frees it opens it again
             if room.caps[key] <= 0:
@@ -180,11 +201,11 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
 
 def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
-) -> tuple[list[LeasedJob], bool]:
-    """Serve the next groups of the round; True if a lane had to be parked."""
+) -> _Found:
+    """Serve the next groups of the round."""
     heads = _next_heads(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
     if not heads:
-        return [], False
+        return _Found([])
     lanes = _with_siblings(tx, heads, tasks)
     keys = sorted({key for lane in lanes for key in lane.keys})
     room = _Room(tx, request, keys) if keys else None
@@ -192,16 +213,22 @@ def _lease_ready(
     parked: list[tuple[int, str]] = []
     for lane in lanes:
         full = room.full(lane.keys) if room else None
-        if full is None:
-            by_group[lane.group].append(lane)
-        else:
+        if full is not None:
             parked.append((lane.id, full))
+        elif room is None or not room.is_busy(lane.keys):
+            by_group[lane.group].append(lane)
     _share(tx, list(by_group.values()), request.limit, room)
     jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
+    given: dict[int, int] = {}
+    for job in jobs:
+        given[job.lane_id] = given.get(job.lane_id, 0) + 1
+    emptied = tx.ran_short(
+        [lane.id for lane in lanes if lane.is_empty or given.get(lane.id, 0) < lane.most]
+    )
     if room is not None:
         _park(tx, lanes, parked, room)
     cursor.group = heads[-1].group
-    return jobs, bool(parked)
+    return _Found(jobs, bool(parked), emptied)
 
 
 def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lane]:
@@ -210,7 +237,9 @@ def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lan
     if not wider:
         return heads
     per_group = max(1, LANES_PER_LEASE // len(heads))
-    siblings = _decode_lanes(tx.value("ready_lanes", as_json(wider), per_group, tasks))
+    siblings = [_Lane(*row) for row in tx.array("ready_lanes", as_json(wider), per_group, tasks)]
+    if len(siblings) >= per_group:
+        tx.had_their_turn([lane.id for lane in siblings])
     return [lane for lane in heads if lane.ready_lanes <= 1] + siblings
 
 
@@ -225,26 +254,17 @@ def _park(
             parked.append((lane.id, full))
     if parked:
         tx.flush_heads()
-        number = _next_parking(tx)
+        number = tx.next_parking()
         rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
-        tx.run("park_lanes", as_json(rows))
-        tx.touch_all(lane_id for lane_id, _ in parked)
-
-
-def _next_parking(tx: Transaction) -> int:
-    """A number that grows with every parking, so that lanes wake in the order they were parked."""
-    row = tx.row("read_meta", "parkings")
-    number = 1 + (int(row[0]) if row else 0)
-    tx.run("write_meta", "parkings", str(number))
-    return number
+        tx.park_lanes(rows)
 
 
 def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[_Lane]:
     """The first ready lanes of the next groups of the round; it begins again at its end."""
-    heads = _decode_lanes(tx.value("ready_heads", cursor.group, most, tasks))
+    heads = [_Lane(*row) for row in tx.array("ready_heads", cursor.group, most, tasks)]
     if len(heads) < most and cursor.group:
         known = {lane.group for lane in heads}
-        first = _decode_lanes(tx.value("ready_heads", "", most - len(heads), tasks))
+        first = [_Lane(*row) for row in tx.array("ready_heads", "", most - len(heads), tasks)]
         heads += [lane for lane in first if lane.group not in known]
     return heads
 
@@ -268,7 +288,10 @@ def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Roo
     by_id = {lane.id: lane for lane in lanes}
     keys = {lane.id: lane.keys for lane in lanes}
     promised = 0
-    for lane_id in tx.array("merge_lanes", as_json(list(by_id)), quota):
+    order = tx.merge_lanes(list(by_id), quota)
+    for lane_id in by_id.keys() - set(order):
+        by_id[lane_id].is_empty = True
+    for lane_id in order:
         if promised == quota:
             break
         if room is not None:
@@ -279,8 +302,8 @@ def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Roo
         promised += 1
 
 
-def _read_jobs(
-    tx: Transaction, cursor: LeaseCursor, lane_ids: Sequence[int], most: int
+def _take_jobs(
+    tx: Transaction, cursor: LeaseCursor, lane_ids: Sequence[int], most: int, no: int
 ) -> list[LeasedJob]:
     """The first jobs of lanes; fewer of each where their payloads are large."""
     lanes = as_json(lane_ids)
@@ -290,10 +313,10 @@ def _read_jobs(
             break
         most //= 2
     try:
-        jobs = _decode_jobs(tx.value("take_jobs", lanes, most))
-    except apsw.TooBigError:  # all at once they became large: weigh them, and take fewer
+        jobs = tx.take_jobs(lane_ids, most, no)
+    except PayloadsTooLarge:  # all at once they became large: weigh them, and take fewer
         cursor.largest = PAYLOAD_BYTES_MAX
-        return _read_jobs(tx, cursor, lane_ids, max(most // 2, 1)) if most > 1 else []
+        return _take_jobs(tx, cursor, lane_ids, max(most // 2, 1), no) if most > 1 else []
     cursor.largest = max((len(job.payload) for job in jobs), default=PAYLOAD_BYTES_MAX)
     return jobs
 
@@ -305,11 +328,11 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
     for lane in lanes:
         by_most.setdefault(lane.most, []).append(lane.id)
     for most, lane_ids in by_most.items():
-        jobs += _read_jobs(tx, cursor, lane_ids, most)
+        jobs += _take_jobs(tx, cursor, lane_ids, most, no)
     turns = {lane.group: turn for turn, lane in enumerate(lanes)}
     # The statement picks the right ones, but hands them out by id.
     jobs.sort(key=lambda job: (turns[job.group], -job.priority, job.due_at, job.id))
-    tx.run("mark_leased", as_json([job.id for job in jobs]), no, tx.now)
+    tx.mark_leased(jobs, no)
     keys = {lane.id: lane.keys for lane in lanes if lane.keys_text != "[]"}
     if keys:
         held = [
@@ -321,17 +344,19 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
         counts[job.lane_id] = counts.get(job.lane_id, 0) + 1
     for lane_id, count in counts.items():
         tx.move(lane_id, JobState.QUEUED, JobState.IN_PROGRESS, count)
-        tx.touch(lane_id)
     return jobs
 
 
 def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[LeasedJob]:
-    for row, keys_text in tx.rows("next_suspect", as_json(request.tasks)):
+    for job_id, keys_text in tx.rows("next_suspect", as_json(request.tasks)):
         keys = _decode_keys(keys_text)
-        if keys and _Room(tx, request, keys).full(keys) is not None:
+        if keys:
+            room = _Room(tx, request, keys)
+            if room.is_busy(keys) or room.full(keys) is not None:
+                continue
+        job = tx.take_suspect(job_id, no)
+        if job is None:
             continue
-        job = _decode_job(row)
-        tx.run("mark_solo", job.id, no, tx.now)
         if keys:
             tx.run("hold_keys", as_json([(job.id, job.token, key) for key in keys]))
         tx.move(job.lane_id, JobState.QUEUED, JobState.IN_PROGRESS)
@@ -344,7 +369,7 @@ def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[B
     keys = tx.array("parked_keys", tasks)
     if not keys:
         return ()
-    room = _Room(tx, request, keys)
+    room = _Room(tx, request, keys, to_tell=True)
     return tuple(
         BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
         for key in keys

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from penstock.model.job import JobState
 from penstock.model.views import EndMark, Progress
 from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.sqlite.enqueueing import upstream_error
-from penstock.stores.sqlite.settling import settle
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.enqueueing import upstream_error
+from penstock.stores.sql.settling import settle
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import CHORE_SLICE, PURGE_EDGES
 
 MANY_EDGES = 500  # to dependants, or from what it waited for: such a job is stripped first
@@ -34,6 +35,7 @@ class _Old(NamedTuple):
 
 def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMark]:
     """Forget what may be forgotten of the next jobs that ended long ago."""
+    tx.one_at_a_time()
     if settle(tx):  # what is still to be told or put back must not be forgotten
         return Progress(0, more=True), after
     seen = [_Old(*row) for row in tx.array("old_jobs", before, *after, CHORE_SLICE, MANY_EDGES)]
@@ -89,12 +91,13 @@ def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
     tx.run("purge_edges_from", rows)
     tx.run("purge_jobs", rows)
     lanes = {job.lane_id for job in old}
-    groups = {group for _, _, group in tx.array("lane_names", as_json(sorted(lanes)))}
+    groups = {group for _, group in tx.lane_names(lanes).values()}
     for job in old:
         tx.move(job.lane_id, PUBLIC[job.row_state], None)
-    tx.flush_counts()
+    tx.add_up_counts()
     tx.flush_heads()
     states = as_json(list(JobState))
+    tx.hold("hold_lanes", as_json(sorted(lanes)))
     tx.run("purge_lanes", as_json(sorted(lanes)), states)
     tx.run("purge_group_counts", as_json(sorted(groups)), states)
 

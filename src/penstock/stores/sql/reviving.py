@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from penstock import failpoints
 from penstock.model.job import JobState
 from penstock.stores.row_state import PUBLIC
-from penstock.stores.sqlite.enqueueing import upstream_error
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.enqueueing import upstream_error
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 
 STEP_COST = 4  # what a step costs besides its rows, in rows
 TOTAL = "put_back"  # the fact that counts dependants put back, ever
@@ -90,6 +91,7 @@ def _judge(tx: Transaction, job_ids: Sequence[int]) -> tuple[int, bool]:
     True if nothing new is to be collected because of it.
     """
     all_ids = as_json(job_ids)
+    tx.hold("hold_parents", all_ids)  # none of them ends between here and the commit
     blamed: dict[int, tuple[int, int, str]] = {}
     for child, parent, row_state, key in tx.array("spoilt_by", all_ids):
         error = as_json(upstream_error(row_state, key))

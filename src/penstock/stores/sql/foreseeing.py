@@ -6,14 +6,14 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from penstock.model.views import FIRST_END, EndMark, RetryCounts
-from penstock.stores.sqlite.reading import SqliteReader
-from penstock.stores.sqlite.transaction import as_json
+from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql.statements import as_json
 from penstock.stores.store import CHORE_SLICE
 
 ALL = -1  # no limit
 
 
-def would_retry(reader: SqliteReader, task: str | None, max_attempts: int | None) -> RetryCounts:
+def would_retry(reader: SqlReader, task: str | None, max_attempts: int | None) -> RetryCounts:
     """Walk as retry_failed would, with the rows that it would change kept in memory."""
     back: set[int] = set()
     after = 0
@@ -37,12 +37,12 @@ def would_retry(reader: SqliteReader, task: str | None, max_attempts: int | None
     return RetryCounts(failed, len(back) - failed)
 
 
-def _hanging(reader: SqliteReader, parent_id: int) -> list[int]:
+def _hanging(reader: SqlReader, parent_id: int) -> list[int]:
     """Who was skipped because of this job?"""
     return reader.array("skipped_because", parent_id)
 
 
-def would_purge(reader: SqliteReader, before: int) -> int:
+def would_purge(reader: SqlReader, before: int) -> int:
     count, mark = 0, FIRST_END
     while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE, ALL):
         count += sum(free for *_, free, _ in seen)

@@ -14,15 +14,16 @@ from typing import Any
 from penstock import failpoints
 from penstock.model.job import EdgeKind, JobState
 from penstock.stores.row_state import RowState
-from penstock.stores.sqlite.enqueueing import upstream_error
-from penstock.stores.sqlite.reviving import STEP_COST, revive
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.enqueueing import upstream_error
+from penstock.stores.sql.reviving import STEP_COST, revive
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import SETTLE_SLICE
 
 
-def note_ended(tx: Transaction, ids_json: str) -> None:
-    """Jobs have ended; `ids_json` = [[id, …], …]. Tell those who wait for them."""
-    waiting = tx.array("with_dependants", ids_json)
+def note_ended(tx: Transaction, job_ids: Sequence[int]) -> None:
+    """Jobs have ended: tell those who wait for them."""
+    waiting = tx.array("with_dependants", as_json(job_ids))
     if waiting:
         tx.run("settle_later", as_json(waiting))
         _tell(tx, SETTLE_SLICE)
@@ -37,23 +38,23 @@ def settle(tx: Transaction) -> bool:
     left = _tell(tx, SETTLE_SLICE)
     if left <= 0:
         return bool(tx.value("is_settling")) or bool(tx.value("is_reviving"))
-    return bool(tx.value("is_reviving")) and revive(tx, left)
+    return bool(tx.value("is_reviving")) and tx.is_my_turn() and revive(tx, left)
 
 
 def _tell(tx: Transaction, budget: int) -> int:
     """Tell dependants; what is left of the budget, 0 or less if there may be more to tell."""
     while budget > 0:
-        edges = tx.array("edges_to_settle", budget)
-        all_told = len(edges) < budget
-        if all_told:
-            tx.run("drop_settling")
-        else:
-            tx.run("drop_settling_below", edges[-1][0])
-        if not edges:
+        ended = tx.array("take_settling", budget)
+        if not ended:
             break
+        edges = tx.array("edges_to_settle", as_json(ended), budget)
+        all_told = len(edges) < budget
+        told = ended if all_told else [job_id for job_id in ended if job_id < edges[-1][0]]
+        if told:
+            tx.run("drop_settling", as_json(told))
         failpoints.hit("settle.in_tx")
         budget -= len(edges) + STEP_COST
-        if not _tell_some(tx, edges) and all_told:
+        if not _tell_some(tx, edges) and all_told and len(ended) < budget:
             break
     return budget
 
@@ -77,27 +78,25 @@ def _tell_some(tx: Transaction, edges: Sequence[Sequence[Any]]) -> bool:
 
 def _free(tx: Transaction, edges: Sequence[tuple[int, int]]) -> None:
     """Dependants have fewer to wait for; those with none left may run."""
-    tx.run("close_edges", as_json(edges))
-    children = Counter(child for _, child in edges)
-    for _, lane_id, row_state in tx.rows(
-        "release_children", as_json(list(children.items())), tx.now
-    ):
+    children = sorted(Counter(child for _, child in edges).items())
+    for _, lane_id, row_state in tx.rows("release_children", as_json(children), tx.now):
         if row_state == RowState.WAITING:
             continue
         tx.move(lane_id, JobState.WAITING, JobState.QUEUED)
         tx.touch(lane_id)
+    tx.run("close_edges", as_json(edges))  # after the rows, as everybody does: none waits in a ring
 
 
 def _skip(tx: Transaction, spoilt: Mapping[int, tuple[int, int, str]]) -> None:
     """Dependants cannot run any more; theirs must be told next."""
     rows = [
         (child, parent, as_json(upstream_error(row_state, key)))
-        for child, (parent, row_state, key) in spoilt.items()
+        for child, (parent, row_state, key) in sorted(spoilt.items())
     ]
     skipped = tx.rows("skip_children", as_json(rows), tx.now)
     tx.run("close_edges_of", as_json(list(spoilt)))
     for _, lane_id in skipped:
         tx.move(lane_id, JobState.WAITING, JobState.SKIPPED)
-    waiting = tx.array("with_dependants", as_json([(id_,) for id_, _ in skipped]))
+    waiting = tx.array("with_dependants", as_json([id_ for id_, _ in skipped]))
     if waiting:
         tx.run("settle_later", as_json(waiting))

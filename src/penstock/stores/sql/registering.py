@@ -10,7 +10,8 @@ from penstock.clock import MICROSECONDS
 from penstock.errors import InternalError
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo, dimension_key
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 
 AFTER_COLON = ";"  # keys of a dimension lie between `host:` and `host;`
 
@@ -59,6 +60,7 @@ def set_paused(tx: Transaction, paused: bool) -> None:
 
 def set_cap(tx: Transaction, limit_key: str, cap: int | None) -> None:
     """Override a cap, or forget the override; whoever waits for the key may try again."""
+    tx.change_caps_alone()
     if cap is None:
         tx.run("drop_cap", limit_key)
     else:

@@ -12,9 +12,10 @@ from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, Wor
 from penstock.model.lease import JobFailure, JobRef
 from penstock.model.views import Progress
 from penstock.stores.row_state import RowState
-from penstock.stores.sqlite.ending import fail, free_keys, let_go
-from penstock.stores.sqlite.settling import note_ended
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.ending import fail, free_keys, let_go
+from penstock.stores.sql.settling import note_ended
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, SWEEP_SLICE
 
 WORKER_ROWS_KEPT_SECONDS = 24 * 3600
@@ -126,7 +127,7 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
         _write(tx, JobRef(JobId(job_id), token), no, str(JobState.ERROR), error)
         tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
         tx.ended_in_run(run_id, JobState.ERROR)
-        note_ended(tx, as_json([(job_id,)]))
+        note_ended(tx, [job_id])
     free_keys(tx, freed)
     return len(leased)
 

@@ -9,9 +9,10 @@ from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
 from penstock.model.views import Retried, Settled
 from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.sqlite.reviving import revive_later, total
-from penstock.stores.sqlite.settling import note_ended, settle
-from penstock.stores.sqlite.transaction import Transaction, as_json
+from penstock.stores.sql.reviving import revive_later, total
+from penstock.stores.sql.settling import note_ended, settle
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import CHORE_SLICE
 
 
@@ -30,10 +31,11 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
             tx.run("linger", job_id, token, worker)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
-        tx.touch(lane_id)
+        if row_state == RowState.READY:
+            tx.leave(lane_id)
         cancelled[key] = job_id
     # Dependants learn of it last: one that is cancelled in the same call is cancelled, not skipped.
-    note_ended(tx, as_json([(job_id,) for job_id in cancelled.values()]))
+    note_ended(tx, list(cancelled.values()))
     return frozenset(cancelled)
 
 
@@ -61,6 +63,7 @@ def retry_failed(
     tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId
 ) -> Retried:
     """Put one slice of failed jobs back; what was skipped because of them follows in slices."""
+    tx.one_at_a_time()
     if settle(tx):  # whoever is not told yet that a job failed cannot be put back
         return Retried(0, total(tx), more=True, last=after_id)
     seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kind of store does a URL name?"""
+
+from __future__ import annotations
+
+import difflib
+
+from penstock.errors import ConfigError
+from penstock.redaction import shown_url
+
+SQLITE_PREFIX = "sqlite:///"
+SERVER_PREFIXES = ("postgresql://", "postgres://")
+_EXAMPLES = {
+    "sqlite": f"{SQLITE_PREFIX}.penstock/app.db",
+    "postgresql": "postgresql://user@host:5432/database",
+    "postgres": "postgresql://user@host:5432/database",
+}
+
+
+def is_server(url: str) -> bool:
+    """Is the store kept by a server, and not in a file?"""
+    return url.startswith(SERVER_PREFIXES)
+
+
+def refuse_unknown(url: str) -> None:
+    """ConfigError for a URL that names no store we know; with the nearest that we do."""
+    if url.startswith((SQLITE_PREFIX, *SERVER_PREFIXES)):
+        return
+    scheme = url.partition(":")[0].lower()
+    near = difflib.get_close_matches(scheme, _EXAMPLES, 1)
+    if near:
+        hint = f"write it as {_EXAMPLES[near[0]]}"
+    else:
+        hint = f"write sqlite:///path, for example {_EXAMPLES['sqlite']}, or postgresql://…"
+    raise ConfigError(f"The store {shown_url(url)!r} is not known; {hint}.")

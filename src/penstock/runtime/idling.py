@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a worker wait when there is nothing to lease?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import TRANSIENT, StoreError
+from penstock.runtime.reach import Reach
+from penstock.stores.store import Store
+
+IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+WAITS = "Leasing has to wait"
+
+
+class Idling:
+    """Owns the wait for work. Belongs to one loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        reach: Reach,
+        begins: Callable[[], None],
+        woken: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._reach = reach
+        self._begins = begins
+        self._woken = woken
+        self._failed = failed
+        self._told = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self._task is not None
+
+    def got_work(self) -> None:
+        """The next time that nothing is left is told again."""
+        self._told = False
+
+    def wait(self, next_due_at: int | None) -> None:
+        """Sleep until the store says that there may be something, or something is due."""
+        if self._task is not None:
+            return
+        if not self._told:
+            self._told = True
+            self._begins()
+        self._task = asyncio.get_running_loop().create_task(self._wait(next_due_at))
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait(self, next_due_at: int | None) -> None:
+        seconds = IDLE_SECONDS
+        if next_due_at is not None:
+            left = next_due_at / MICROSECONDS - self._clock.now()
+            seconds = min(IDLE_SECONDS, max(left, 0.001))
+        try:
+            await self._store.wait_for_work(seconds)
+        except TRANSIENT as error:
+            await self.back_off(error)
+        except Exception as error:
+            self._failed(error)
+        finally:
+            self._task = None
+            self._woken()
+
+    async def back_off(self, error: StoreError) -> None:
+        """The store cannot say now whether there is something."""
+        self._reach.waits(WAITS, error)
+        await self._clock.sleep(RETRY_SECONDS)
+
+    def answered(self) -> None:
+        self._reach.answered(WAITS)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store of a fleet: one PostgreSQL database."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where does a lease begin to look in a lane, when dead rows lie before the first live one?
+
+While an old transaction keeps vacuum away, every job that was leased leaves a dead entry in the
+index of ready jobs, and each lease would walk over all of them. So after a slow look the next ones
+begin behind what was taken last, and only now and then one begins at the front again, for jobs
+that came back or have a higher priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.clock import Clock
+from penstock.stores.sql.statements import Row
+
+SLOW_SECONDS = 0.010  # a look that took longer has walked over dead rows
+FRONT_SECONDS = 2.0  # how often a look begins at the front again, whatever it costs
+LANES_MAX = 10_000
+FRONT = (-(2**63), -(2**63), 0)
+
+Place = tuple[int, int, int]  # rank, available_at, id
+
+
+class ScanPlaces:
+    """Owns the places of one process. Belongs to the writer's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._places: dict[int, Place] = {}
+        self._until = 0.0
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def of(self, lane_ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Where to begin in each of these lanes, as three columns."""
+        if self._places and self._clock.monotonic() >= self._until:
+            self._places.clear()
+        places = [self._places.get(lane_id, FRONT) for lane_id in lane_ids]
+        return [p[0] for p in places], [p[1] for p in places], [p[2] for p in places]
+
+    def forget(self, lane_ids: Sequence[int]) -> bool:
+        """Begin at the front of these lanes; True if that is news."""
+        known = [lane_id for lane_id in lane_ids if self._places.pop(lane_id, None) is not None]
+        return bool(known)
+
+    def note(self, taken: Sequence[Row], begun: float) -> None:
+        """Remember where a look ended, if it was slow or had not begun at the front."""
+        now = self._clock.monotonic()
+        if not self._places:
+            if now - begun < SLOW_SECONDS or not taken:
+                return
+            self._until = now + FRONT_SECONDS
+        if len(self._places) < LANES_MAX:
+            for row in taken:
+                place = (row[-2], row[-1], row[0])
+                lane_id = row[5]
+                if place > self._places.get(lane_id, FRONT):
+                    self._places[lane_id] = place

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does one write transaction know besides the database?
+
+Merged consequences: which lanes have to look for their head again, by how much the counters moved.
+They are written once, before the commit, whatever the number of operations in the transaction.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.clock import BootTime
+from penstock.errors import InternalError
+from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
+from penstock.stores.sql.statements import Row, Statements, as_json
+
+LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
+
+
+class PayloadsTooLarge(Exception):
+    """The jobs that were asked for do not fit into one answer."""
+
+
+class Transaction(Statements):
+    """Owns the merged consequences of one transaction. Belongs to the writer's thread."""
+
+    def __init__(self, now: int, boot: BootTime) -> None:
+        self.now = now
+        self.boot = boot
+        self.made_work = False  # somebody may have something to lease now
+        self.passed: list[str] = []  # failpoints to pass once this is durable
+        self._touched: set[int] = set()
+        self._moves: dict[tuple[int, JobState], int] = {}
+        self._arrivals: dict[tuple[str, str, JobState], int] = {}
+        self._run_moves: dict[tuple[str, JobState], int] = {}
+        self._alive: dict[WorkerId, tuple[int, str] | None] = {}
+
+    @abstractmethod
+    def run(self, query: str, *parameters: object) -> int:
+        """Execute a named statement; how many rows it changed."""
+
+    @abstractmethod
+    def insert_jobs(
+        self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
+    ) -> dict[str, int]:
+        """Insert what is new of these; key → id of what was."""
+
+    @abstractmethod
+    def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Key → id and row state; none of them ends before this transaction does."""
+
+    @abstractmethod
+    def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
+        """The first jobs of each of these lanes, as their worker will hold them."""
+
+    def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
+        """The lanes of the first jobs of these, one for each job, in the order of the jobs."""
+        return self.array("merge_lanes", as_json(lane_ids), most)
+
+    @abstractmethod
+    def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
+        """The worker holds what was taken."""
+
+    @abstractmethod
+    def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
+        """Lease a suspect; None if somebody was faster."""
+
+    @abstractmethod
+    def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
+        """Lanes wait for a key: [lane, key, number]."""
+
+    @abstractmethod
+    def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
+        """End leases of a worker under their tokens, with their history; which were ended.
+
+        None at all may be ended where some are not its own: then they are ended one by one.
+        """
+
+    @abstractmethod
+    def end_job(self, row: Row, no: int) -> bool:
+        """The same for one job."""
+
+    @abstractmethod
+    def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
+        """Jobs of these lanes became ready: leasing shall find them."""
+
+    # Where one writes at a time there is nothing to do for the following.
+
+    def one_at_a_time(self) -> None:
+        """What follows walks over rows of others: nobody else does so until the commit."""
+        return
+
+    def is_my_turn(self) -> bool:
+        """May this transaction do such a walk without waiting?"""
+        return True
+
+    def hold(self, query: str, *parameters: object) -> None:
+        """Keep others from changing rows that were found by this query until the commit."""
+        return
+
+    def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
+        """Count holders of these keys alone until the commit; keys of which that cannot be had."""
+        return frozenset()
+
+    def change_caps_alone(self) -> None:
+        """Let nobody count holders until the commit: caps are about to change."""
+        return
+
+    def had_their_turn(self, lane_ids: Sequence[int]) -> None:
+        """These lanes of a group with more were looked at: others shall be next."""
+        return
+
+    def next_parking(self) -> int:
+        """A number that grows with every parking: lanes wake in the order they were parked."""
+        number = 1 + int(self.first("read_meta", "parkings") or 0)
+        self.run("write_meta", "parkings", str(number))
+        return number
+
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
+        """These lanes had fewer ready jobs than were asked for; True if some are empty now."""
+        return False
+
+    def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
+        """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
+        wanted = as_json(refs)
+        if self.run("open_freed_keys", wanted):
+            self.made_work = True
+        self.run("free_keys", wanted)
+
+    def touch(self, lane_id: int) -> None:
+        """A job of this lane became ready."""
+        self._touched.add(lane_id)
+
+    def leave(self, lane_id: int) -> None:
+        """A job of this lane is ready no more, and was not leased."""
+        self._touched.add(lane_id)
+
+    def touch_all(self, lane_ids: Iterable[int]) -> None:
+        self._touched.update(lane_ids)
+
+    def move(
+        self, lane_id: int, source: JobState | None, target: JobState | None, count: int = 1
+    ) -> None:
+        """Jobs of this lane went from one state to another; None is outside the store."""
+        moves = self._moves
+        if source is not None:
+            moves[lane_id, source] = moves.get((lane_id, source), 0) - count
+        if target is not None:
+            moves[lane_id, target] = moves.get((lane_id, target), 0) + count
+
+    def arrive(self, task: str, group: str, state: JobState) -> None:
+        """A new job of a known task and group is in this state."""
+        key = (task, group, state)
+        self._arrivals[key] = self._arrivals.get(key, 0) + 1
+
+    def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
+        self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + count
+
+    def flush_heads(self) -> None:
+        """Make touched lanes known to leasing, which needs this before it looks."""
+        if self._touched:
+            touched = sorted(self._touched)
+            self._touched.clear()
+            self._look_for_heads(touched)
+
+    def flush_counts(self) -> None:
+        """Write the merged counters."""
+        counts: dict[tuple[str, JobState, str], int] = {}
+        for (task, group, state), n in (*self._arrivals.items(), *self._named_moves()):
+            counts["task", state, task] = counts.get(("task", state, task), 0) + n
+            counts["group", state, group] = counts.get(("group", state, group), 0) + n
+        for (run_id, state), n in self._run_moves.items():
+            counts["run", state, run_id] = n
+        self._arrivals.clear()
+        self._moves.clear()
+        self._run_moves.clear()
+        if counts:
+            self.run("add_counts", as_json([(*key, n) for key, n in counts.items() if n]))
+
+    def add_up_counts(self) -> None:
+        """The same, and bring the counters of everybody up to date."""
+        self.flush_counts()
+
+    def _named_moves(self) -> list[tuple[tuple[str, str, JobState], int]]:
+        moves = {key: n for key, n in self._moves.items() if n}
+        if not moves:
+            return []
+        lanes = {lane_id for lane_id, _ in moves}
+        names = self.lane_names(lanes)
+        if len(names) != len(lanes):
+            raise InternalError(f"Jobs moved in lanes that do not exist: {lanes - set(names)}.")
+        return [((*names[lane_id], state), n) for (lane_id, state), n in moves.items()]
+
+    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """Task and group of lanes."""
+        return {
+            lane: (task, group)
+            for lane, task, group in self.array("lane_names", as_json(sorted(lanes)))
+        }
+
+    def finish(self) -> None:
+        """Write all merged consequences; the commit follows."""
+        self.flush_heads()
+        self.flush_counts()
+
+    def mark(self) -> tuple[Any, ...]:
+        """A copy of the consequences so far, for an operation that may be refused."""
+        return (
+            set(self._touched),
+            dict(self._moves),
+            dict(self._arrivals),
+            dict(self._run_moves),
+            self.made_work,
+            list(self.passed),
+        )
+
+    def reset(self, mark: tuple[Any, ...]) -> None:
+        self._touched, self._moves, self._arrivals, self._run_moves, self.made_work, self.passed = (
+            mark
+        )
+        self._alive.clear()
+
+    def alive(self, worker: WorkerId) -> tuple[int, str] | None:
+        """Number and run of a worker whose lease has not expired; None otherwise."""
+        if worker not in self._alive:
+            row = self._worker_row(worker)
+            self._alive[worker] = None if row is None else (row[0], row[1])
+        return self._alive[worker]
+
+    def _worker_row(self, worker: WorkerId) -> Row | None:
+        return self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
+
+    def forget_alive(self) -> None:
+        self._alive.clear()
