@@ -40,7 +40,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def run(
-    command: list[str] | str, folder: Path, *, cloned: bool
+    command: list[str] | str, folder: Path, *, cloned: bool = False
 ) -> subprocess.CompletedProcess[str]:
     if cloned and isinstance(command, str) and not SHELL.search(command):
         program, *words = shlex.split(command)

@@ -57,6 +57,7 @@ class Shop(ProjectFolder):
         self,
         *arguments: str,
         quick: bool = False,
+        cloned: bool = True,
         entry: str = "tests.faults.quick",
         cloned: bool = True,
         **environment: str,

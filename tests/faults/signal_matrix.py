@@ -25,8 +25,8 @@ from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, is_alive, kill_run
 
-GRACE_SECONDS = 0.5
-PAUSE_SECONDS = 0.4  # how long a process stands at a failpoint
+GRACE_SECONDS = 1.0
+PAUSE_SECONDS = 0.2  # how long a process stands at a failpoint; a busy machine adds to it
 PATIENCE_SECONDS = 30.0  # a slow machine
 CONFIG = f"""
 app = "busy.py"

@@ -48,7 +48,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 def start(shop: Shop, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     entry = "tests.integration.away"
-    return shop.run(*arguments, quick=True, entry=entry, cloned=False, **environment)
+    return shop.run(*arguments, quick=True, cloned=True, entry=entry, **environment)
 
 
 def goes_away(shop: Shop) -> None:

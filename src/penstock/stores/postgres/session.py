@@ -193,10 +193,9 @@ class PostgresSession:
     def commit(self) -> None:
         failpoints.hit("commit.begin")
         tx, begun = self._current(), self._begun
-        tx.finish()
-        self._arm()
+        tx.flush_heads()
         try:
-            self._current_cursor().execute(self._queries["commit"])
+            tx.commit()
         except psycopg.Error as error:
             if meaning.is_clean(error) or begun is None:
                 raise

@@ -54,10 +54,12 @@ from penstock.stores.sql import (
     sweeping,
     voiding,
 )
+from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.store import JobFilter
+from penstock.stores.store import GROUPS_PER_LEASE, JobFilter
 
 POLL_SECONDS = 0.5  # how often an idle worker asks where nobody tells
+LEASES_BETWEEN_MERGES = 32  # how often a lease looks whether counters are to be added up
 SLOW_POLL_SECONDS = 1.0  # the same where the server does: for due jobs and dead workers
 
 T = TypeVar("T")
@@ -86,6 +88,7 @@ class PostgresStore:
         self._waiters: set[Callable[[], None]] = set()
         self._waiters_lock = threading.Lock()
         self._listener: Listener | None = None
+        self._leases = 0
         self._work_version = 0
         self._seen_version = 0
         sessions = [
@@ -125,8 +128,17 @@ class PostgresStore:
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
 
     def _lease(self, tx: Transaction, request: LeaseRequest) -> LeaseBatch:
+        if not isinstance(tx, PostgresTransaction):
+            raise TypeError(f"not a transaction of this store: {tx!r}")
+        groups = min(GROUPS_PER_LEASE, request.limit)
+        tx.ask_ahead(
+            ("hold_worker", (request.worker, tx.boot.boot_id, tx.boot.at)),
+            ("lease_view", (tx.boot.boot_id, tx.boot.at)),
+            ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
+        )
         batch = leasing.lease(tx, request, self._cursor)
-        if isinstance(tx, PostgresTransaction):
+        self._leases += 1
+        if self._leases % LEASES_BETWEEN_MERGES == 0:
             tx.merge_changes_if_many()
         return batch
 

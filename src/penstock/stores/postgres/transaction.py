@@ -52,6 +52,7 @@ class PostgresTransaction(Transaction):
         self._lanes = lanes  # names of lanes, which never change; kept by the session
         self._places = places
         self._still_time = still_time
+        self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
@@ -65,10 +66,43 @@ class PostgresTransaction(Transaction):
         return self._cursor.rowcount
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
+        asked = self._asked.pop((query, parameters), None)
+        if asked is not None and asked[0] == self.writes:
+            return asked[1]
         statement = self._queries[query]
         self.writes += not statement.startswith(_READS)
         self._still_time()
         return self._cursor.execute(statement, parameters).fetchall()
+
+    def ask_ahead(self, *questions: tuple[str, tuple[object, ...]]) -> None:
+        """Ask several questions in one round trip; their answers are used if nothing is changed."""
+        self._still_time()
+        connection = self._cursor.connection
+        with connection.pipeline():
+            cursors = [
+                connection.execute(self._queries[query], parameters)
+                for query, parameters in questions
+            ]
+        for question, cursor in zip(questions, cursors, strict=True):
+            self._asked[question] = (self.writes, cursor.fetchall())
+
+    def commit(self) -> None:
+        """Write all merged consequences and commit, in one round trip."""
+        self.flush_heads()
+        counts = self._merged_counts()
+        last: list[tuple[str, tuple[object, ...]]] = []
+        if counts:
+            last.append(("add_counts", (counts,)))
+        if self.made_work:
+            last.append(("tell", (CHANNEL, "")))
+        self._still_time()
+        if not last:
+            self._cursor.execute(self._queries["commit"])
+            return
+        connection = self._cursor.connection
+        with connection.pipeline():
+            for query, parameters in (*last, ("commit", ())):
+                connection.execute(self._queries[query], parameters)
 
     def array(self, query: str, *parameters: object) -> list[Any]:
         found = self.rows(query, *parameters)
@@ -87,11 +121,6 @@ class PostgresTransaction(Transaction):
         self.flush_counts()
         while self.run("merge_changes", MERGE_CHANGES):
             continue
-
-    def finish(self) -> None:
-        super().finish()
-        if self.made_work:
-            self.rows("tell", CHANNEL, "")
 
     def _worker_row(self, worker: WorkerId) -> Row | None:
         found = self.rows("hold_worker", worker, self.boot.boot_id, self.boot.at)
@@ -277,5 +306,5 @@ class PostgresTransaction(Transaction):
 
     def merge_changes_if_many(self) -> None:
         """Add the changes of counters up, if they are many and nobody else is at it."""
-        if self.rows("count_changes")[0][0] > MERGE_CHANGES and self.is_my_turn():
+        if self.value("count_changes") > MERGE_CHANGES and self.is_my_turn():
             self.run("merge_changes", 5 * MERGE_CHANGES)

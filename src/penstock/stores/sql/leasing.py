@@ -203,7 +203,8 @@ def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
 ) -> _Found:
     """Serve the next groups of the round."""
-    heads = _next_heads(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
+    most = min(GROUPS_PER_LEASE, request.limit)
+    heads = _next_heads(tx, cursor, tasks, most)
     if not heads:
         return _Found([])
     lanes = _with_siblings(tx, heads, tasks)
@@ -227,7 +228,8 @@ def _lease_ready(
     )
     if room is not None:
         _park(tx, lanes, parked, room)
-    cursor.group = heads[-1].group
+    # With all groups served, the next call needs no second look for those before the cursor.
+    cursor.group = heads[-1].group if len(heads) == most else ""
     return _Found(jobs, bool(parked), emptied)
 
 

@@ -167,6 +167,12 @@ class Transaction(Statements):
 
     def flush_counts(self) -> None:
         """Write the merged counters."""
+        counts = self._merged_counts()
+        if counts:
+            self.run("add_counts", counts)
+
+    def _merged_counts(self) -> str | None:
+        """The change of the counters since the last time, as a batch; None without one."""
         counts: dict[tuple[str, JobState, str], int] = {}
         for (task, group, state), n in (*self._arrivals.items(), *self._named_moves()):
             counts["task", state, task] = counts.get(("task", state, task), 0) + n
@@ -176,8 +182,8 @@ class Transaction(Statements):
         self._arrivals.clear()
         self._moves.clear()
         self._run_moves.clear()
-        if counts:
-            self.run("add_counts", as_json([(*key, n) for key, n in counts.items() if n]))
+        changed = [(*key, n) for key, n in counts.items() if n]
+        return as_json(changed) if changed else None
 
     def add_up_counts(self) -> None:
         """The same, and bring the counters of everybody up to date."""
