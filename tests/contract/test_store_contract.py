@@ -16,19 +16,24 @@ from penstock.testing.store_contract import *  # noqa: F403
 from penstock.testing.store_contract import StoreWorld
 
 
-def _open(kind: str, folder: Path, clock: ManualClock) -> Store:
-    if kind == "memory":
+def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> Store:
+    if request.param == "memory":
         return MemoryStore(clock)
+    if request.param == "postgres":
+        from penstock.stores.postgres.opening import open_postgres
+
+        url = request.getfixturevalue("postgres_url")
+        return open_postgres(url, durability="normal", server_time=lambda: clock.now_micros)
     path = folder / "store.db"
     return SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
     clock = ManualClock()
-    store = _open(request.param, tmp_path, clock)
+    store = _open(request, tmp_path, clock)
     closes_itself = "closed_store" in request.node.name
-    yield StoreWorld(store, clock)
+    yield StoreWorld(store, clock, leases_by_wall_clock=request.param == "postgres")
     if not closes_itself:
         assert store.check().result() == []
     store.close()

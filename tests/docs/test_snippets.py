@@ -20,6 +20,9 @@ PAGES = sorted(
     if path.exists()
 )
 
+#: Its snippets need a server: test_postgresql_page.py runs them.
+WITH_SERVER = REPOSITORY / "docs/operations/postgresql.md"
+
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     return FENCE.findall(page.read_text())
@@ -38,7 +41,11 @@ def run(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page != WITH_SERVER],
+    ids=lambda page: str(page.relative_to(REPOSITORY)),
+)
 def test_the_snippets_of_a_page_work_in_their_order(page: Path, tmp_path: Path) -> None:
     for language, text in blocks(page):
         if language == "python":

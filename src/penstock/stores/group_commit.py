@@ -5,6 +5,9 @@ One writer owns the write connection. Callers put operations into its inbox; it 
 the database, begins, claims what waits (urgent ones first), runs it, commits, and only then
 answers. An operation that was not claimed can be withdrawn, so that a caller's time-out before
 the claim is certain: nothing happened.
+
+Where many write side by side a transaction may fail because another one was in the way, or because
+the server went away before the commit. Then nothing happened, and the same operations run again.
 """
 
 from __future__ import annotations
@@ -26,17 +29,32 @@ from penstock.errors import (
     StoreError,
     StoreFailed,
     StoreForked,
+    StoreUnavailable,
+    StoreUnknown,
 )
 from penstock.stores.interrupts import deferred_interrupt
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
 CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
+AGAIN_SECONDS = 30.0  # operations are run again for this long, and wait this long for a server
 FINAL = (StoreFailed, StoreCorrupt, SchemaTooNew)  # after one of these nothing more is written
 
 T = TypeVar("T")
 Tx = TypeVar("Tx")
 TxC = TypeVar("TxC", covariant=True)
+
+
+class Contended(StoreError):
+    """Somebody was in the way, or the server went away: nothing was changed, so run it again."""
+
+
+class Spoilt(Exception):
+    """An operation was refused after it had written: the others must be run without it."""
+
+    def __init__(self, refusal: PenstockError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class Session(Protocol[TxC]):
@@ -49,6 +67,7 @@ class Session(Protocol[TxC]):
         """Take the turn and open a write transaction.
 
         StoreBusy after a while, or at once if it is somebody else's turn and `wait` is False.
+        StoreUnavailable if a server cannot be reached, after a pause before the next try.
         """
         ...
 
@@ -56,7 +75,9 @@ class Session(Protocol[TxC]):
 
     def release_savepoint(self) -> None: ...
 
-    def rollback_savepoint(self) -> None: ...
+    def rollback_savepoint(self) -> bool:
+        """Undo the operation; False if only all of them can be undone."""
+        ...
 
     def commit(self) -> None:
         """Make it durable; the turn is kept."""
@@ -78,13 +99,17 @@ class Session(Protocol[TxC]):
         """Seconds since begin."""
         ...
 
+    def monotonic(self) -> float:
+        """Seconds on a clock that never jumps; asked by any thread."""
+        ...
+
     def close(self, *, sound: bool) -> None:
         """Let go of everything; if it is not sound, nothing more is written."""
         ...
 
 
 class _Operation(Generic[Tx]):
-    __slots__ = ("atomic", "claimed", "reply", "run")
+    __slots__ = ("atomic", "claimed", "reply", "run", "since")
 
     def __init__(
         self,
@@ -92,9 +117,11 @@ class _Operation(Generic[Tx]):
         atomic: bool,
         help_out: Callable[[], None],
         start: Callable[[], None] | None,
+        since: float,
     ) -> None:
         self.run = run
         self.atomic = atomic
+        self.since = since
         self.claimed = threading.Lock()  # whoever gets it decides: the writer, or the withdrawal
         self.reply: Reply[Any] = Reply(self.claim, help_out, start)
 
@@ -144,7 +171,8 @@ class GroupCommit(Generic[Tx]):
                     "store before forking."
                 )
             )
-        operation = _Operation(run, atomic, self._help, self._rouse if lazy else None)
+        since = self._session.monotonic()
+        operation = _Operation(run, atomic, self._help, self._rouse if lazy else None, since)
         (self._urgent if urgent else self._inbox).append(operation)
         if not lazy:
             self._wake.put(None)
@@ -215,6 +243,9 @@ class GroupCommit(Generic[Tx]):
             if self._closed:
                 self._refuse_all(error)
             return  # what waits stays unclaimed; callers may withdraw it
+        except StoreUnavailable as error:
+            self._refuse_all(error, older_than=0.0 if self._closed else AGAIN_SECONDS)
+            return
         except StoreError as error:
             self._refuse_all(error)
             return
@@ -238,7 +269,11 @@ class GroupCommit(Generic[Tx]):
         except BaseException as raised:
             failure = self._session.translated(raised)
             self._session.rollback()
-            self._after_failure([operation for operation, _, _ in batch], failure)
+            operations = [operation for operation, _, _ in batch]
+            if isinstance(failure, Contended):
+                self._run_again(operations, failure)
+            else:
+                self._after_failure(operations, failure)
             return
         self._committed(tx)
         for operation, value, refusal in batch:
@@ -265,7 +300,8 @@ class GroupCommit(Generic[Tx]):
         except StoreError:
             raise
         except PenstockError as refusal:
-            self._session.rollback_savepoint()
+            if not self._session.rollback_savepoint():
+                raise Spoilt(refusal) from refusal
             return None, refusal
         self._session.release_savepoint()
         return value, None
@@ -275,39 +311,70 @@ class GroupCommit(Generic[Tx]):
         if isinstance(error, FINAL):
             self.fail(error)
         if isinstance(error, StoreError) or len(batch) == 1:
+            cause = error.refusal if isinstance(error, Spoilt) else error
             for operation in batch:
-                operation.reply.refuse(error)
+                operation.reply.refuse(cause)
             return
         for operation in batch:
             self._run_alone(operation)
 
     def _run_alone(self, operation: _Operation[Tx]) -> None:
+        failure = self._try([operation])
+        if isinstance(failure, Contended):
+            self._run_again([operation], failure)
+        elif failure is not None:
+            self._after_failure([operation], failure)
+
+    def _run_again(self, operations: list[_Operation[Tx]], failure: BaseException) -> None:
+        """Run what was claimed again, whole, until nobody is in the way or patience is at its end.
+
+        Nothing of it has happened so far, which is why it may be run again.
+        """
+        until = self._session.monotonic() + AGAIN_SECONDS
+        while isinstance(failure, Contended | StoreUnavailable) and not isinstance(
+            failure, StoreUnknown
+        ):
+            if self._session.monotonic() >= until or self._closed:
+                reason = StoreUnavailable(f"{failure} Nothing was changed; try again.")
+                reason.__cause__ = failure
+                failure = reason
+                break
+            again = self._try(operations)
+            if again is None:
+                return
+            failure = again
+        self._after_failure(operations, failure)
+
+    def _try(self, operations: list[_Operation[Tx]]) -> BaseException | None:
+        """Run claimed operations in a transaction of their own; why that did not work."""
         try:
             tx = self._session.begin(wait=True)
         except StoreError as error:
-            operation.reply.refuse(error)
-            return
+            return error
         try:
-            value, refusal = self._run(operation, tx)
+            answers = [self._run(operation, tx) for operation in operations]
             self._session.commit()
         except BaseException as raised:
             failure = self._session.translated(raised)
             self._session.rollback()
-            self._after_failure([operation], failure)
-            return
+            return failure
         self._committed(tx)
-        if refusal is None:
-            operation.reply.resolve(value)
-        else:
-            operation.reply.refuse(refusal)
+        for operation, (value, refusal) in zip(operations, answers, strict=True):
+            if refusal is None:
+                operation.reply.resolve(value)
+            else:
+                operation.reply.refuse(refusal)
         self._after_commit()
+        return None
 
-    def _refuse_all(self, error: StoreError) -> None:
+    def _refuse_all(self, error: StoreError, *, older_than: float = 0.0) -> None:
+        """Refuse what waits, or what has waited for so long."""
         if isinstance(error, FINAL):
             self.fail(error)
+        since = self._session.monotonic() - older_than
         for waiting in (self._urgent, self._inbox):
             with contextlib.suppress(IndexError):  # two threads may refuse at once, at the end
-                while True:
+                while waiting[0].since <= since:
                     operation = waiting.popleft()
                     if operation.claim():
                         operation.reply.refuse(error)

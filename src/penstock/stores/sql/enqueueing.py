@@ -20,6 +20,7 @@ from penstock.model.job import (
     NewJob,
 )
 from penstock.model.views import EnqueueReport
+from penstock.stores.group_commit import Contended
 from penstock.stores.row_state import RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
@@ -138,6 +139,7 @@ def _link(
 ) -> None:
     """Resolve the edges of new jobs, in their order, so that a skip goes down a chain."""
     parents = {key: (job_id, int(RowState.READY)) for key, job_id in created.items()} | found
+    keys = {job.key for job, _ in jobs}
     edges: list[tuple[int, int, str, int]] = []
     placed: list[tuple[object, ...]] = []
     states: dict[int, RowState] = {}
@@ -147,6 +149,8 @@ def _link(
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
             if edge.key not in parents:
+                if edge.key in keys:
+                    raise Contended(f"Another process was accepting {edge.key!r} just now.")
                 raise EnqueueRefused(
                     f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. "
                     f"Enqueue that one first, or correct the key."

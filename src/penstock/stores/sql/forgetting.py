@@ -94,7 +94,7 @@ def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
     groups = {group for _, group in tx.lane_names(lanes).values()}
     for job in old:
         tx.move(job.lane_id, PUBLIC[job.row_state], None)
-    tx.flush_counts()
+    tx.add_up_counts()
     tx.flush_heads()
     states = as_json(list(JobState))
     tx.hold("hold_lanes", as_json(sorted(lanes)))

@@ -27,6 +27,8 @@ from penstock.stores.store import (
     PROMOTE_SLICE,
 )
 
+EMPTY_ROUNDS = 4  # looks of one lease call, while lanes turn out to be empty
+
 _decode_keys = msgspec.json.Decoder(list[str]).decode
 
 
@@ -41,8 +43,11 @@ class LeaseCursor:
 class _Room:
     """How many more may hold each limit key, counted once in this transaction."""
 
-    def __init__(self, tx: Transaction, request: LeaseRequest, keys: Sequence[str]) -> None:
-        self.busy = tx.count_alone(keys)  # keys that somebody else is counting just now
+    def __init__(
+        self, tx: Transaction, request: LeaseRequest, keys: Sequence[str], *, to_tell: bool = False
+    ) -> None:
+        # Keys that somebody else is counting just now; who only tells of them may be a bit behind.
+        self.busy = frozenset() if to_tell else tx.count_alone(keys)
         wanted = {*keys, *(dimension_key(key) for key in keys)}
         overrides = dict(tx.array("cap_overrides", as_json(sorted(wanted))))
         self.caps: dict[str, int] = {}
@@ -76,10 +81,19 @@ class _Lane(msgspec.Struct):
     task: str
     most: int = 0  # jobs that it may give
     ready_lanes: int = 1  # of its group; 2 means several
+    is_empty: bool = False
 
     @property
     def keys(self) -> list[str]:
         return [] if self.keys_text == "[]" else _decode_keys(self.keys_text)
+
+
+class _Found(NamedTuple):
+    """What a look at the next groups of the round gave."""
+
+    jobs: list[LeasedJob]
+    parked: bool = False  # a lane had to be parked
+    emptied: bool = False  # a lane turned out to be empty: another look may find more
 
 
 class _View(NamedTuple):
@@ -118,7 +132,12 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
         tasks = as_json(request.tasks)
         if view.open_keys:
             more = _unpark(tx, request, tasks) or more
-        jobs, parked = _lease_ready(tx, request, cursor, tasks, alive[0])
+        parked = False
+        for _ in range(EMPTY_ROUNDS):
+            found = _lease_ready(tx, request, cursor, tasks, alive[0])
+            jobs, parked = found.jobs, parked or found.parked
+            if jobs or not found.emptied:
+                break
         tx.flush_heads()
         more = more or bool(tx.value("is_ready", tasks))
         if view.parked or parked:
@@ -137,10 +156,10 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
 
 def _catch_up(tx: Transaction) -> tuple[_View, bool]:
     """Take back, tell and promote what is due to be; True if some of it is left."""
+    tx.flush_heads()
     view = _look(tx)
     due = view.next_due_at is not None and view.next_due_at <= tx.now
     if not (view.expired or view.settling or due):
-        tx.flush_heads()
         return view, False
     more = sweep(tx) if view.expired else False
     more = settle(tx) or more
@@ -182,11 +201,11 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
 
 def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
-) -> tuple[list[LeasedJob], bool]:
-    """Serve the next groups of the round; True if a lane had to be parked."""
+) -> _Found:
+    """Serve the next groups of the round."""
     heads = _next_heads(tx, cursor, tasks, min(GROUPS_PER_LEASE, request.limit))
     if not heads:
-        return [], False
+        return _Found([])
     lanes = _with_siblings(tx, heads, tasks)
     keys = sorted({key for lane in lanes for key in lane.keys})
     room = _Room(tx, request, keys) if keys else None
@@ -200,10 +219,16 @@ def _lease_ready(
             by_group[lane.group].append(lane)
     _share(tx, list(by_group.values()), request.limit, room)
     jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
+    given: dict[int, int] = {}
+    for job in jobs:
+        given[job.lane_id] = given.get(job.lane_id, 0) + 1
+    emptied = tx.ran_short(
+        [lane.id for lane in lanes if lane.is_empty or given.get(lane.id, 0) < lane.most]
+    )
     if room is not None:
         _park(tx, lanes, parked, room)
     cursor.group = heads[-1].group
-    return jobs, bool(parked)
+    return _Found(jobs, bool(parked), emptied)
 
 
 def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lane]:
@@ -213,6 +238,8 @@ def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lan
         return heads
     per_group = max(1, LANES_PER_LEASE // len(heads))
     siblings = [_Lane(*row) for row in tx.array("ready_lanes", as_json(wider), per_group, tasks)]
+    if len(siblings) >= per_group:
+        tx.had_their_turn([lane.id for lane in siblings])
     return [lane for lane in heads if lane.ready_lanes <= 1] + siblings
 
 
@@ -227,17 +254,9 @@ def _park(
             parked.append((lane.id, full))
     if parked:
         tx.flush_heads()
-        number = _next_parking(tx)
+        number = tx.next_parking()
         rows = [(lane_id, key, number if room.caps[key] else 0) for lane_id, key in parked]
         tx.park_lanes(rows)
-
-
-def _next_parking(tx: Transaction) -> int:
-    """A number that grows with every parking, so that lanes wake in the order they were parked."""
-    row = tx.row("read_meta", "parkings")
-    number = 1 + (int(row[0]) if row else 0)
-    tx.run("write_meta", "parkings", str(number))
-    return number
 
 
 def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[_Lane]:
@@ -269,7 +288,10 @@ def _share_lanes(tx: Transaction, lanes: Sequence[_Lane], quota: int, room: _Roo
     by_id = {lane.id: lane for lane in lanes}
     keys = {lane.id: lane.keys for lane in lanes}
     promised = 0
-    for lane_id in tx.array("merge_lanes", as_json(list(by_id)), quota):
+    order = tx.array("merge_lanes", as_json(list(by_id)), quota)
+    for lane_id in by_id.keys() - set(order):
+        by_id[lane_id].is_empty = True
+    for lane_id in order:
         if promised == quota:
             break
         if room is not None:
@@ -322,7 +344,6 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
         counts[job.lane_id] = counts.get(job.lane_id, 0) + 1
     for lane_id, count in counts.items():
         tx.move(lane_id, JobState.QUEUED, JobState.IN_PROGRESS, count)
-    tx.ran_short([lane.id for lane in lanes if counts.get(lane.id, 0) < lane.most])
     return jobs
 
 
@@ -348,7 +369,7 @@ def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[B
     keys = tx.array("parked_keys", tasks)
     if not keys:
         return ()
-    room = _Room(tx, request, keys)
+    room = _Room(tx, request, keys, to_tell=True)
     return tuple(
         BlockedKey(key, room.caps[key], tuple(tx.array("name_holders", key)))
         for key in keys

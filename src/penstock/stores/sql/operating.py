@@ -31,7 +31,8 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
             tx.run("linger", job_id, token, worker)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
-        tx.touch(lane_id)
+        if row_state == RowState.READY:
+            tx.leave(lane_id)
         cancelled[key] = job_id
     # Dependants learn of it last: one that is cancelled in the same call is cancelled, not skipped.
     note_ended(tx, list(cancelled.values()))

@@ -45,16 +45,16 @@ class SqlReader(Statements):
         for task, state, n in self.rows("read_task_counts"):
             tasks.setdefault(task, {})[JobState(state)] = n
             states[JobState(state)] += n
-        groups: dict[str, dict[JobState, int]] = {}
         names = list(dict.fromkeys(self._some_groups()))[:GROUPS_IN_STATS]
+        groups: dict[str, dict[JobState, int]] = {name: {} for name in names}
         wanted, kinds = as_json(names), as_json(list(JobState))
         for group, state, n in self.rows("read_group_counts", wanted, kinds):
-            groups.setdefault(group, {})[JobState(state)] = n
+            groups[group][JobState(state)] = n
         oldest = self.value("oldest_ready", LANES_ASKED)
         return Stats(
             states=states,
             tasks=tasks,
-            groups=groups,
+            groups={name: counts for name, counts in groups.items() if counts},
             groups_total=self.value("count_groups"),
             oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
             next_due_at=self.value("next_due"),

@@ -104,9 +104,19 @@ class Transaction(Statements):
         """Let nobody count holders until the commit: caps are about to change."""
         return
 
-    def ran_short(self, lane_ids: Sequence[int]) -> None:
-        """These lanes had fewer ready jobs than were asked for."""
+    def had_their_turn(self, lane_ids: Sequence[int]) -> None:
+        """These lanes of a group with more were looked at: others shall be next."""
         return
+
+    def next_parking(self) -> int:
+        """A number that grows with every parking: lanes wake in the order they were parked."""
+        number = 1 + int(self.first("read_meta", "parkings") or 0)
+        self.run("write_meta", "parkings", str(number))
+        return number
+
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
+        """These lanes had fewer ready jobs than were asked for; True if some are empty now."""
+        return False
 
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
         """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
@@ -116,7 +126,11 @@ class Transaction(Statements):
         self.run("free_keys", wanted)
 
     def touch(self, lane_id: int) -> None:
-        """A job of this lane became ready, or stopped being it."""
+        """A job of this lane became ready."""
+        self._touched.add(lane_id)
+
+    def leave(self, lane_id: int) -> None:
+        """A job of this lane is ready no more, and was not leased."""
         self._touched.add(lane_id)
 
     def touch_all(self, lane_ids: Iterable[int]) -> None:
@@ -161,6 +175,10 @@ class Transaction(Statements):
         if counts:
             self.run("add_counts", as_json([(*key, n) for key, n in counts.items() if n]))
 
+    def add_up_counts(self) -> None:
+        """The same, and bring the counters of everybody up to date."""
+        self.flush_counts()
+
     def _named_moves(self) -> list[tuple[tuple[str, str, JobState], int]]:
         moves = {key: n for key, n in self._moves.items() if n}
         if not moves:
@@ -203,9 +221,12 @@ class Transaction(Statements):
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:
         """Number and run of a worker whose lease has not expired; None otherwise."""
         if worker not in self._alive:
-            row = self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
+            row = self._worker_row(worker)
             self._alive[worker] = None if row is None else (row[0], row[1])
         return self._alive[worker]
+
+    def _worker_row(self, worker: WorkerId) -> Row | None:
+        return self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
 
     def forget_alive(self) -> None:
         self._alive.clear()

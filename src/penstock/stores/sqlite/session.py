@@ -139,6 +139,9 @@ class SqliteSession:
     def elapsed(self) -> float:
         return self._clock.monotonic() - self._began_monotonic
 
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
     def savepoint(self) -> None:
         self._execute("savepoint")
         self._mark = self._current().mark()
@@ -146,10 +149,11 @@ class SqliteSession:
     def release_savepoint(self) -> None:
         self._execute("release_savepoint")
 
-    def rollback_savepoint(self) -> None:
+    def rollback_savepoint(self) -> bool:
         self._execute("rollback_savepoint")
         self._execute("release_savepoint")
         self._current().reset(self._mark)
+        return True
 
     def commit(self) -> None:
         failpoints.hit("commit.begin")

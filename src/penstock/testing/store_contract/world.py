@@ -45,7 +45,10 @@ TROUBLE = AttemptError(ErrorCategory.OWN, "ValueError", "trouble")
 class StoreWorld:
     """Owns a store, its clock and the workers of one test. Does not judge."""
 
-    def __init__(self, store: Store, clock: ManualClock) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, *, leases_by_wall_clock: bool = False
+    ) -> None:
+        self.leases_by_wall_clock = leases_by_wall_clock
         self.store = store
         self.clock = clock
         self.caps: dict[str, int] = {}

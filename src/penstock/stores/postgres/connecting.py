@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is the server connected to, in which life is it, and how long may it be silent?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import psycopg
+from psycopg.types.numeric import Int8Dumper
+
+from penstock.clock import Clock
+from penstock.errors import StoreUnsupported
+from penstock.stores.postgres.address import Address
+from penstock.stores.sql.statements import Row
+
+CALL_SECONDS = 10.0  # a statement that takes longer is given up with its connection
+WATCH_SECONDS = 0.5  # how often the watch looks
+OLDEST_VERSION = 140_000
+
+PgConnection = psycopg.Connection[Row]
+
+
+class Server(NamedTuple):
+    """The columns of `who_and_where`."""
+
+    system: str
+    is_standby: bool
+    timeline: str | None
+    version: int
+    database: str
+    user: str
+    pid: int
+    encoding: str
+    schema: int  # the number of the schema, another one after a restore into the same server
+
+    @property
+    def life(self) -> str:
+        """Changes when the data may have lost its last commits: a restored copy, a promoted one."""
+        return f"{self.system}/{self.timeline}/{self.schema}"
+
+
+class Connected(NamedTuple):
+    """A connection and whom it leads to."""
+
+    connection: PgConnection
+    server: Server
+    is_direct: bool  # False: a pooler is in between, so the session is not ours
+
+
+def connect(address: Address, queries: dict[str, str]) -> Connected:
+    """A connection with autocommit; psycopg's errors, or StoreUnsupported."""
+    connection: PgConnection = psycopg.Connection.connect(
+        **address.conninfo,  # type: ignore[arg-type]  # libpq's names and texts
+        autocommit=True,
+        prepare_threshold=None,
+        cursor_factory=psycopg.RawCursor,
+    )
+    try:
+        connection.adapters.register_dumper(int, Int8Dumper)  # one type, so one plan
+        server = ask_server(connection, queries)
+        if server.version < OLDEST_VERSION:
+            raise StoreUnsupported(
+                f"The server of {address.shown} is PostgreSQL {server.version // 10_000}; Penstock "
+                f"needs {OLDEST_VERSION // 10_000} or newer."
+            )
+        if server.encoding != "UTF8":
+            raise StoreUnsupported(
+                f"The database of {address.shown} has encoding {server.encoding}; Penstock needs "
+                "UTF8. Make it with 'create database NAME encoding UTF8 template template0'."
+            )
+    except BaseException:
+        connection.close()
+        raise
+    is_direct = server.pid == connection.info.backend_pid
+    if is_direct:
+        connection.prepare_threshold = 2
+    return Connected(connection, server, is_direct)
+
+
+def ask_server(connection: PgConnection, queries: dict[str, str]) -> Server:
+    """Whom does this connection lead to?"""
+    (row,) = connection.execute(queries["who_and_where"]).fetchall()
+    return Server(*row)
+
+
+class Guard:
+    """Until when a connection's present call must be answered. Armed and disarmed by its user."""
+
+    def __init__(self) -> None:
+        self.until: float | None = None
+        self._connection: PgConnection | None = None
+        self._lock = threading.Lock()
+
+    def watch_over(self, connection: PgConnection | None) -> None:
+        with self._lock:
+            self._connection = connection
+            self.until = None
+
+    def give_up(self) -> None:
+        """Break the connection, so that whoever waits for it wakes with an error."""
+        with self._lock:
+            self.until = None
+            if self._connection is None or self._connection.closed:
+                return
+            with contextlib.suppress(OSError, psycopg.Error):
+                copy = socket.socket(fileno=os.dup(self._connection.fileno()))
+                with copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+class Watch:
+    """A thread that breaks connections whose call takes too long: a half-open one never says so."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guards: list[Guard] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="penstock-watch", daemon=True)
+        self._thread.start()
+
+    def guard(self) -> Guard:
+        guard = Guard()
+        self._guards.append(guard)
+        return guard
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _loop(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            now = self._clock.monotonic()
+            for guard in self._guards:
+                if guard.until is not None and now > guard.until:
+                    guard.give_up()
+
+
+def closed_quietly(connection: PgConnection | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(psycopg.Error, OSError):
+            connection.close()
+
+
+def pausing(random: Callable[[], float], failures: int) -> float:
+    """How long to wait before the next try: growing, jittered, at most two seconds."""
+    ceiling = min(2.0, 0.05 * 2.0 ** min(failures, 10))
+    return ceiling * (0.5 + random() / 2)

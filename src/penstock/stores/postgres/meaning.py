@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do errors of the server and of the way to it mean for us?"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors as pg
+
+from penstock.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+from penstock.stores.group_commit import Contended
+
+_IN_THE_WAY = frozenset({"40001", "40P01", "55P03", "57014", "26000", "42P05"})
+_GONE = frozenset({"25P03", "53300", "57P01", "57P02", "57P03", "57P04", "57P05"})
+_REFUSED = frozenset({"28000", "28P01", "3D000"})
+_SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Is the connection of no use any more?"""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state[:2] == "08" or state in _GONE or state[:2] == "58"
+
+
+def is_clean(error: psycopg.Error) -> bool:
+    """Did the server itself say that it did not commit?"""
+    state = error.sqlstate
+    return state is not None and (state[:2] in {"23", "40"} or state == "57014")
+
+
+def as_store_error(error: psycopg.Error, where: str, doing: str) -> StoreError:
+    """One of ours, in a sentence; a plain StoreError is our bug, or a statement that is wrong."""
+    mapped = _meaning(error, where, doing)
+    mapped.__cause__ = error
+    return mapped
+
+
+def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
+    state = error.sqlstate or ""
+    said = first_line(error)
+    if state in _IN_THE_WAY:
+        return Contended(f"Another transaction was in the way while {doing} {where}: {said}.")
+    if state in _REFUSED or state == "42501":
+        return refused(where, said)
+    if is_lost(error):
+        return Contended(f"The connection to {where} was lost while {doing} it: {said}.")
+    if state == "25006" or isinstance(error, pg.ReadOnlySqlTransaction):
+        return read_only(where)
+    if state in {"53100", "54000"}:
+        return StoreFull(
+            f"The server of {where} has no space left: {said}. Nothing was changed; make room."
+        )
+    if state[:2] == "53":
+        return StoreUnavailable(f"The server of {where} lacks resources: {said}. Try again.")
+    if state[:2] == "XX":
+        return StoreCorrupt(
+            f"The server found damage while {doing} {where}: {said}. Look into the server's log; "
+            "restore a backup if it must be."
+        )
+    if state in _SCHEMA:
+        return StoreCorrupt(
+            f"The store {where} is not whole: {said}. Restore a backup, or let 'penstock doctor' "
+            "tell more."
+        )
+    return StoreError(f"A statement failed while {doing} {where}: {said}.")
+
+
+def read_only(where: str) -> StoreReadOnly:
+    """A standby, or a session that may only read."""
+    return StoreReadOnly(
+        f"The server of {where} can only be read: it is a standby, or read-only by a "
+        "setting. Name the primary, for example with both hosts and "
+        "target_session_attrs=read-write in the URL."
+    )
+
+
+def refused(where: str, said: str) -> StoreError:
+    """The server does not let us in, or not far enough."""
+    return StoreUnsupported(
+        f"The server does not let this user use {where}: {said}. Check user, password, database "
+        "and the rights on the schema 'penstock'."
+    )
+
+
+def unreachable(where: str, said: str) -> StoreUnavailable:
+    """Nobody answers."""
+    return StoreUnavailable(
+        f"The server of {where} cannot be reached: {said}. Check host, port and network, and that "
+        "it runs."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What was said, without what libpq adds below."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

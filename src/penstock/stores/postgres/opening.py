@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a database become a store of the present schema?"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from functools import lru_cache
+
+import psycopg
+
+from penstock import failpoints
+from penstock.clock import Clock, SystemClock, blocking_sleep
+from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreReadOnly
+from penstock.stores.group_commit import Contended
+from penstock.stores.migrate import Migration, read_migrations
+from penstock.stores.named_sql import read_queries
+from penstock.stores.postgres import meaning
+from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connecting import (
+    Connected,
+    PgConnection,
+    ask_server,
+    closed_quietly,
+    connect,
+    pausing,
+)
+from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.store import Store
+
+PACKAGE = "penstock.stores.postgres"
+OPEN_SECONDS = 30.0  # opening waits this long for a server that is away
+STATEMENT_MS = 9_000  # below what a connection is given up after: the server's word is better
+LOCK_MS = 5_000
+IDLE_MS = 10_000
+
+log = logging.getLogger("penstock.store")
+
+
+@lru_cache(maxsize=1)
+def statements() -> dict[str, str]:
+    """The named statements of this backend, read once."""
+    return read_queries(PACKAGE)
+
+
+@lru_cache(maxsize=1)
+def known_steps() -> tuple[Migration, ...]:
+    """The migrations of this Penstock, read once."""
+    return tuple(read_migrations(PACKAGE))
+
+
+def statements_for(durability: str) -> dict[str, str]:
+    """The same, with what a write transaction sets for itself."""
+    named = dict(statements())
+    named["begin_write"] = named["begin_write"].format(
+        statement_ms=STATEMENT_MS,
+        lock_ms=LOCK_MS,
+        idle_ms=IDLE_MS,
+        synchronous="on" if durability == "full" else "off",
+    )
+    return named
+
+
+def open_postgres(
+    url: str,
+    *,
+    durability: str = "full",
+    reading_will_do: bool = False,
+    patience_seconds: float = OPEN_SECONDS,
+    server_time: Callable[[], int] | None = None,
+) -> Store:
+    """Open the store of a database, make it if it is missing, and bring its schema up to date.
+
+    With `reading_will_do` a standby is opened all the same; each write is then refused. Waits for a
+    server that is away. `server_time` replaces the server's clock, for tests.
+    """
+    address = Address.of(url)
+    queries = statements_for(durability)
+    clock = SystemClock()
+    connected = _patiently(address, queries, clock, patience_seconds)
+    try:
+        if connected.server.is_standby:
+            _refuse_standby(address, connected, queries, reading_will_do=reading_will_do)
+        elif _prepare(address, connected, queries):
+            connected = connected._replace(server=ask_server(connected.connection, queries))
+    except psycopg.Error as error:
+        closed_quietly(connected.connection)
+        raise meaning.as_store_error(error, address.shown, "opening") from error
+    except BaseException:
+        closed_quietly(connected.connection)
+        raise
+    return PostgresStore(address, queries, clock, len(known_steps()), connected, server_time)
+
+
+def _patiently(
+    address: Address, queries: dict[str, str], clock: Clock, patience_seconds: float
+) -> Connected:
+    until = clock.monotonic() + patience_seconds
+    failures = 0
+    while True:
+        try:
+            return connect(address, queries)
+        except psycopg.Error as error:
+            mapped = meaning.as_store_error(error, address.shown, "connecting to")
+            if not isinstance(mapped, Contended):
+                raise mapped from error
+            if clock.monotonic() >= until:
+                raise meaning.unreachable(address.shown, meaning.first_line(error)) from error
+            if not failures:
+                log.warning("Opening has to wait: %s", meaning.first_line(error))
+            failures += 1
+        blocking_sleep(pausing(random.SystemRandom().random, failures))
+
+
+def _refuse_standby(
+    address: Address, connected: Connected, queries: dict[str, str], *, reading_will_do: bool
+) -> None:
+    version = _version(address, connected.connection, queries)
+    if not reading_will_do:
+        raise meaning.read_only(address.shown)
+    if version != len(known_steps()):
+        raise StoreReadOnly(
+            f"Cannot read the store {address.shown}: its schema {version} is not that of this "
+            "Penstock, and a standby cannot be changed. Open the primary once."
+        )
+
+
+def _version(address: Address, connection: PgConnection, queries: dict[str, str]) -> int:
+    """The version of the schema, 0 without one; refuses what is not ours, or is newer."""
+    row = connection.execute(queries["schema_exists"]).fetchone()
+    there, ours, used = row if row is not None else (False, False, False)
+    if not there or not used:
+        return 0
+    if not ours:
+        raise StoreForeign(
+            f"The schema 'penstock' of {address.shown} belongs to another program; it was left as "
+            "it is. Name another database."
+        )
+    found = connection.execute(queries["schema_version"]).fetchone()
+    version = int(found[0]) if found is not None else 0
+    if version > len(known_steps()):
+        raise SchemaTooNew(
+            f"The store {address.shown} has schema {version}, made by a newer Penstock; this one "
+            f"knows {len(known_steps())}. Upgrade Penstock to use it."
+        )
+    return version
+
+
+def _prepare(address: Address, connected: Connected, queries: dict[str, str]) -> bool:
+    """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
+    connection = connected.connection
+    if _version(address, connection, queries) == len(known_steps()):
+        return False
+    connection.execute("begin")
+    try:
+        connection.execute(queries["lock_migrations"])
+        version = _version(address, connection, queries)  # another may have been faster
+        failpoints.hit("migrate.begin")
+        if version == 0:
+            if not ask_server(connection, queries).schema:
+                connection.execute(queries["make_schema"])
+            connection.execute(queries["make_versions"])
+        for step in known_steps()[version:]:
+            connection.execute(step.script)
+            connection.execute(queries["note_migration"], (step.number,))
+            failpoints.hit("migrate.step")
+        failpoints.hit("migrate.in_tx")
+        connection.execute(queries["commit"])
+    except StoreError:
+        connection.execute(queries["rollback"])
+        raise
+    failpoints.hit("migrate.committed")
+    return True

@@ -1,0 +1,1373 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Every statement of the PostgreSQL store, by name; names and answers are those of stores/sqlite/queries.sql.
+-- What differs from there everywhere: many transactions run side by side (read committed), so a statement that
+-- decides by what it reads locks it first, and a question whose answer must not be older than a lock is a statement
+-- of its own. A job lies in `hot` until it ends and in `ended` afterwards. Batches come in as JSON, or as arrays where
+-- they are hot, and go out as rows.
+
+-- begin_write --
+-- Opens a write transaction, with all that is set for it, in one round trip. No setting outlives it: a pooler may give
+-- the next transaction another connection. Seqscans are never right here, and empty tables would tempt the planner.
+begin isolation level read committed;
+set local statement_timeout = '{statement_ms}ms';
+set local lock_timeout = '{lock_ms}ms';
+set local idle_in_transaction_session_timeout = '{idle_ms}ms';
+set local synchronous_commit = {synchronous};
+set local enable_seqscan = off;
+set local jit = off;
+set local plan_cache_mode = force_generic_plan;
+select
+    (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
+    (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster')
+
+-- commit --
+-- Makes the transaction durable.
+commit
+
+-- rollback --
+-- Undoes the transaction.
+rollback
+
+-- server_time --
+-- The clock that leases live by.
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+
+-- transaction_fate --
+-- What became of a transaction?
+select pg_xact_status($1::text::xid8)
+
+-- end_backend --
+-- A connection of ours that is lost shall not keep its transaction open.
+select pg_terminate_backend($1::integer)
+
+-- who_and_where --
+-- Which server is this, and in which life? Role, read-only, version, database, back end.
+select
+    (select system_identifier from pg_control_system())::text, pg_is_in_recovery(),
+    case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
+    current_setting('server_version_num')::integer, current_database(), current_user, pg_backend_pid(),
+    current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0)
+
+-- schema_exists --
+-- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
+select
+    to_regnamespace('penstock') is not null, to_regclass('penstock.schema_versions') is not null,
+    exists (select 1 from pg_class where relnamespace = to_regnamespace('penstock'))
+
+-- schema_version --
+-- The number of the last migration applied.
+select coalesce(max(version), 0) from penstock.schema_versions
+
+-- make_schema --
+-- Where the tables live.
+create schema penstock
+
+-- make_versions --
+-- Which migrations were applied.
+create table penstock.schema_versions (
+    version integer primary key,
+    applied_at timestamptz not null default now()
+)
+
+-- note_migration --
+-- A migration was applied.
+insert into penstock.schema_versions (version) values ($1)
+
+-- lock_migrations --
+-- One process at a time brings the schema up to date.
+select pg_advisory_xact_lock(7308, 1)
+
+-- lock_walk --
+-- One transaction at a time walks over rows of others.
+select pg_advisory_xact_lock(7308, 2)
+
+-- try_walk --
+-- The same without waiting.
+select pg_try_advisory_xact_lock(7308, 2)
+
+-- lock_caps --
+-- Caps are about to change: nobody counts holders.
+select pg_advisory_xact_lock(7308, 3)
+
+-- share_caps --
+-- Caps do not change while holders are counted.
+select pg_advisory_xact_lock_shared(7308, 3)
+
+-- lock_keys --
+-- Holders of these keys are counted by one transaction at a time; in one order, so that nobody waits in a ring.
+select pg_advisory_xact_lock(7309, place) from (
+    select distinct hashtext(key) as place from unnest($1::text[]) as wanted (key) order by 1
+) as ordered
+
+-- try_lock_keys --
+-- The same without waiting: [key, was it had].
+select key, pg_try_advisory_xact_lock(7309, hashtext(key)) from unnest($1::text[]) as wanted (key)
+
+-- tell --
+-- Wakes who waits for work; $1 = channel, $2 = what.
+select pg_notify($1, $2)
+
+-- read_meta --
+-- One fact about the store itself.
+select value from penstock.meta where name = $1
+
+-- write_meta --
+-- Sets one fact about the store itself.
+insert into penstock.meta (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value
+
+-- ensure_lanes --
+-- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys], …].
+insert into penstock.lanes (spec, task, grp, limit_keys)
+select lane ->> 0, lane ->> 1, lane ->> 2, lane ->> 3 from jsonb_array_elements($1::jsonb) as lane order by lane ->> 0
+on conflict (spec) do nothing
+
+-- lane_ids --
+-- The ids of lanes by spec; $1 = [[spec, …], …]. Differs from sqlite because a purge may take them away: they are held.
+select spec, id from penstock.lanes
+where spec = any(array(select lane ->> 0 from jsonb_array_elements($1::jsonb) as lane))
+order by id for key share
+
+-- hold_lanes --
+-- Lanes that may be purged: nobody puts a job into them meanwhile.
+select id from penstock.lanes
+where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+order by id for update skip locked
+
+-- insert_jobs --
+-- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, row_state, due_at, plan_id,
+-- level, then now: [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of the
+-- batch; rows are written in the order of keys, so that two batches never wait for each other in a ring.
+with input as materialized (
+    select nextval('penstock.jobs_id_seq') as id, job.*
+    from unnest(
+        $1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::smallint[], $7::bigint[], $8::text[],
+        $9::bigint[]
+    ) as job (key, lane_id, partition, priority, payload, row_state, due_at, plan_id, level)
+), fresh as (
+    insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
+    select id, key, lane_id, partition, priority, payload, plan_id, level, $10::bigint from input order by key, id
+    on conflict (key) do nothing
+    returning id
+), placed as (
+    insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
+    select input.id, lane_id, priority, octet_length(payload), row_state, due_at, due_at, $10::bigint
+    from input join fresh on fresh.id = input.id order by input.id
+)
+select input.key, input.id from input join fresh on fresh.id = input.id
+
+-- insert_job --
+-- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no.
+with lane as materialized (
+    select id from penstock.lanes where spec = $2 for key share
+), fresh as (
+    insert into penstock.jobs (key, lane_id, partition, priority, payload, plan_id, level, created_at)
+    select $1, lane.id, $3, $4, $5, $8, $9, $10 from lane
+    on conflict (key) do nothing
+    returning id, lane_id
+), placed as (
+    insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
+    select id, lane_id, $4, octet_length($5), $6::smallint, $7, $7, $10 from fresh
+)
+select lane_id from fresh
+
+-- jobs_by_key --
+-- Ids and states of jobs that have ended, by key; $1 = [key, …].
+select jobs.key, jobs.id, ended.row_state
+from penstock.jobs join penstock.ended on ended.job_id = jobs.id where jobs.key = any($1::text[])
+
+-- hold_jobs --
+-- The same of those that have not; they do not end before we do. Asked first: what is in neither answer has just moved.
+select jobs.key, jobs.id, hot.row_state
+from penstock.jobs join penstock.hot on hot.job_id = jobs.id where jobs.key = any($1::text[])
+order by hot.job_id for share of hot
+
+-- known_keys --
+-- Which of these keys are taken?
+select key from penstock.jobs where key = any($1::text[])
+
+-- insert_edges --
+-- $1 = [[parent, child, kind, open], …].
+insert into penstock.edges (parent_id, child_id, kind, open)
+select (edge ->> 0)::bigint, (edge ->> 1)::bigint, edge ->> 2, edge ->> 3 = '1' from jsonb_array_elements($1::jsonb) as edge
+on conflict do nothing
+
+-- place_children --
+-- Gives new dependants their first state; $1 = [[id, row_state, pending, skipped_by, error, finished_at], …].
+with placed as materialized (
+    select
+        (child ->> 0)::bigint as id, (child ->> 1)::smallint as row_state, (child ->> 2)::integer as pending,
+        (child ->> 3)::bigint as skipped_by, child ->> 4 as error, (child ->> 5)::bigint as finished_at
+    from jsonb_array_elements($1::jsonb) as child
+), moved as (
+    update penstock.hot set row_state = placed.row_state, pending = placed.pending
+    from placed where hot.job_id = placed.id and placed.row_state < 5
+), gone as (
+    delete from penstock.hot using placed where hot.job_id = placed.id and placed.row_state >= 5
+    returning hot.*, placed.row_state as end_state, placed.skipped_by, placed.error as why, placed.finished_at
+)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, due_at, available_at, skipped_by, finished_at, updated_at,
+    error
+)
+select
+    job_id, end_state, token, ended_token, attempts, crashes, due_at, available_at, skipped_by, finished_at, updated_at,
+    why
+from gone
+
+-- worker_row --
+-- A worker that is alive; $2 = the server's life, $3 = its time.
+select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+
+-- hold_worker --
+-- The same; nobody ends it before we do. A beat goes on meanwhile.
+select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+for key share
+
+-- insert_worker --
+-- A worker registers.
+insert into penstock.workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks)
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- beat_worker --
+-- Prolongs a worker that is alive.
+update penstock.workers set expires_at = greatest(expires_at, $4)
+where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+
+-- end_worker --
+-- A worker is gone, cleanly or not.
+with silent as (delete from penstock.worker_status where no = $1)
+update penstock.workers set ended_at = $2 where no = $1
+
+-- worker_no --
+-- A worker's number, alive or not, unless it has ended; it leases nothing more before we are done.
+select no, run_id from penstock.workers where id = $1 and ended_at is null for update
+
+-- expired_workers --
+-- The first $3 workers whose time is over: [no, same life of the server, run]; not those that somebody else looks after.
+select no, boot_id = $1, run_id from penstock.workers
+where ended_at is null and (boot_id <> $1 or expires_at <= $2) order by no limit $3 for update skip locked
+
+-- forget_workers --
+-- Rows of workers that ended long ago.
+delete from penstock.workers where no in (
+    select no from penstock.workers where ended_at < $1 limit 100 for update skip locked
+)
+
+-- leased_by --
+-- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited].
+select hot.job_id, hot.token, hot.solo, hot.lane_id, hot.losses, hot.crashes, lanes.limit_keys <> '[]'
+from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+where hot.row_state = 4 and hot.worker = $1 order by hot.job_id limit $2 for update of hot
+
+-- take_back --
+-- Leases that ended without an attempt's end; $1 = [[id, row_state, losses, crashes], …], $2 = now.
+update penstock.hot set
+    row_state = (back ->> 1)::smallint, losses = (back ->> 2)::integer, crashes = (back ->> 3)::integer, worker = null,
+    solo = false, updated_at = $2
+from jsonb_array_elements($1::jsonb) as back
+where hot.job_id = (back ->> 0)::bigint
+
+-- end_crashed --
+-- A job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
+with gone as (
+    delete from penstock.hot where job_id = $1 and row_state = 4 returning *
+)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+    finished_at, updated_at, error
+)
+select
+    job_id, 7, token, ended_token, attempts, $3::integer, deferred_since, due_at, available_at, started_at, $4::bigint,
+    $4::bigint, $2::text
+from gone
+
+-- promote_due --
+-- Makes due jobs ready; answers their lanes.
+update penstock.hot set row_state = 2 where ctid = any(array(
+    select ctid from penstock.hot where row_state = 1 and available_at <= $1 order by available_at limit $2
+    for update skip locked
+)) returning lane_id
+
+-- next_due --
+-- When the next delayed job falls due.
+select min(available_at) from penstock.hot where row_state = 1
+
+-- hold_ready_lanes --
+-- Lanes that are known to have ready jobs; they stay known until we are done.
+select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for key share
+
+-- refresh_heads --
+-- Makes lanes known to have ready jobs; answers those that were not. Differs from sqlite because a head that every
+-- transaction writes would let the fleet wait in one line: who leases looks for the first job itself.
+insert into penstock.ready_lanes (lane_id, task, grp, turn)
+select id, task, grp, nextval('penstock.turns') from penstock.lanes where id = any($1::bigint[]) order by id
+on conflict (lane_id) do nothing
+returning lane_id
+
+-- hold_empty_lanes --
+-- Lanes in which a lease has found nothing and into which nobody is putting anything.
+select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for update skip locked
+
+-- drop_empty_lanes --
+-- Forgets those that are still empty now that nobody can put anything into them.
+delete from penstock.ready_lanes where lane_id = any($1::bigint[]) and not exists (
+    select 1 from penstock.hot where row_state = 2 and hot.lane_id = ready_lanes.lane_id
+)
+
+-- rotate_lanes --
+-- Lanes that had their turn stand behind the others of their group.
+update penstock.ready_lanes set turn = nextval('penstock.turns') where lane_id in (
+    select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for no key update skip locked
+)
+
+-- ready_heads --
+-- A lane of up to $2 groups with work for tasks $3 after group $1, by skip-scan over the ready lanes: [lane, group,
+-- limit_keys, task, 0, has the group other ready lanes]. Differs from sqlite because lanes know no head: the one whose
+-- turn it is comes first.
+with recursive known as materialized (
+    select array(select jsonb_array_elements_text($3::jsonb)) as tasks
+), found as (
+    (
+        select lane_id, grp, 1 as n from penstock.ready_lanes
+        where parked_on is null and grp > $1::text and task = any((select tasks from known)::text[])
+        order by grp, turn, lane_id limit 1
+    )
+    union all
+    select following.lane_id, following.grp, found.n + 1 from found cross join lateral (
+        select lane_id, grp from penstock.ready_lanes
+        where parked_on is null and grp > found.grp and task = any((select tasks from known)::text[])
+        order by grp, turn, lane_id limit 1
+    ) as following where found.n < $2::bigint
+)
+select lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
+    select count(*) from (
+        select 1 from penstock.ready_lanes as other where other.parked_on is null and other.grp = found.grp limit 2
+    ) as few
+)
+from found join penstock.lanes on lanes.id = found.lane_id order by found.n
+
+-- lease_view --
+-- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
+select
+    exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $1 or expires_at <= $2)),
+    exists (select 1 from penstock.settling) or exists (select 1 from penstock.reviving)
+    or exists (select 1 from penstock.revivable),
+    (select min(available_at) from penstock.hot where row_state = 1),
+    (select count(*) from penstock.hot where row_state = 3),
+    (select value from penstock.meta where name = 'paused') = '1',
+    exists (select 1 from penstock.open_keys),
+    exists (select 1 from penstock.ready_lanes where parked_on is not null)
+
+-- ready_lanes --
+-- The first $2 ready lanes of each group of $1 for tasks $3: [lane, group, limit_keys, task].
+select first.lane_id, first.grp, lanes.limit_keys, lanes.task
+from jsonb_array_elements_text($1::jsonb) as wanted (grp) cross join lateral (
+    select lane_id, grp from penstock.ready_lanes
+    where parked_on is null and ready_lanes.grp = wanted.grp
+        and task = any(array(select jsonb_array_elements_text($3::jsonb)))
+    order by turn, lane_id limit $2
+) as first join penstock.lanes on lanes.id = first.lane_id
+
+-- merge_lanes --
+-- The order of the first $2 jobs of each of several lanes of one group; $1 = [lane, …].
+select first.lane_id from jsonb_array_elements_text($1::jsonb) as wanted (lane) cross join lateral (
+    select lane_id, priority, available_at, job_id from penstock.hot where row_state = 2 and hot.lane_id = wanted.lane::bigint
+    order by priority desc, available_at, job_id limit $2
+) as first
+order by first.priority desc, first.available_at, first.job_id
+
+-- take_jobs --
+-- Leases the first $2 jobs of each of these lanes that nobody else is taking; $1 = lanes, $3 = worker, $4 = now. Differs
+-- from sqlite because reading and leasing must be one statement here; by `ctid`, which is twice as fast as by id.
+with picked as materialized (
+    select first.place from unnest($1::bigint[]) as wanted (lane_id) cross join lateral (
+        select hot.ctid as place from penstock.hot where hot.row_state = 2 and hot.lane_id = wanted.lane_id
+        order by hot.priority desc, hot.available_at, hot.job_id limit $2 for update skip locked
+    ) as first
+), leased as (
+    update penstock.hot set
+        row_state = 4, worker = $3, updated_at = $4,
+        token = 1 + greatest(token, (select value::bigint from penstock.meta where name = 'token_floor'))
+    where ctid = any(array(select place from picked))
+    returning job_id, token, lane_id, attempts, crashes, priority, due_at, deferred_since
+)
+select
+    leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
+    leased.crashes, leased.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    lanes.limit_keys <> '[]'
+from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
+
+-- weigh_jobs --
+-- How many bytes would take_jobs hand out? $1 = [lane, …], $2 = most.
+select coalesce(sum(first.bytes), 0)::bigint from jsonb_array_elements_text($1::jsonb) as wanted (lane) cross join lateral (
+    select bytes from penstock.hot where row_state = 2 and hot.lane_id = wanted.lane::bigint
+    order by priority desc, available_at, job_id limit $2
+) as first
+
+-- next_suspect --
+-- Suspects for tasks $1, oldest first: [job, limit_keys].
+select hot.job_id, lanes.limit_keys from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+where hot.row_state = 3 and lanes.task = any(array(select jsonb_array_elements_text($1::jsonb)))
+order by hot.job_id limit 64
+
+-- take_suspect --
+-- Leases a suspect, unless somebody is faster; as take_jobs.
+with leased as (
+    update penstock.hot set
+        row_state = 4, worker = $2, solo = true, updated_at = $3,
+        token = 1 + greatest(token, (select value::bigint from penstock.meta where name = 'token_floor'))
+    where ctid = any(array(
+        select ctid from penstock.hot where job_id = $1 and row_state = 3 for update skip locked
+    ))
+    returning job_id, token, lane_id, attempts, crashes, priority, due_at, deferred_since
+)
+select
+    leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
+    leased.crashes, leased.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
+    lanes.limit_keys <> '[]', true
+from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
+
+-- count_delayed --
+-- How many jobs are queued for later; no more than $1 are counted.
+select count(*) from (select 1 from penstock.hot where row_state = 1 limit $1) as few
+
+-- count_suspects --
+-- How many jobs wait to run alone.
+select count(*) from penstock.hot where row_state = 3
+
+-- count_holders --
+-- Leases that hold limit keys; $1 = [key, …].
+select key, (select count(*) from penstock.held where limit_key = wanted.key)
+from jsonb_array_elements_text($1::jsonb) as wanted (key)
+
+-- name_holders --
+-- Who holds a limit key: at most ten.
+select jobs.key from penstock.held join penstock.jobs on jobs.id = held.job_id
+where held.limit_key = $1 order by jobs.id limit 10
+
+-- list_holders --
+-- How many jobs hold each limit key: [key, count], at most $1 keys.
+select limit_key, count(*) from penstock.held group by limit_key order by limit_key limit $1
+
+-- cap_overrides --
+-- Caps that an operator set; $1 = [key, …].
+select limit_key, cap from penstock.limits
+where limit_key = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- all_caps --
+-- Every cap that an operator set.
+select limit_key, cap from penstock.limits
+
+-- set_cap --
+-- Overrides a cap.
+insert into penstock.limits (limit_key, cap) values ($1, $2) on conflict (limit_key) do update set cap = excluded.cap
+
+-- drop_cap --
+-- Forgets an override.
+delete from penstock.limits where limit_key = $1
+
+-- hold_keys --
+-- Limit keys of leases; $1 = [[job, token, key], …].
+insert into penstock.held (job_id, token, limit_key)
+select (lease ->> 0)::bigint, (lease ->> 1)::bigint, lease ->> 2 from jsonb_array_elements($1::jsonb) as lease
+
+-- free_keys --
+-- Leases give their limit keys back; $1 = [[job, token], …]; answers the keys.
+delete from penstock.held using jsonb_array_elements($1::jsonb) as freed
+where held.job_id = (freed ->> 0)::bigint and held.token = (freed ->> 1)::bigint
+returning held.limit_key
+
+-- open_freed_keys --
+-- Notes the keys that were given back and for which lanes are parked. Differs from sqlite because it must not be asked
+-- before the keys are locked: who parks a lane now would be missed.
+insert into penstock.open_keys (limit_key)
+select key from unnest($1::text[]) as freed (key)
+where exists (select 1 from penstock.ready_lanes where parked_on = freed.key) order by key
+on conflict do nothing
+
+-- open_key --
+-- Notes that a key may have room.
+insert into penstock.open_keys (limit_key) values ($1) on conflict do nothing
+
+-- open_dimension --
+-- Notes that every key between $1 and $2 may have room that lanes are parked on.
+insert into penstock.open_keys (limit_key)
+select distinct parked_on from penstock.ready_lanes where parked_on >= $1 and parked_on < $2 order by 1
+on conflict do nothing
+
+-- linger --
+-- A lease is over while its body may still run.
+insert into penstock.lingering (job_id, token, worker) values ($1, $2, $3)
+
+-- drop_lingering --
+-- The body of such a lease has ended.
+delete from penstock.lingering where job_id = $1 and token = $2
+
+-- lingering_of --
+-- Such leases of a worker, by its number.
+select job_id, token from penstock.lingering where worker = $1
+
+-- lingering_by_id --
+-- The same by its id.
+select lingering.job_id, lingering.token from penstock.workers
+join penstock.lingering on lingering.worker = workers.no where workers.id = $1
+
+-- list_open_keys --
+-- Keys that may have room while lanes are parked on them.
+select limit_key from penstock.open_keys limit 64
+
+-- close_key --
+-- A key is full, or nobody is parked on it.
+delete from penstock.open_keys where limit_key = $1
+
+-- next_turn --
+-- A number greater than all before.
+select nextval('penstock.turns')
+
+-- park_lanes --
+-- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0.
+update penstock.ready_lanes set parked_on = parked ->> 1, parked_seq = (parked ->> 2)::bigint
+from jsonb_array_elements($1::jsonb) as parked where ready_lanes.lane_id = (parked ->> 0)::bigint
+
+-- park_for_good --
+-- The cap of a key is 0: nobody can free it; only a changed cap lets its lanes try again.
+update penstock.ready_lanes set parked_seq = 0 where parked_on = $1 and parked_seq <> 0
+
+-- is_ready --
+-- Is a job of tasks $1 ready that no limit stops, as far as known?
+select exists (
+    select 1 from penstock.ready_lanes where parked_on is null
+        and task = any(array(select jsonb_array_elements_text($1::jsonb)))
+)
+
+-- unpark_lanes --
+-- Lets lanes of tasks $2 try again that wait for a key, first come first served.
+update penstock.ready_lanes set parked_on = null where lane_id in (
+    select lane_id from penstock.ready_lanes
+    where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
+    order by parked_seq limit $3
+)
+
+-- parked_keys --
+-- The keys that lanes of tasks $1 wait for, at most 64, by skip-scan.
+with recursive known as materialized (
+    select array(select jsonb_array_elements_text($1::jsonb)) as tasks
+), found (limit_key, n) as (
+    select (
+        select parked_on from penstock.ready_lanes where parked_on is not null
+            and task = any((select tasks from known)::text[]) order by parked_on limit 1
+    ), 1
+    union all
+    select (
+        select parked_on from penstock.ready_lanes where parked_on > found.limit_key
+            and task = any((select tasks from known)::text[]) order by parked_on limit 1
+    ), n + 1
+    from found where found.limit_key is not null and n < 64
+)
+select limit_key from found where limit_key is not null
+
+-- is_parked_on --
+-- Does any lane wait for this key?
+select exists (select 1 from penstock.ready_lanes where parked_on = $1)
+
+-- unpark_all --
+-- Lets every lane try again: caps may have changed.
+update penstock.ready_lanes set parked_on = null where parked_on is not null
+
+-- end_jobs --
+-- Ends leased jobs under their tokens: arrays of id, token, row_state, result, error, started_at, ended_at, then the
+-- worker; answers which were ended. Differs from sqlite because an ended job moves to where ends are kept.
+with gone as (
+    delete from penstock.hot using unnest(
+        $1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]
+    ) as done (id, token, end_state, result, error, started_at, ended_at)
+    where hot.job_id = done.id and hot.token = done.token and hot.worker = $8 and hot.row_state = 4
+    returning
+        hot.job_id, done.end_state, hot.token, hot.attempts, hot.crashes, hot.due_at, hot.available_at, done.started_at,
+        done.ended_at, done.result, done.error
+), kept as (
+    insert into penstock.ended (
+        job_id, row_state, token, ended_token, worker, attempts, crashes, due_at, available_at, started_at, finished_at,
+        updated_at, result, error
+    )
+    select
+        job_id, end_state, token, token, $8, attempts, crashes, due_at, available_at, started_at, ended_at, ended_at,
+        result, error
+    from gone
+)
+select job_id from gone
+
+-- write_attempt --
+-- One row of history.
+insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
+values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing
+
+-- verdict_row --
+-- Why was an end refused? [row_state, ended_token].
+select row_state, ended_token from penstock.hot where job_id = $1
+union all
+select row_state, ended_token from penstock.ended where job_id = $1
+
+-- rearm_job --
+-- Queues a job again instead of ending it.
+update penstock.hot set
+    row_state = $3::smallint, due_at = $4, available_at = $4, ended_token = token, worker = null, solo = false,
+    attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $5, started_at = $6,
+    updated_at = $7
+where job_id = $1 and token = $2 and worker = $8 and row_state = 4 and due_at < $4
+
+-- fail_job --
+-- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = limit, $6 = give up,
+-- $7 = error, $8 = started, $9 = ended, $10 = worker, $11 = now, $12 = how many crashes end it, or null: it was none.
+with mine as materialized (
+    select *, (
+        $6::bigint <> 0 or attempts + $4::bigint >= $5::bigint or coalesce(crashes + 1 >= $12::bigint, false)
+    ) as is_over
+    from penstock.hot where job_id = $1 and token = $2 and worker = $10 and row_state = 4 for update
+), kept as (
+    update penstock.hot set
+        attempts = mine.attempts + $4::integer,
+        crashes = mine.crashes + ($12::bigint is not null)::integer,
+        row_state = case when $3::bigint > $11::bigint then 1 else 2 end,
+        available_at = $3, error = $7, started_at = $8, updated_at = $9, ended_token = mine.token, worker = null,
+        solo = false, losses = 0, deferred_since = case
+            when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
+            else coalesce(mine.deferred_since, $9::bigint)
+        end
+    from mine where hot.job_id = mine.job_id and not mine.is_over
+    returning hot.row_state, hot.lane_id
+), gone as (
+    delete from penstock.hot using mine where hot.job_id = mine.job_id and mine.is_over returning hot.job_id
+), ended as (
+    insert into penstock.ended (
+        job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+        finished_at, updated_at, error
+    )
+    select
+        mine.job_id, 7, mine.token, mine.token, mine.attempts + $4::integer,
+        mine.crashes + ($12::bigint is not null)::integer, case
+            when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
+            else coalesce(mine.deferred_since, $9::bigint)
+        end, mine.due_at, $3, $8, $9, $9, $7
+    from mine join gone on gone.job_id = mine.job_id
+    returning job_id
+)
+select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]' from (
+    select row_state, lane_id from kept
+    union all
+    select 7, mine.lane_id from mine join ended on ended.job_id = mine.job_id
+) as moved join penstock.lanes on lanes.id = moved.lane_id
+
+-- release_job --
+-- Gives an unstarted job back; a suspect stays one.
+update penstock.hot set
+    row_state = case when solo then 3 else 2 end, worker = null, solo = false, losses = 0, updated_at = $4
+where job_id = $1 and token = $2 and worker = $3 and row_state = 4
+returning lane_id, (select limit_keys <> '[]' from penstock.lanes where lanes.id = lane_id)
+
+-- with_dependants --
+-- Which of these jobs have somebody waiting? $1 = [id, …].
+select ended.id::bigint from jsonb_array_elements_text($1::jsonb) as ended (id)
+where exists (select 1 from penstock.edges where parent_id = ended.id::bigint and open)
+
+-- settle_later --
+-- Notes ended jobs whose dependants must be told; $1 = [id, …].
+insert into penstock.settling (job_id)
+select value::bigint from jsonb_array_elements_text($1::jsonb) order by 1 on conflict do nothing
+
+-- take_settling --
+-- The first $1 ended jobs whose dependants must be told, and nobody else tells them.
+select job_id from penstock.settling order by job_id limit $1 for update skip locked
+
+-- edges_to_settle --
+-- The next $2 edges from these ended jobs, $1 = [id, …], to those who wait: [parent, its row_state, its key, child, kind].
+select ended.job_id, ended.row_state, jobs.key, waiting.child_id, waiting.kind
+from jsonb_array_elements_text($1::jsonb) with ordinality as told (id, place)
+cross join lateral (
+    select child_id, kind from penstock.edges where parent_id = told.id::bigint and open order by child_id limit $2
+) as waiting
+join penstock.ended on ended.job_id = told.id::bigint
+join penstock.jobs on jobs.id = told.id::bigint
+order by told.place, waiting.child_id limit $2
+
+-- drop_settling --
+-- All dependants of these ended jobs are told; $1 = [id, …].
+delete from penstock.settling
+where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- is_settling --
+-- Is anything left to tell?
+select exists (select 1 from penstock.settling)
+
+-- close_edges --
+-- Edges are satisfied; $1 = [[parent, child], …].
+update penstock.edges set open = false from jsonb_array_elements($1::jsonb) as closed
+where parent_id = (closed ->> 0)::bigint and child_id = (closed ->> 1)::bigint
+
+-- close_edges_of --
+-- A dependant has ended: it waits for nobody; $1 = [child, …].
+update penstock.edges set open = false
+where open and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- release_children --
+-- Dependants with fewer dependencies; those with none left may run. $1 = [[child, how many fewer], …] by id, $2 = now.
+with mine as materialized (
+    select job_id from penstock.hot where job_id = any(array(
+        select (freed ->> 0)::bigint from jsonb_array_elements($1::jsonb) as freed
+    )) order by job_id for update
+)
+update penstock.hot set
+    pending = pending - (freed ->> 1)::integer,
+    row_state = case
+        when pending > (freed ->> 1)::integer then 0 when available_at > $2::bigint then 1 else 2
+    end,
+    updated_at = $2
+from jsonb_array_elements($1::jsonb) as freed
+where hot.job_id = (freed ->> 0)::bigint and hot.row_state = 0 and hot.job_id in (select job_id from mine)
+returning hot.job_id, hot.lane_id, hot.row_state
+
+-- skip_children --
+-- Dependants that cannot run any more; $1 = [[child, cause, error], …] by id, $2 = now.
+with mine as materialized (
+    select job_id from penstock.hot where job_id = any(array(
+        select (spoilt ->> 0)::bigint from jsonb_array_elements($1::jsonb) as spoilt
+    )) order by job_id for update
+), gone as (
+    delete from penstock.hot using jsonb_array_elements($1::jsonb) as spoilt
+    where hot.job_id = (spoilt ->> 0)::bigint and hot.row_state = 0 and hot.job_id in (select job_id from mine)
+    returning hot.*, (spoilt ->> 1)::bigint as cause, spoilt ->> 2 as why
+), kept as (
+    insert into penstock.ended (
+        job_id, row_state, token, ended_token, attempts, crashes, due_at, available_at, skipped_by, started_at,
+        finished_at, updated_at, error
+    )
+    select
+        job_id, 6, token, ended_token, attempts, crashes, due_at, available_at, cause, started_at, $2::bigint, $2::bigint,
+        why
+    from gone
+)
+select job_id, lane_id from gone
+
+-- lane_names --
+-- Task and group of lanes; $1 = [lane, …].
+select id, task, grp from penstock.lanes
+where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- add_counts --
+-- Merged change of the counters; $1 = [[scope, state, name, delta], …]. Differs from sqlite because a row that everybody
+-- adds to would let the fleet wait in one line: changes are noted, and merged now and then.
+insert into penstock.changes (scope, state, name, n)
+select change ->> 0, change ->> 1, change ->> 2, (change ->> 3)::bigint from jsonb_array_elements($1::jsonb) as change
+
+-- count_changes --
+-- How many changes of the counters are not merged yet, about?
+select coalesce((select max(no) from penstock.changes) - (select min(no) from penstock.changes), 0)
+
+-- merge_changes --
+-- Adds up to $1 changes to the counters.
+with gone as (
+    delete from penstock.changes where no in (
+        select no from penstock.changes order by no limit $1 for update skip locked
+    ) returning scope, state, name, n
+)
+insert into penstock.counters (scope, state, name, n)
+select scope, state, name, sum(n) from gone group by scope, state, name order by scope, state, name
+on conflict (scope, state, name) do update set n = counters.n + excluded.n
+
+-- set_cursor --
+-- Replaces a durable value.
+insert into penstock.cursors (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value
+
+-- read_cursor --
+-- A durable value.
+select value from penstock.cursors where name = $1
+
+-- drop_committed --
+-- The committed manifest of a slice makes room.
+delete from penstock.manifests where dataset = $1 and slice = $2 and committed
+
+-- drop_staged --
+-- A staged manifest makes room for a newer one of the same plan.
+delete from penstock.manifests where dataset = $1 and slice = $2 and not committed
+    and plan_id is not distinct from $3 and level is not distinct from $4
+
+-- insert_manifest --
+-- Remembers an output.
+insert into penstock.manifests (dataset, slice, document, plan_id, level, job_id, committed)
+values ($1, $2, $3, $4, $5, $6, $7::bigint <> 0)
+
+-- replace_level --
+-- Committed manifests make room for those of a level.
+delete from penstock.manifests where committed and (dataset, slice) in (
+    select dataset, slice from penstock.manifests where not committed and plan_id = $1 and level = $2
+)
+
+-- commit_level --
+-- The staged manifests of a level become visible together.
+update penstock.manifests set committed = true where not committed and plan_id = $1 and level = $2
+
+-- committed_manifests --
+-- What is visible of a dataset.
+select dataset, slice, document, plan_id, level, job_id from penstock.manifests where dataset = $1 and committed
+order by slice
+
+-- staged_manifests --
+-- What a plan has staged.
+select dataset, slice, document, plan_id, level, job_id from penstock.manifests where plan_id = $1 and not committed
+order by level, dataset, slice
+
+-- cancel_job --
+-- Cancels a job that has not ended.
+with gone as (delete from penstock.hot where job_id = $1 returning *)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+    finished_at, updated_at, result, error
+)
+select
+    job_id, 8, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at, $2::bigint,
+    $2::bigint, result, error
+from gone
+
+-- open_job --
+-- A job that has not ended: [id, lane, row_state, token, worker]; nobody else ends it before we are done.
+select hot.job_id, hot.lane_id, hot.row_state, hot.token, hot.worker
+from penstock.hot join penstock.jobs on jobs.id = hot.job_id where jobs.key = $1 for update of hot
+
+-- revoke_job --
+-- Ends a lease from outside.
+update penstock.hot set row_state = case when solo then 3 else 2 end, worker = null, solo = false, updated_at = $3
+where job_id = $1 and token = $2 and row_state = 4
+returning lane_id
+
+-- holder_of --
+-- The worker that holds a lease; nobody ends it before we are done.
+select worker from penstock.hot where job_id = $1 and token = $2 and row_state = 4 for update
+
+-- blame --
+-- Dependants stay skipped, for another reason; $1 = [[id, parent, error], …].
+update penstock.ended set skipped_by = (blamed ->> 1)::bigint, error = blamed ->> 2
+from jsonb_array_elements($1::jsonb) as blamed where job_id = (blamed ->> 0)::bigint and row_state = 6
+
+-- failed_jobs --
+-- The next $4 failed jobs above an id: [id, lane, shall it be put back]; $2 = task, $3 = most attempts.
+select ended.job_id, jobs.lane_id,
+    ($2::text is null or lanes.task = $2) and ($3::bigint is null or ended.attempts <= $3)
+from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
+where ended.row_state = 7 and ended.row_state >= 6 and ended.job_id > $1 order by ended.job_id limit $4
+
+-- requeue_jobs --
+-- Failed jobs start afresh; $1 = [[id, …], …], $2 = now. The attempt that ended them goes into the history.
+with gone as (
+    delete from penstock.ended
+    where row_state = 7 and job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+    returning *
+), kept as (
+    insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
+    select job_id, token, worker, 'error', started_at, finished_at, error from gone where worker is not null
+    on conflict do nothing
+)
+insert into penstock.hot (
+    job_id, lane_id, priority, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, error
+)
+select
+    gone.job_id, jobs.lane_id, jobs.priority, octet_length(jobs.payload), 2, gone.token, gone.ended_token, gone.due_at,
+    $2::bigint, gone.started_at, $2::bigint, gone.error
+from gone join penstock.jobs on jobs.id = gone.job_id
+
+-- revive_later --
+-- Notes jobs that were put back and have dependants; $1 = [id, …].
+insert into penstock.reviving (job_id, after_id)
+select back.id::bigint, 0 from jsonb_array_elements_text($1::jsonb) as back (id)
+where exists (select 1 from penstock.edges where parent_id = back.id::bigint)
+on conflict (job_id) do update set after_id = 0
+
+-- skipped_because --
+-- Who was skipped because of a job? [id, …].
+select ended.job_id from penstock.edges join penstock.ended on ended.job_id = edges.child_id
+where edges.parent_id = $1 and ended.row_state = 6 and ended.skipped_by = $1
+
+-- edges_of_revived --
+-- The next $1 edges of jobs that were put back: [parent, child, was it skipped because of the parent].
+select reviving.job_id, edges.child_id, exists (
+    select 1 from penstock.ended
+    where ended.job_id = edges.child_id and ended.row_state = 6 and ended.skipped_by = reviving.job_id
+)
+from penstock.reviving join penstock.edges
+    on edges.parent_id = reviving.job_id and edges.child_id > reviving.after_id
+order by reviving.job_id, edges.child_id limit $1
+
+-- drop_reviving --
+-- All dependants of all jobs that were put back are collected.
+delete from penstock.reviving
+
+-- drop_reviving_below --
+-- The same for jobs below an id.
+delete from penstock.reviving where job_id < $1
+
+-- collected_to --
+-- The dependants of a job that was put back are collected up to this one.
+update penstock.reviving set after_id = $2 where job_id = $1
+
+-- judge_later --
+-- Notes skipped dependants that shall be put back if nobody else forbids it; $1 = [id, …].
+insert into penstock.revivable (job_id)
+select value::bigint from jsonb_array_elements_text($1::jsonb) on conflict do nothing
+
+-- next_revivable --
+-- The first $1 of them: [id, its first dependant].
+select job_id, (select min(child_id) from penstock.edges where parent_id = job_id)
+from penstock.revivable order by job_id limit $1
+
+-- drop_revivable --
+-- They are judged; $1 = [id, …].
+delete from penstock.revivable
+where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- is_reviving --
+-- Is anything left to put back?
+select exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
+
+-- hold_parents --
+-- What these dependants wait for does not end before we do; $1 = [child, …].
+select hot.job_id from penstock.hot where job_id in (
+    select parent_id from penstock.edges
+    where child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+) order by job_id for share
+
+-- reopen_edges --
+-- Edges of a dependant whose parents have not ended as they must.
+update penstock.edges set open = true
+where child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+    and exists (select 1 from penstock.hot where hot.job_id = edges.parent_id)
+
+-- spoilt_by --
+-- Parents that keep dependants from running: [child, parent, row_state, key], by parent; $1 = [child, …].
+select edges.child_id, ended.job_id, ended.row_state, jobs.key
+from penstock.edges join penstock.ended on ended.job_id = edges.parent_id join penstock.jobs on jobs.id = ended.job_id
+where edges.child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+    and edges.kind = 'success' and ended.row_state in (6, 7, 8)
+order by ended.job_id
+
+-- restore_children --
+-- Skipped dependants wait again, or are ready; $1 = [id, …], $2 = now: [id, lane, row_state].
+with gone as (
+    delete from penstock.ended
+    where row_state = 6 and job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+    returning *
+), counted as (
+    select gone.*, jobs.lane_id, jobs.priority, octet_length(jobs.payload) as bytes, (
+        select count(*) from penstock.edges where child_id = gone.job_id and open
+    ) as open_edges
+    from gone join penstock.jobs on jobs.id = gone.job_id
+)
+insert into penstock.hot (
+    job_id, lane_id, priority, bytes, row_state, token, ended_token, attempts, crashes, due_at, available_at, pending,
+    started_at, updated_at
+)
+select
+    job_id, lane_id, priority, bytes, case when open_edges > 0 then 0 when available_at > $2::bigint then 1 else 2 end,
+    token, ended_token, attempts, crashes, due_at, available_at, open_edges, started_at, $2::bigint
+from counted
+returning job_id, lane_id, row_state
+
+-- old_jobs --
+-- The next $4 jobs that ended before $1, above the mark $2, $3: [id, lane, row_state, finished_at, may it go (none of
+-- its first $5 dependants is unfinished, no body of it runs), how many edges it has, counted to $5 either way].
+select
+    old.job_id, jobs.lane_id, old.row_state, old.finished_at,
+    not exists (select 1 from penstock.lingering where lingering.job_id = old.job_id) and not exists (
+        select 1 from (
+            select child_id from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
+        ) as first join penstock.hot on hot.job_id = first.child_id
+    ),
+    (
+        select count(*) from (
+            select 1 from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
+        ) as few
+    ) + (
+        select count(*) from (
+            select 1 from penstock.edges where child_id = old.job_id limit nullif($5::bigint, -1)
+        ) as few
+    )
+from (
+    select job_id, row_state, finished_at from penstock.ended
+    where finished_at < $1 and (finished_at, job_id) > ($2, $3) order by finished_at, job_id limit $4
+) as old join penstock.jobs on jobs.id = old.job_id
+order by old.finished_at, old.job_id
+
+-- has_unfinished_dependant --
+-- Has one of the first $2 dependants of a job not ended, or does a body of it still run?
+select exists (select 1 from penstock.lingering where job_id = $1) or exists (
+    select 1 from (
+        select child_id from penstock.edges where parent_id = $1 limit nullif($2::bigint, -1)
+    ) as first join penstock.hot on hot.job_id = first.child_id
+)
+
+-- forget_soon --
+-- A failed or skipped job is cancelled, because its edges are about to go.
+update penstock.ended set row_state = 8 where job_id = $1 and row_state in (6, 7)
+
+-- strip_dependants --
+-- Forgets the first $2 edges of a job to its dependants.
+delete from penstock.edges where parent_id = $1 and child_id in (
+    select child_id from penstock.edges where parent_id = $1 order by child_id limit $2
+)
+
+-- strip_dependencies --
+-- Forgets $2 edges of a job from what it waited for.
+delete from penstock.edges where child_id = $1 and parent_id in (
+    select parent_id from penstock.edges where child_id = $1 limit $2
+)
+
+-- spoilt_by_forgotten --
+-- Skipped dependants (the first $2 of each) of jobs to be forgotten that forbid them: [child, parent, row_state, key,
+-- what skipped it]; those that are blamed on a forgotten job already are left out; $1 = [id, …].
+select child.job_id, parent.job_id, parent.row_state, jobs.key, child.skipped_by
+from jsonb_array_elements_text($1::jsonb) as old (id)
+join penstock.ended as parent on parent.job_id = old.id::bigint and parent.row_state >= 6
+join penstock.jobs on jobs.id = parent.job_id
+cross join lateral (
+    select child_id from penstock.edges where parent_id = parent.job_id and kind = 'success' order by child_id limit $2
+) as first
+join penstock.ended as child on child.job_id = first.child_id and child.row_state = 6
+where exists (select 1 from penstock.jobs as cause where cause.id = child.skipped_by)
+
+-- note_purged --
+-- Differs from sqlite because ids come from a sequence, which gives none twice: there is nothing to note.
+select where $1::jsonb is null
+
+-- purge_history --
+-- $1 = [[id, …], …].
+delete from penstock.attempts
+where job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+
+-- purge_edges_to --
+-- Edges whose dependant goes.
+delete from penstock.edges
+where child_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+
+-- purge_edges_from --
+-- Edges whose parent goes.
+delete from penstock.edges
+where parent_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+
+-- purge_jobs --
+-- $1 = [[id, …], …].
+with old as materialized (
+    select (job ->> 0)::bigint as id from jsonb_array_elements($1::jsonb) as job
+), ends as (
+    delete from penstock.ended where job_id = any(array(select id from old))
+)
+delete from penstock.jobs where id = any(array(select id from old))
+
+-- purge_lanes --
+-- Lanes of purged jobs whose whole group has no job any more, as far as nobody is putting one into them; $1 = [lane, …],
+-- $2 = [state, …].
+delete from penstock.lanes
+where id in (
+    select id from penstock.lanes
+    where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) for update skip locked
+) and not exists (select 1 from penstock.ready_lanes where lane_id = lanes.id) and not exists (
+    select 1 from jsonb_array_elements_text($2::jsonb) as states (state) where (
+        select coalesce(sum(n), 0) from penstock.counters
+        where scope = 'group' and counters.state = states.state and name = lanes.grp
+    ) + (
+        select coalesce(sum(n), 0) from penstock.changes
+        where scope = 'group' and changes.state = states.state and name = lanes.grp
+    ) > 0
+)
+
+-- purge_group_counts --
+-- Counters of groups that have come to nothing; $2 = [state, …].
+delete from penstock.counters where n = 0 and scope = 'group'
+    and state = any(array(select jsonb_array_elements_text($2::jsonb)))
+    and name = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- highest_token --
+-- No lease of this store ever had a greater token.
+select greatest(
+    coalesce((select max(token) from penstock.hot), 0), coalesce((select max(token) from penstock.ended), 0),
+    (select value::bigint from penstock.meta where name = 'token_floor')
+)
+
+-- leased_by_lane --
+-- How many leases there are: [lane, leases].
+select lane_id, count(*) from penstock.hot where row_state = 4 group by lane_id
+
+-- void_history --
+-- Every lease was lost; $1 = now, $2 = why.
+insert into penstock.attempts (job_id, token, worker, outcome, ended_at, error)
+select job_id, token, worker, 'lost', $1::bigint, $2::text from penstock.hot where row_state = 4
+on conflict do nothing
+
+-- void_jobs --
+-- What was in progress is ready again; a suspect stays one.
+update penstock.hot set row_state = case when solo then 3 else 2 end, worker = null, solo = false, updated_at = $1
+where row_state = 4
+
+-- void_holders --
+-- Nobody holds a limit key.
+delete from penstock.held
+
+-- void_lingering --
+-- No body runs any more.
+delete from penstock.lingering
+
+-- end_all_workers --
+-- Nobody is alive.
+update penstock.workers set ended_at = $1 where ended_at is null
+
+-- raise_tokens --
+-- Differs from sqlite because a lease looks at the floor itself: no row is changed.
+select where $1::bigint is null
+
+-- publish_status --
+-- What a worker says of itself.
+insert into penstock.worker_status (no, status, status_at)
+select no, $2::text, $3::bigint from penstock.workers where id = $1 and ended_at is null
+on conflict (no) do update set status = excluded.status, status_at = excluded.status_at
+
+-- list_workers --
+-- Workers that have not ended: [id, run, host, pid, started, alive, status, status_at].
+select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, status, status_at
+from penstock.workers left join penstock.worker_status on worker_status.no = workers.no
+where ended_at is null order by workers.no
+
+-- read_task_counts --
+-- Counters by task.
+select name, state, sum(n)::bigint from (
+    select name, state, n from penstock.counters where scope = 'task'
+    union all
+    select name, state, n from penstock.changes where scope = 'task'
+) as counts group by name, state having sum(n) <> 0
+
+-- read_group_names --
+-- About the first $2 groups with jobs in a state. Differs from sqlite because a group may stand in changes only.
+with net as materialized (
+    select name, sum(n) as n from penstock.changes where scope = 'group' and state = $1 group by name
+)
+select name from (
+    (
+        select name from penstock.counters where scope = 'group' and state = $1 and n > 0
+            and not exists (select 1 from net where net.name = counters.name and net.n + counters.n <= 0)
+        order by name limit $2
+    )
+    union
+    select name from net where n + coalesce((
+        select n from penstock.counters where scope = 'group' and state = $1 and counters.name = net.name
+    ), 0) > 0
+) as names order by name limit $2
+
+-- read_group_counts --
+-- Counters of groups; $1 = [group, …], $2 = [state, …].
+select name, state, sum(n)::bigint from (
+    select name, state, n from penstock.counters
+    where scope = 'group' and state = any(array(select jsonb_array_elements_text($2::jsonb)))
+        and name = any(array(select jsonb_array_elements_text($1::jsonb)))
+    union all
+    select name, state, n from penstock.changes
+    where scope = 'group' and state = any(array(select jsonb_array_elements_text($2::jsonb)))
+        and name = any(array(select jsonb_array_elements_text($1::jsonb)))
+) as counts group by name, state having sum(n) <> 0
+
+-- count_groups --
+-- How many groups have or had jobs; no more than 100,001 are counted.
+select count(*) from (
+    select distinct name from (
+        select name from penstock.counters where scope = 'group'
+        union all
+        select name from penstock.changes where scope = 'group'
+    ) as names limit 100001
+) as few
+
+-- oldest_ready --
+-- When the longest waiting ready job fell due: the first of each lane and priority, by skip-scan; no more than $1
+-- of them are asked.
+with recursive firsts (lane_id, priority, available_at, n) as (
+    (
+        select lane_id, priority, available_at, 1 from penstock.hot where row_state = 2
+        order by lane_id, priority desc, available_at, job_id limit 1
+    )
+    union all
+    select following.lane_id, following.priority, following.available_at, firsts.n + 1
+    from firsts cross join lateral (
+        (
+            select lane_id, priority, available_at, 0 as place from penstock.hot
+            where row_state = 2 and lane_id = firsts.lane_id and priority < firsts.priority
+            order by priority desc, available_at, job_id limit 1
+        )
+        union all
+        (
+            select lane_id, priority, available_at, 1 from penstock.hot
+            where row_state = 2 and lane_id > firsts.lane_id
+            order by lane_id, priority desc, available_at, job_id limit 1
+        )
+        order by place limit 1
+    ) as following where firsts.n < $1::bigint
+)
+select min(available_at) from firsts
+
+-- count_workers --
+-- Workers that are alive.
+select count(*) from penstock.workers where ended_at is null and boot_id = $1 and expires_at > $2
+
+-- tasks_elsewhere --
+-- What other live workers know.
+select tasks from penstock.workers where ended_at is null and boot_id = $1 and expires_at > $2 and id <> $3
+
+-- read_run_counts --
+-- How many leases ended for good in a run, by end; $2 = [state, …].
+select state, sum(n)::bigint from (
+    select state, n from penstock.counters
+    where scope = 'run' and state = any(array(select jsonb_array_elements_text($2::jsonb))) and name = $1
+    union all
+    select state, n from penstock.changes
+    where scope = 'run' and state = any(array(select jsonb_array_elements_text($2::jsonb))) and name = $1
+) as counts group by state
+
+-- anything_to_lease --
+-- Would a lease call find something? $1 = now, $2, $3 = the server's life and time.
+select
+    exists (select 1 from penstock.ready_lanes where parked_on is null)
+    or exists (select 1 from penstock.hot where row_state = 1 and available_at <= $1)
+    or exists (select 1 from penstock.hot where row_state = 3)
+    or exists (select 1 from penstock.open_keys) or exists (select 1 from penstock.settling)
+    or exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
+    or exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $2 or expires_at <= $3))
+
+-- read_job --
+-- One job for people, by key.
+select * from penstock.job_rows where key = $1
+
+-- list_jobs --
+-- Jobs for people with ids above $1 up to $2; $3, $4 = bounds of row_state, $5 = task, $6 = most.
+select * from penstock.job_rows
+where id > $1 and id <= $2 and row_state between $3 and $4 and ($5::text is null or task = $5)
+order by id limit $6
+
+-- window_end --
+-- The id of the last of the next $2 jobs above an id.
+select max(id) from (select id from penstock.jobs where id > $1 order by id limit $2) as few
+
+-- list_unhappy --
+-- Jobs for people above an id that ended otherwise than done; $2 = row_state, $3 = task, $4 = most.
+select job_rows.* from (
+    select ended.job_id from penstock.ended join penstock.jobs on jobs.id = ended.job_id
+    join penstock.lanes on lanes.id = jobs.lane_id
+    where ended.row_state >= 6 and ended.row_state = $2 and ended.job_id > $1 and ($3::text is null or lanes.task = $3)
+    order by ended.job_id limit $4
+) as wanted join penstock.job_rows on job_rows.id = wanted.job_id order by job_rows.id
+
+-- next_waiting --
+-- The first waiting job above an id.
+select min(job_id) from penstock.hot where row_state = 0 and job_id > $1
+
+-- next_queued --
+-- The first queued job above an id.
+select min(job_id) from penstock.hot where row_state between 1 and 3 and job_id > $1
+
+-- next_in_progress --
+-- The first job above an id that is in progress.
+select min(job_id) from penstock.hot where row_state = 4 and job_id > $1
+
+-- keys_between --
+-- The first keys from $1 to before $2.
+select key from penstock.jobs where key >= $1 and key < $2 order by key limit $3
+
+-- read_attempts --
+-- The history of a job. Differs from sqlite because the row of its end is the history of its last attempt.
+select history.token, coalesce(workers.id, 'worker ' || history.worker), history.outcome, history.started_at,
+    history.ended_at, history.error
+from penstock.jobs cross join lateral (
+    select token, worker, outcome, started_at, ended_at, error from penstock.attempts where attempts.job_id = jobs.id
+    union all
+    select token, worker, case row_state when 5 then 'done' when 6 then 'skipped' else 'error' end, started_at,
+        finished_at, error
+    from penstock.ended where ended.job_id = jobs.id and ended.worker is not null and not exists (
+        select 1 from penstock.attempts where attempts.job_id = ended.job_id and attempts.token = ended.token
+    )
+) as history left join penstock.workers on workers.no = history.worker
+where jobs.key = $1 order by history.token
+
+-- check_task_counts --
+-- Counters that are not a count: [task, state, counted, kept].
+select name, state, sum(counted)::bigint, sum(kept)::bigint from (
+    select lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+        when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
+        when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
+    from penstock.states join penstock.jobs on jobs.id = states.job_id join penstock.lanes on lanes.id = jobs.lane_id
+    group by 1, 2
+    union all
+    select name, state, 0, n from penstock.counters where scope = 'task'
+    union all
+    select name, state, 0, n from penstock.changes where scope = 'task'
+) as counts group by name, state having sum(counted) <> sum(kept)
+
+-- check_group_counts --
+-- Counters that are not a count: [group, state, counted, kept].
+select name, state, sum(counted)::bigint, sum(kept)::bigint from (
+    select lanes.grp as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+        when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
+        when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
+    from penstock.states join penstock.jobs on jobs.id = states.job_id join penstock.lanes on lanes.id = jobs.lane_id
+    group by 1, 2
+    union all
+    select name, state, 0, n from penstock.counters where scope = 'group'
+    union all
+    select name, state, 0, n from penstock.changes where scope = 'group'
+) as counts group by name, state having sum(counted) <> sum(kept)
+
+-- check_heads --
+-- Lanes with ready jobs that no lease would find.
+select spec from penstock.lanes
+where exists (select 1 from penstock.hot where row_state = 2 and hot.lane_id = lanes.id)
+    and not exists (select 1 from penstock.ready_lanes where ready_lanes.lane_id = lanes.id)
+
+-- check_held --
+-- Holders that are not leases of limited jobs, and leases that hold nothing; leases that linger without a worker.
+select 'holder of ' || held.limit_key || ' is not a lease: ' || held.job_id from penstock.held
+where not exists (
+    select 1 from penstock.hot where hot.job_id = held.job_id and hot.token = held.token and hot.row_state = 4
+) and not exists (
+    select 1 from penstock.lingering where lingering.job_id = held.job_id and lingering.token = held.token
+)
+union all
+select 'a lease lingers though its worker is gone: ' || lingering.job_id from penstock.lingering
+where not exists (select 1 from penstock.workers where workers.no = lingering.worker and workers.ended_at is null)
+union all
+select 'lease of a limited job holds nothing: ' || hot.job_id
+from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+where hot.row_state = 4 and lanes.limit_keys <> '[]'
+    and not exists (select 1 from penstock.held where held.job_id = hot.job_id and held.token = hot.token)
+
+-- check_pending --
+-- Jobs whose open dependencies are not what they say.
+select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id where hot.pending <> (
+    select count(*) from penstock.edges where child_id = hot.job_id and open
+)
+
+-- check_waiting --
+-- Jobs that wait for nobody, or do not wait although they must.
+select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id
+where (hot.row_state = 0) <> (hot.pending > 0)
+
+-- check_workers --
+-- Jobs whose worker does not fit their state, and leases of workers that are gone.
+select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id
+where (hot.row_state = 4) <> (hot.worker is not null) or (hot.row_state = 4 and not exists (
+    select 1 from penstock.workers where workers.no = hot.worker and workers.ended_at is null
+))
+
+-- check_parked --
+-- Lanes that nobody will wake: parked on a key that nobody holds and that is not noted as open.
+select lanes.spec from penstock.ready_lanes join penstock.lanes on lanes.id = ready_lanes.lane_id
+where parked_on is not null
+    and not exists (select 1 from penstock.held where held.limit_key = ready_lanes.parked_on)
+    and not exists (select 1 from penstock.open_keys where open_keys.limit_key = ready_lanes.parked_on)
+    and parked_seq <> 0
+
+-- check_places --
+-- Jobs that lie in both places, or in none.
+select key from penstock.jobs where (
+    select count(*) from penstock.states where states.job_id = jobs.id
+) <> 1

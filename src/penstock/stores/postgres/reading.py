@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is the server asked? On a connection of its own, in a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from penstock.clock import BootTime, Clock, blocking_sleep
+from penstock.errors import PenstockError, StoreClosed
+from penstock.stores.group_commit import Contended
+from penstock.stores.postgres import meaning
+from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connecting import (
+    CALL_SECONDS,
+    Connected,
+    Guard,
+    closed_quietly,
+    connect,
+    pausing,
+)
+from penstock.stores.reply import Reply
+from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql.statements import Row
+
+READ_SECONDS = 3 * CALL_SECONDS  # a statement for people may take longer than one of a worker
+ASK_SECONDS = 10.0  # how long a question waits for a server that is away
+
+T = TypeVar("T")
+
+
+class PostgresReader(SqlReader):
+    """Owns a connection for reading and the thread that uses it."""
+
+    def __init__(
+        self, address: Address, queries: dict[str, str], clock: Clock, guard: Guard
+    ) -> None:
+        self._address = address
+        self._queries = queries
+        self._clock = clock
+        self._guard = guard
+        self._connected: Connected | None = None
+        self._asked: queue.SimpleQueue[tuple[Reply[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._closed = False
+        self._failures = 0
+        self._thread = threading.Thread(target=self._loop, name="penstock-reader", daemon=True)
+        self._thread.start()
+
+    def ask(self, question: Callable[[], T]) -> Reply[T]:
+        """Answer a question, made of calls to this reader, in its thread."""
+        if self._closed:
+            return Reply.failed(_closed())
+        reply: Reply[T] = Reply()
+        self._asked.put((reply, question))
+        return reply
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        """Rows of one statement; waits for a server that is away, for a while."""
+        until = self._clock.monotonic() + ASK_SECONDS
+        while True:
+            try:
+                connected = self._connect()
+                self._guard.until = self._clock.monotonic() + READ_SECONDS
+                found = connected.connection.execute(self._queries[query], parameters).fetchall()
+                self._guard.until = None
+                self._failures = 0
+                return found
+            except psycopg.Error as error:
+                mapped = meaning.as_store_error(error, self._address.shown, "reading")
+                if not isinstance(mapped, Contended):
+                    raise mapped from error
+                self._drop()
+                self._failures += 1
+                if self._closed or self._clock.monotonic() >= until:
+                    raise meaning.unreachable(
+                        self._address.shown, meaning.first_line(error)
+                    ) from error
+            blocking_sleep(pausing(random.SystemRandom().random, self._failures))
+
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        found = self.rows(query, *parameters)
+        if found and len(found[0]) == 1:
+            return [value for (value,) in found]
+        return found
+
+    def boot_time(self, server_time: Callable[[], int] | None) -> BootTime:
+        """The server's life and time."""
+        now = int(self.value("server_time")) if server_time is None else server_time()
+        return BootTime(self._connect().server.life, now)
+
+    def check(self) -> list[str]:
+        return super().check() + [
+            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
+        ]
+
+    def close(self) -> None:
+        self._closed = True
+        self._guard.give_up()
+        self._asked.put(None)
+        self._thread.join(CALL_SECONDS)
+
+    def _loop(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            reply, question = asked
+            try:
+                reply.resolve(question())
+            except PenstockError as error:
+                reply.refuse(_closed() if self._closed else error)
+            except Exception as error:
+                reply.refuse(error)
+        self._drop()
+        while not self._asked.empty():
+            left = self._asked.get()
+            if left is not None:
+                left[0].refuse(_closed())
+
+    def _connect(self) -> Connected:
+        if self._closed:
+            raise _closed()
+        if self._connected is None:
+            self._connected = connect(self._address, self._queries)
+            self._guard.watch_over(self._connected.connection)
+        return self._connected
+
+    def _drop(self) -> None:
+        if self._connected is not None:
+            self._guard.watch_over(None)
+            closed_quietly(self._connected.connection)
+            self._connected = None
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("The store is closed; open it again to use it.")

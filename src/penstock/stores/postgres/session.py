@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does the writer's thread talk to the server?
+
+Each transaction opens with its own settings and the server's time; nothing is left in the session.
+A commit whose answer is lost is not guessed at: the server is asked what became of its number.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import psycopg
+
+from penstock import failpoints
+from penstock.clock import BootTime, Clock, blocking_sleep
+from penstock.errors import (
+    SchemaTooNew,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    StoreUnknown,
+    StoreUnsupported,
+)
+from penstock.stores.group_commit import AGAIN_SECONDS, Contended
+from penstock.stores.postgres import meaning
+from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connecting import (
+    CALL_SECONDS,
+    Connected,
+    Guard,
+    closed_quietly,
+    connect,
+    pausing,
+)
+from penstock.stores.postgres.transaction import PostgresTransaction
+from penstock.stores.sql.transaction import Transaction
+
+LANES_KNOWN_MAX = 100_000
+EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
+UNKNOWN_PAUSE_SECONDS = 0.02
+
+log = logging.getLogger("penstock.store")
+
+
+class _Begun(NamedTuple):
+    """The columns of `begin_write`."""
+
+    now: int
+    pid: int
+    number: str  # of the transaction
+    schema: int
+    life: str | None
+
+
+class PostgresSession:
+    """Owns one connection for writing; connects again by itself. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        address: Address,
+        queries: dict[str, str],
+        clock: Clock,
+        guard: Guard,
+        schema: int,
+        first: Connected | None = None,
+        server_time: Callable[[], int] | None = None,
+    ) -> None:
+        self._address = address
+        self._queries = queries
+        self._clock = clock
+        self._guard = guard
+        self._schema = schema
+        self._server_time = server_time  # tests own the time
+        self._connected: Connected | None = None
+        self._cursor: psycopg.RawCursor[Any] | None = None
+        self._failures = 0
+        self._away_since: float | None = None
+        self._lanes: dict[int, tuple[str, str]] = {}
+        self._tx: PostgresTransaction | None = None
+        self._begun: _Begun | None = None
+        self._mark: tuple[Any, ...] = ()
+        self._began_monotonic = 0.0
+        self._closing = False
+        if first is not None:
+            self._use(first)
+
+    def begin(self, *, wait: bool) -> Transaction:
+        if self._connected is None:
+            if not wait:
+                raise StoreBusy(f"The store {self._address.shown} is being connected to.")
+            self._connect()
+        try:
+            begun = self._open_transaction()
+        except psycopg.Error as error:
+            raise self._not_begun(error, wait=wait) from error
+        self._began_monotonic = self._clock.monotonic()
+        if begun.schema != self._schema:
+            self.rollback()
+            raise SchemaTooNew(
+                f"The store {self._address.shown} was brought to schema {begun.schema} by another "
+                f"version of Penstock; this process knows {self._schema} and writes nothing more. "
+                "Start it again with that version."
+            )
+        server = self._server().server
+        now = begun.now if self._server_time is None else self._server_time()
+        if len(self._lanes) > LANES_KNOWN_MAX:
+            self._lanes.clear()
+        self._begun = begun
+        self._tx = PostgresTransaction(
+            self._current_cursor(),
+            self._queries,
+            now,
+            BootTime(server.life, now),
+            self._lanes,
+            self._arm,
+        )
+        if begun.life != server.life:
+            self._enter_life(server.life, begun.life)
+        return self._tx
+
+    def _open_transaction(self) -> _Begun:
+        cursor = self._current_cursor()
+        self._arm()
+        cursor.execute(self._queries["begin_write"])
+        while cursor.nextset():
+            pass
+        (row,) = cursor.fetchall()
+        return _Begun(*row)
+
+    def _not_begun(self, error: psycopg.Error, *, wait: bool) -> StoreError:
+        """A connection that was idle may have been lost long ago: only a fresh one tells."""
+        mapped = meaning.as_store_error(error, self._address.shown, "opening a transaction on")
+        self._drop()
+        if isinstance(mapped, Contended):
+            if not wait:
+                return StoreBusy(str(mapped))
+            return StoreUnavailable(*mapped.args)
+        return mapped
+
+    def _enter_life(self, life: str, before: str | None) -> None:
+        """The store lies on another server or timeline than its last writer saw.
+
+        It was restored or failed over, so its last commits may be missing: whoever held something
+        in the old life is dead, and tokens go on far above those that may have been handed out.
+        """
+        tx = self._current()
+        try:
+            tx.one_at_a_time()
+            if tx.first("read_meta", "cluster") == life:
+                return
+            if before is not None:
+                floor = int(tx.value("highest_token")) + EPOCH_TOKENS
+                tx.run("write_meta", "token_floor", str(floor))
+                log.warning(
+                    "The store %s lives on another server or timeline than before (%s, was %s): it "
+                    "was restored or failed over. All leases from before are void; what was "
+                    "acknowledged last may be missing.",
+                    self._address.shown,
+                    life,
+                    before,
+                )
+            tx.run("write_meta", "cluster", life)
+        except psycopg.Error as error:
+            mapped = meaning.as_store_error(error, self._address.shown, "writing to")
+            self.rollback()
+            raise StoreUnavailable(*mapped.args) from error
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def elapsed(self) -> float:
+        return self._clock.monotonic() - self._began_monotonic
+
+    def savepoint(self) -> None:
+        self._mark = self._current().mark()
+
+    def release_savepoint(self) -> None:
+        return
+
+    def rollback_savepoint(self) -> bool:
+        tx = self._current()
+        if not tx.is_untouched_since(self._mark):
+            return False
+        tx.reset(self._mark)
+        return True
+
+    def commit(self) -> None:
+        failpoints.hit("commit.begin")
+        tx, begun = self._current(), self._begun
+        tx.finish()
+        self._arm()
+        try:
+            self._current_cursor().execute(self._queries["commit"])
+        except psycopg.Error as error:
+            if meaning.is_clean(error) or begun is None:
+                raise
+            self._find_out(begun, error)
+        self._tx = None
+        self._guard.until = None
+
+    def _find_out(self, begun: _Begun, error: psycopg.Error) -> None:
+        """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
+        life = self._server().server.life
+        said = meaning.first_line(error)
+        self._drop()
+        until = self._clock.monotonic() + AGAIN_SECONDS
+        while self._clock.monotonic() < until and not self._closing:
+            try:
+                self._connect()
+                if self._server().server.life != life:
+                    break
+                fate = self._ask("transaction_fate", begun.number)
+                if fate == "committed":
+                    log.info("A commit whose answer was lost has been found to be done.")
+                    return
+                if fate == "aborted":
+                    raise Contended(
+                        f"The connection to {self._address.shown} was lost too early: {said}."
+                    ) from error
+                if fate is None:
+                    break
+                self._ask("end_backend", begun.pid)
+                blocking_sleep(UNKNOWN_PAUSE_SECONDS)
+            except psycopg.Error:
+                self._drop()
+            except StoreUnavailable:
+                continue
+        raise StoreUnknown(
+            f"The connection to {self._address.shown} was lost while committing ({said}), and what "
+            "became of it cannot be found out. Repeat the call: nothing is done twice."
+        ) from error
+
+    def _ask(self, query: str, parameter: object) -> Any:  # noqa: ANN401 (a column)
+        self._arm()
+        ((value,),) = self._current_cursor().execute(self._queries[query], (parameter,)).fetchall()
+        return value
+
+    def after_commit(self) -> None:
+        return
+
+    def rollback(self) -> None:
+        self._tx = None
+        if self._connected is None:
+            return
+        try:
+            self._arm()
+            self._current_cursor().execute(self._queries["rollback"])
+            self._guard.until = None
+        except psycopg.Error:
+            self._drop()
+
+    def translated(self, error: BaseException) -> BaseException:
+        if not isinstance(error, psycopg.Error):
+            return error
+        mapped = meaning.as_store_error(error, self._address.shown, "writing to")
+        if meaning.is_lost(error):
+            self._drop()
+        return error if type(mapped) is StoreError else mapped
+
+    def close(self, *, sound: bool) -> None:
+        self._closing = True
+        self._drop()
+
+    def interrupt(self) -> None:
+        """Let whoever waits for the server wait no longer; called by another thread."""
+        self._closing = True
+        self._guard.give_up()
+
+    def _connect(self) -> None:
+        """One try; StoreUnavailable after a pause if nobody answers."""
+        try:
+            connected = connect(self._address, self._queries)
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
+        if connected.server.is_standby:
+            closed_quietly(connected.connection)
+            self._pause()
+            raise meaning.read_only(self._address.shown)
+        self._use(connected)
+        if self._away_since is not None:
+            seconds = self._clock.monotonic() - self._away_since
+            log.warning("The store %s is back after %.1f s.", self._address.shown, seconds)
+            self._away_since = None
+        self._failures = 0
+
+    def _unreachable(self, error: psycopg.Error) -> StoreError:
+        mapped = meaning.as_store_error(error, self._address.shown, "connecting to")
+        if self._away_since is None:
+            self._away_since = self._clock.monotonic()
+            log.warning("The store %s is away: %s", self._address.shown, meaning.first_line(error))
+        self._pause()
+        if isinstance(mapped, StoreUnsupported):
+            return StoreUnavailable(*mapped.args)
+        return meaning.unreachable(self._address.shown, meaning.first_line(error))
+
+    def _pause(self) -> None:
+        self._failures += 1
+        if not self._closing:
+            blocking_sleep(pausing(random.SystemRandom().random, self._failures))
+
+    def _use(self, connected: Connected) -> None:
+        self._connected = connected
+        self._cursor = psycopg.RawCursor(connected.connection)
+        self._guard.watch_over(connected.connection)
+
+    def _drop(self) -> None:
+        if self._connected is not None:
+            self._guard.watch_over(None)
+            closed_quietly(self._connected.connection)
+            self._connected, self._cursor = None, None
+
+    def _arm(self) -> None:
+        self._guard.until = self._clock.monotonic() + CALL_SECONDS
+
+    def _current(self) -> PostgresTransaction:
+        if self._tx is None:
+            raise RuntimeError("no transaction is open")
+        return self._tx
+
+    def _current_cursor(self) -> psycopg.RawCursor[Any]:
+        if self._cursor is None:
+            raise psycopg.OperationalError("the connection is closed")
+        return self._cursor
+
+    def _server(self) -> Connected:
+        if self._connected is None:
+            raise psycopg.OperationalError("the connection is closed")
+        return self._connected

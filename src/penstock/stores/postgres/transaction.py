@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a write transaction on the server run its statements, side by side with others?
+
+Locks are taken in one order: the worker's row, jobs, edges, lanes, limit keys. Limit keys are
+waited for once in a transaction, in their order, and only tried afterwards. What still ends in a
+ring is found by the server, and the whole transaction runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import psycopg
+
+from penstock.clock import BootTime
+from penstock.model.job import LeasedJob, NewJob, WorkerId
+from penstock.stores.group_commit import Contended
+from penstock.stores.sql.statements import Row, as_json
+from penstock.stores.sql.transaction import LaneSpec, Transaction
+
+CHANNEL = "penstock_work"
+MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
+
+_READS = ("select", "with recursive")  # so begins a statement that changes nothing, but may lock
+
+Cursor = psycopg.RawCursor[Row]
+
+
+class PostgresTransaction(Transaction):
+    """Owns the locks it has asked for. The connection is the session's."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        queries: dict[str, str],
+        now: int,
+        boot: BootTime,
+        lanes: dict[int, tuple[str, str]],
+        still_time: Callable[[], None],
+    ) -> None:
+        super().__init__(now, boot)
+        self._cursor = cursor
+        self._queries = queries
+        self._lanes = lanes  # names of lanes, which never change; kept by the session
+        self._still_time = still_time
+        self.writes = 0  # statements that may have changed something
+        self._freed: set[str] = set()
+        self._counted: set[str] = set()  # limit keys that we hold
+        self._left: set[int] = set()  # lanes that may have become empty
+        self._walks: bool | None = None
+
+    def run(self, query: str, *parameters: object) -> int:
+        self.writes += 1
+        self._still_time()
+        self._cursor.execute(self._queries[query], parameters)
+        return self._cursor.rowcount
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        statement = self._queries[query]
+        self.writes += not statement.startswith(_READS)
+        self._still_time()
+        return self._cursor.execute(statement, parameters).fetchall()
+
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        found = self.rows(query, *parameters)
+        if found and len(found[0]) == 1:
+            return [value for (value,) in found]
+        return found
+
+    def flush_heads(self) -> None:
+        self._open_freed()
+        super().flush_heads()
+        if self._left:
+            left, self._left = sorted(self._left), set()
+            self.ran_short(left)
+
+    def add_up_counts(self) -> None:
+        self.flush_counts()
+        while self.run("merge_changes", MERGE_CHANGES):
+            continue
+
+    def finish(self) -> None:
+        super().finish()
+        if self.made_work:
+            self.rows("tell", CHANNEL, "")
+
+    def _worker_row(self, worker: WorkerId) -> Row | None:
+        found = self.rows("hold_worker", worker, self.boot.boot_id, self.boot.at)
+        return found[0] if found else None
+
+    def insert_jobs(
+        self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
+    ) -> dict[str, int]:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        created: dict[str, int] = dict(self.rows("insert_jobs", *columns, self.now))
+        return created
+
+    def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
+        found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", list(keys))}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            found |= {key: (id_, state) for key, id_, state in self.rows("jobs_by_key", missing)}
+        missing = [key for key in missing if key not in found]
+        if missing and self.rows("known_keys", missing):
+            raise Contended("A job was put back while another one was to wait for it.")
+        return found
+
+    def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
+        return [
+            LeasedJob(*row) for row in self.rows("take_jobs", list(lane_ids), most, no, self.now)
+        ]
+
+    def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
+        return  # they are
+
+    def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
+        found = self.rows("take_suspect", job_id, no, self.now)
+        return LeasedJob(*found[0]) if found else None
+
+    def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
+        self.ran_short([lane_id for lane_id, _, _ in rows])
+        self.run("park_lanes", as_json(rows))
+
+    def next_parking(self) -> int:
+        return int(self.value("next_turn"))
+
+    def had_their_turn(self, lane_ids: Sequence[int]) -> None:
+        self.run("rotate_lanes", list(lane_ids))
+
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
+        """Forget lanes without ready jobs; not those into which somebody puts one just now."""
+        if not lane_ids:
+            return False
+        empty = self.array("hold_empty_lanes", list(lane_ids))
+        return bool(empty) and self.run("drop_empty_lanes", empty) > 0
+
+    def leave(self, lane_id: int) -> None:
+        self._left.add(lane_id)
+
+    def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
+        if len({row[0] for row in rows}) < len(rows):
+            return set()  # one job twice: the second end is judged after the first
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return {job_id for (job_id,) in self.rows("end_jobs", *columns[:7], no)}
+
+    def end_job(self, row: Row, no: int) -> bool:
+        return bool(self.end_jobs([row], no))
+
+    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
+        wanted = set(lanes)
+        missing = wanted - self._lanes.keys()
+        if missing:
+            self._lanes.update(super().lane_names(missing))
+        return {lane: self._lanes[lane] for lane in wanted if lane in self._lanes}
+
+    def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
+        """Make lanes known to have ready jobs, and keep them known until the commit.
+
+        A lease that finds a lane empty forgets it; it must not do so between our look and commit.
+        """
+        missing = list(lane_ids)
+        while missing:
+            known = set(self.array("hold_ready_lanes", missing))
+            missing = [lane_id for lane_id in missing if lane_id not in known]
+            if missing:
+                made = self.array("refresh_heads", missing)
+                if made:
+                    self.made_work = True
+                missing = [lane_id for lane_id in missing if lane_id not in set(made)]
+
+    def one_at_a_time(self) -> None:
+        if not self._walks:
+            self.rows("lock_walk")
+            self._walks = True
+
+    def is_my_turn(self) -> bool:
+        if self._walks is None:
+            self._walks = bool(self.value("try_walk"))
+        return self._walks
+
+    def hold(self, query: str, *parameters: object) -> None:
+        self.rows(query, *parameters)
+
+    def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
+        self._freed.update(self.array("free_keys", as_json(refs)))
+
+    def _open_freed(self) -> None:
+        """Tell lanes that wait for keys which were given back; who parks one now is waited for."""
+        if not self._freed:
+            return
+        freed, self._freed = sorted(self._freed), set()
+        missing = self.count_alone(freed)
+        if missing:
+            raise Contended(f"Somebody else was counting the holders of {min(missing)!r}.")
+        if self.run("open_freed_keys", freed):
+            self.made_work = True
+
+    def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
+        self._open_freed()
+        wanted = [key for key in keys if key not in self._counted]
+        if not wanted:
+            return frozenset()
+        if not self._counted:
+            self.rows("share_caps")
+            self.rows("lock_keys", wanted)
+            self._counted.update(wanted)
+            return frozenset()
+        had = {key for key, is_mine in self.rows("try_lock_keys", wanted) if is_mine}
+        self._counted |= had
+        return frozenset(wanted) - had
+
+    def change_caps_alone(self) -> None:
+        self.rows("lock_caps")
+
+    def mark(self) -> tuple[Any, ...]:
+        return (*super().mark(), self.writes)
+
+    def is_untouched_since(self, mark: tuple[Any, ...]) -> bool:
+        return bool(self.writes == mark[-1])
+
+    def reset(self, mark: tuple[Any, ...]) -> None:
+        super().reset(mark[:-1])
+
+    def merge_changes_if_many(self) -> None:
+        """Add the changes of counters up, if they are many and nobody else is at it."""
+        if self.rows("count_changes")[0][0] > MERGE_CHANGES and self.is_my_turn():
+            self.run("merge_changes", 5 * MERGE_CHANGES)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who ends a throwaway server when the process that wanted it was killed?
+
+This file, run as a process of its own, `guard.py OWNER FOLDER`: when the owner is gone, or at
+SIGTERM, the servers whose data are in the folder end, and the folder goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+PATIENCE_SECONDS = 20.0
+
+
+class GuardedFolder:
+    """A folder under /tmp. It and the servers in it go with `owner`, however that ends.
+
+    Args:
+        path: where it is; None is a new name.
+        owner: a process; None is this one.
+    """
+
+    def __init__(self, path: Path | None = None, owner: int | None = None) -> None:
+        self.path = path or Path(tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp"))
+        self.path.mkdir(exist_ok=True)
+        self.path.chmod(0o755)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(owner or os.getpid()), str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        (self.path / "guard.pid").write_text(str(self._guard.pid))
+
+    def leave(self) -> None:
+        """Leave it to its guard and its owner."""
+        self._guard.returncode = 0  # so that nobody misses our wait for it
+
+    def close(self) -> None:
+        self._guard.terminate()
+        self._guard.wait()
+        clean(self.path)
+
+
+def clean(folder: Path) -> None:
+    """End the servers of a folder at once, and remove it."""
+    for note in (*folder.glob("*/postmaster.pid"), *folder.glob("*/*/postmaster.pid")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            _end(int(note.read_text().split()[0]), note.parent)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(pid: int, data: Path) -> None:
+    """Quit a server, unless its number is another process's by now."""
+    handle = os.pidfd_open(pid)
+    try:
+        if Path(f"/proc/{pid}/cwd").resolve() != data.resolve():
+            return
+        for number in (signal.SIGQUIT, signal.SIGKILL):
+            signal.pidfd_send_signal(handle, number)
+            if select.select([handle], [], [], PATIENCE_SECONDS)[0]:
+                return
+    finally:
+        os.close(handle)
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit
+
+
+def watch(owner: int, folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        signal.signal(signal.SIGTERM, _leave)
+        with contextlib.suppress(ProcessLookupError):
+            select.select([os.pidfd_open(owner)], [], [])
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        clean(folder)
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]), Path(sys.argv[2]))
