@@ -8,7 +8,7 @@ import re
 import pytest
 from _pytest.terminal import TerminalReporter
 
-pytest_plugins = ["tests.postgres.fixtures"]
+pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store"]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
 
 _FAULT_TEST = re.compile(r"::test_(f\d\d)_")

@@ -22,7 +22,7 @@ def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> S
     if request.param == "postgres":
         from penstock.stores.postgres.opening import open_postgres
 
-        url = request.getfixturevalue("postgres_url")
+        url = request.getfixturevalue("empty_store")()
         return open_postgres(url, durability="normal", server_time=lambda: clock.now_micros)
     path = folder / "store.db"
     return SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
@@ -33,7 +33,10 @@ def store_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
     clock = ManualClock()
     store = _open(request, tmp_path, clock)
     closes_itself = "closed_store" in request.node.name
-    yield StoreWorld(store, clock, leases_by_wall_clock=request.param == "postgres")
+    on_server = request.param == "postgres"
+    yield StoreWorld(
+        store, clock, leases_by_wall_clock=on_server, chain_max=600 if on_server else 5_000
+    )
     if not closes_itself:
         assert store.check().result() == []
     store.close()

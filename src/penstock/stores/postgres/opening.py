@@ -116,7 +116,7 @@ def _patiently(
 def _refuse_standby(
     address: Address, connected: Connected, queries: dict[str, str], *, reading_will_do: bool
 ) -> None:
-    version = _version(address, connected.connection, queries)
+    version = version_of(address, connected.connection, queries)
     if not reading_will_do:
         raise meaning.read_only(address.shown)
     if version != len(known_steps()):
@@ -126,7 +126,7 @@ def _refuse_standby(
         )
 
 
-def _version(address: Address, connection: PgConnection, queries: dict[str, str]) -> int:
+def version_of(address: Address, connection: PgConnection, queries: dict[str, str]) -> int:
     """The version of the schema, 0 without one; refuses what is not ours, or is newer."""
     row = connection.execute(queries["schema_exists"]).fetchone()
     there, ours, used = row if row is not None else (False, False, False)
@@ -150,12 +150,12 @@ def _version(address: Address, connection: PgConnection, queries: dict[str, str]
 def _prepare(address: Address, connected: Connected, queries: dict[str, str]) -> bool:
     """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
     connection = connected.connection
-    if _version(address, connection, queries) == len(known_steps()):
+    if version_of(address, connection, queries) == len(known_steps()):
         return False
     connection.execute("begin")
     try:
         connection.execute(queries["lock_migrations"])
-        version = _version(address, connection, queries)  # another may have been faster
+        version = version_of(address, connection, queries)  # another may have been faster
         failpoints.hit("migrate.begin")
         if version == 0:
             if not ask_server(connection, queries).schema:

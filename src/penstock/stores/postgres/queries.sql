@@ -3,17 +3,20 @@
 -- What differs from there everywhere: many transactions run side by side (read committed), so a statement that
 -- decides by what it reads locks it first, and a question whose answer must not be older than a lock is a statement
 -- of its own. A job lies in `hot` until it ends and in `ended` afterwards. Batches come in as JSON, or as arrays where
--- they are hot, and go out as rows.
+-- they are hot, and go out as rows. `row_state + 0` keeps the planner from an index of a state where ids are given.
 
 -- begin_write --
 -- Opens a write transaction, with all that is set for it, in one round trip. No setting outlives it: a pooler may give
--- the next transaction another connection. Seqscans are never right here, and empty tables would tempt the planner.
+-- the next transaction another connection. Every statement goes by indexes, row by row, whatever the planner believes of
+-- tables that were empty a moment ago; so one plan does for all parameters.
 begin isolation level read committed;
 set local statement_timeout = '{statement_ms}ms';
 set local lock_timeout = '{lock_ms}ms';
 set local idle_in_transaction_session_timeout = '{idle_ms}ms';
 set local synchronous_commit = {synchronous};
 set local enable_seqscan = off;
+set local enable_hashjoin = off;
+set local enable_mergejoin = off;
 set local jit = off;
 set local plan_cache_mode = force_generic_plan;
 select
@@ -134,26 +137,24 @@ where id = any(array(select value::bigint from jsonb_array_elements_text($1::jso
 order by id for update skip locked
 
 -- insert_jobs --
--- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, row_state, due_at, plan_id,
--- level, then now: [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of the
--- batch; rows are written in the order of keys, so that two batches never wait for each other in a ring.
-with input as materialized (
+-- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, plan_id, level, then now:
+-- [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of the batch; rows are
+-- written in the order of keys, so that two batches never wait for each other in a ring.
+insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
+select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint from (
     select nextval('penstock.jobs_id_seq') as id, job.*
-    from unnest(
-        $1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::smallint[], $7::bigint[], $8::text[],
-        $9::bigint[]
-    ) as job (key, lane_id, partition, priority, payload, row_state, due_at, plan_id, level)
-), fresh as (
-    insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
-    select id, key, lane_id, partition, priority, payload, plan_id, level, $10::bigint from input order by key, id
-    on conflict (key) do nothing
-    returning id
-), placed as (
-    insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
-    select input.id, lane_id, priority, octet_length(payload), row_state, due_at, due_at, $10::bigint
-    from input join fresh on fresh.id = input.id order by input.id
-)
-select input.key, input.id from input join fresh on fresh.id = input.id
+    from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[])
+    as job (key, lane_id, partition, priority, payload, plan_id, level)
+) as numbered order by key, id
+on conflict (key) do nothing
+returning key, id
+
+-- place_jobs --
+-- Gives new jobs their first state; arrays of id, lane, priority, bytes, row_state, due_at, then now.
+insert into penstock.hot (job_id, lane_id, priority, bytes, row_state, due_at, available_at, updated_at)
+select job_id, lane_id, priority, bytes, row_state, due_at, due_at, $7::bigint
+from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::smallint[], $6::bigint[])
+as job (job_id, lane_id, priority, bytes, row_state, due_at)
 
 -- insert_job --
 -- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no.
@@ -581,7 +582,7 @@ with gone as (
     delete from penstock.hot using unnest(
         $1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]
     ) as done (id, token, end_state, result, error, started_at, ended_at)
-    where hot.job_id = done.id and hot.token = done.token and hot.worker = $8 and hot.row_state = 4
+    where hot.job_id = done.id and hot.token = done.token and hot.worker = $8 and hot.row_state + 0 = 4
     returning
         hot.job_id, done.end_state, hot.token, hot.attempts, hot.crashes, hot.due_at, hot.available_at, done.started_at,
         done.ended_at, done.result, done.error
@@ -723,7 +724,7 @@ update penstock.hot set
     end,
     updated_at = $2
 from jsonb_array_elements($1::jsonb) as freed
-where hot.job_id = (freed ->> 0)::bigint and hot.row_state = 0 and hot.job_id in (select job_id from mine)
+where hot.job_id = (freed ->> 0)::bigint and hot.row_state + 0 = 0 and hot.job_id in (select job_id from mine)
 returning hot.job_id, hot.lane_id, hot.row_state
 
 -- skip_children --
@@ -888,13 +889,15 @@ where edges.parent_id = $1 and ended.row_state = 6 and ended.skipped_by = $1
 
 -- edges_of_revived --
 -- The next $1 edges of jobs that were put back: [parent, child, was it skipped because of the parent].
-select reviving.job_id, edges.child_id, exists (
+select back.job_id, following.child_id, exists (
     select 1 from penstock.ended
-    where ended.job_id = edges.child_id and ended.row_state = 6 and ended.skipped_by = reviving.job_id
+    where ended.job_id = following.child_id and ended.row_state = 6 and ended.skipped_by = back.job_id
 )
-from penstock.reviving join penstock.edges
-    on edges.parent_id = reviving.job_id and edges.child_id > reviving.after_id
-order by reviving.job_id, edges.child_id limit $1
+from (select job_id, after_id from penstock.reviving order by job_id limit $1) as back cross join lateral (
+    select child_id from penstock.edges where parent_id = back.job_id and child_id > back.after_id
+    order by child_id limit $1
+) as following
+order by back.job_id, following.child_id limit $1
 
 -- drop_reviving --
 -- All dependants of all jobs that were put back are collected.
@@ -1371,3 +1374,41 @@ where parked_on is not null
 select key from penstock.jobs where (
     select count(*) from penstock.states where states.job_id = jobs.id
 ) <> 1
+
+-- doctor_settings --
+-- What decides whether a commit survives a power cut.
+select name, setting from pg_settings where name in ('fsync', 'full_page_writes')
+
+-- doctor_connections --
+-- How many connections are in use, of how many.
+select count(*), current_setting('max_connections')::integer from pg_stat_activity where backend_type = 'client backend'
+
+-- doctor_may_create --
+-- May this user make the store's schema, or fill the one that is there?
+select has_database_privilege(current_database(), 'create') or (
+    to_regnamespace('penstock') is not null and has_schema_privilege('penstock', 'create')
+)
+
+-- doctor_rights --
+-- May this user use the tables? [table, may it].
+select relname, has_table_privilege(oid, 'select, insert, update, delete')
+from pg_class where relnamespace = to_regnamespace('penstock') and relkind = 'r' and relname <> 'schema_versions'
+
+-- doctor_oldest --
+-- The oldest transaction of this database but ours: [sessions that cannot be seen, its age, whose it is].
+select
+    (select count(*) from pg_stat_activity
+        where datname = current_database() and backend_type = 'client backend' and state is null),
+    (extract(epoch from clock_timestamp() - oldest.xact_start))::float8,
+    oldest.usename || ' (' || oldest.application_name || ', pid ' || oldest.pid || ')'
+from (select 1) as one left join lateral (
+    select xact_start, usename, application_name, pid from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+        and (backend_xid is not null or backend_xmin is not null)
+    order by xact_start limit 1
+) as oldest on true
+
+-- doctor_dead --
+-- Dead and live rows of the hot table, as the server counts them.
+select coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint from pg_stat_user_tables
+where schemaname = 'penstock' and relname = 'hot'

@@ -93,7 +93,28 @@ class PostgresTransaction(Transaction):
         self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
     ) -> dict[str, int]:
         columns = [list(column) for column in zip(*rows, strict=True)]
-        created: dict[str, int] = dict(self.rows("insert_jobs", *columns, self.now))
+        keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = columns
+        created: dict[str, int] = dict(
+            self.rows(
+                "insert_jobs",
+                keys,
+                lane_ids,
+                partitions,
+                priorities,
+                payloads,
+                plan_ids,
+                levels,
+                self.now,
+            )
+        )
+        places: dict[str, tuple[object, ...]] = {}
+        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
+            if key in created:  # of two with one key the first counts
+                size = len(payload.encode())
+                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
+        if places:
+            placed = [list(column) for column in zip(*reversed(places.values()), strict=True)]
+            self.run("place_jobs", *placed, self.now)
         return created
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:

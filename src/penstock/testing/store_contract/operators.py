@@ -327,7 +327,7 @@ def test_a_retry_does_not_stop_a_dependant_that_was_released(store_world: StoreW
 
 def test_a_retry_in_the_midst_of_a_long_skip_puts_everything_back(store_world: StoreWorld) -> None:
     """The chain is longer than a slice, so most of it is not told of the failure yet."""
-    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    keys = [f"link-{n}" for n in range(min(3 * SETTLE_SLICE, store_world.chain_max))]
     links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
     store_world.add(keys[0], *links)
     store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)
@@ -398,7 +398,7 @@ def test_a_job_that_fails_again_while_its_dependants_come_back_skips_them_all(
     """Goal: nobody waits for ever, and nobody runs. Method: after one slice of the retry the job
     fails again; then all comes to rest, and another retry brings everything back.
     """
-    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    keys = [f"link-{n}" for n in range(min(3 * SETTLE_SLICE, store_world.chain_max))]
     links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
     store_world.add(keys[0], *links)
     worker = store_world.new_worker()
@@ -417,7 +417,7 @@ def test_a_job_that_fails_again_while_its_dependants_come_back_skips_them_all(
 
 
 def test_nothing_is_forgotten_that_is_still_to_be_put_back(store_world: StoreWorld) -> None:
-    keys = [f"link-{n}" for n in range(3 * SETTLE_SLICE)]
+    keys = [f"link-{n}" for n in range(min(3 * SETTLE_SLICE, store_world.chain_max))]
     links = [store_world.job(key, after=[Edge(before)]) for before, key in pairwise(keys)]
     store_world.add(keys[0], *links)
     store_world.run(store_world.new_worker(), keys[0], JobState.ERROR)

@@ -46,9 +46,15 @@ class StoreWorld:
     """Owns a store, its clock and the workers of one test. Does not judge."""
 
     def __init__(
-        self, store: Store, clock: ManualClock, *, leases_by_wall_clock: bool = False
+        self,
+        store: Store,
+        clock: ManualClock,
+        *,
+        leases_by_wall_clock: bool = False,
+        chain_max: int = 5_000,
     ) -> None:
         self.leases_by_wall_clock = leases_by_wall_clock
+        self.chain_max = chain_max  # each link costs a server some round trips
         self.store = store
         self.clock = clock
         self.caps: dict[str, int] = {}

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a server fit to keep a store, and is anything about to hurt it? Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.errors import SchemaTooNew, StoreForeign, StoreUnsupported
+from penstock.model.finding import Finding, problem, well
+from penstock.stores.postgres import meaning
+from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connecting import Connected, closed_quietly, connect
+from penstock.stores.postgres.opening import known_steps, statements, version_of
+from penstock.stores.sql.statements import Row
+
+OLD_TRANSACTION_SECONDS = 300
+SKEW_SECONDS = 60
+DEAD_ROWS = 200_000
+CONNECTIONS_SHARE = 0.85
+
+
+def postgres_findings(url: str) -> list[Finding]:
+    """One finding per check, in their order; those that build on a failed one are left out."""
+    address = Address.of(url)
+    queries = statements()
+    try:
+        connected = connect(address, queries)
+    except StoreUnsupported as error:
+        return [problem("server", str(error))]
+    except psycopg.Error as error:
+        if error.sqlstate is not None and not meaning.is_lost(error):
+            return [
+                problem("server", meaning.refused(address.shown, meaning.first_line(error)).args[0])
+            ]
+        return [
+            problem("server", meaning.unreachable(address.shown, meaning.first_line(error)).args[0])
+        ]
+    try:
+        return list(_Look(address, connected, queries).findings())
+    except psycopg.Error as error:
+        said = meaning.as_store_error(error, address.shown, "looking at")
+        return [problem("store", str(said))]
+    finally:
+        closed_quietly(connected.connection)
+
+
+class _Look:
+    """Owns one look at one server."""
+
+    def __init__(self, address: Address, connected: Connected, queries: dict[str, str]) -> None:
+        self._address = address
+        self._connected = connected
+        self._queries = queries
+
+    def findings(self) -> Iterator[Finding]:
+        server = self._connected.server
+        kind = "a standby, read-only" if server.is_standby else "the primary"
+        yield well(
+            "server", f"PostgreSQL {server.version // 10_000} at {self._address.shown}, {kind}"
+        )
+        yield self._way()
+        yield from self._durability()
+        yield self._clock()
+        yield self._connections()
+        version = 0
+        try:
+            version = version_of(self._address, self._connected.connection, self._queries)
+        except (SchemaTooNew, StoreForeign) as error:
+            yield problem("schema", str(error))
+            return
+        if version == 0:
+            yield self._place()
+            return
+        if version < len(known_steps()):
+            yield well("schema", f"{version}; the next open brings it to {len(known_steps())}")
+            return
+        yield well("schema", f"{version}, as this Penstock knows it")
+        yield self._rights()
+        yield self._transactions()
+        yield self._dead_rows()
+
+    def _rows(self, query: str) -> list[Row]:
+        return self._connected.connection.execute(self._queries[query]).fetchall()
+
+    def _way(self) -> Finding:
+        if self._connected.is_direct:
+            return well("connection", "direct: workers are told of new work at once")
+        return well(
+            "connection",
+            "through a pooler: notifications may not arrive, so idle workers ask every half "
+            "second; give workers a direct URL if that is too slow",
+        )
+
+    def _durability(self) -> Iterator[Finding]:
+        settings: dict[str, str] = dict(self._rows("doctor_settings"))
+        for name in ("fsync", "full_page_writes"):
+            if settings.get(name) != "on":
+                yield problem(
+                    "durability",
+                    f"The server runs with {name}=off: a power cut may destroy the store. Set "
+                    f"{name}=on in postgresql.conf.",
+                )
+                return
+        yield well("durability", "fsync and full_page_writes are on")
+
+    def _clock(self) -> Finding:
+        ((theirs,),) = self._rows("server_time")
+        skew = SystemClock.now() - theirs / MICROSECONDS
+        if abs(skew) > SKEW_SECONDS:
+            return problem(
+                "clock",
+                f"The clock here is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the "
+                "server's. Leases do not care, but times shown here are off; set the clock by NTP.",
+            )
+        return well("clock", f"{abs(skew):.1f} s from the server's")
+
+    def _connections(self) -> Finding:
+        ((used, most),) = self._rows("doctor_connections")
+        text = f"{used} of {most} in use"
+        if used > CONNECTIONS_SHARE * most:
+            return problem(
+                "connections",
+                f"The server has {text}: new workers will be refused. Raise max_connections, or "
+                "put a pooler in between.",
+            )
+        return well("connections", text)
+
+    def _place(self) -> Finding:
+        ((may_create,),) = self._rows("doctor_may_create")
+        if may_create:
+            return well("schema", "made when the store is first opened")
+        return problem(
+            "schema",
+            "There is no store yet, and this user may not make one. Let the owner of the database "
+            "run 'create schema penstock authorization USER'.",
+        )
+
+    def _rights(self) -> Finding:
+        lacking = [name for name, ok in self._rows("doctor_rights") if not ok]
+        if lacking:
+            return problem(
+                "rights",
+                f"This user may not use the table penstock.{lacking[0]}. Grant select, insert, "
+                "update and delete on all tables of the schema 'penstock', and usage on its "
+                "sequences.",
+            )
+        return well("rights", "all tables can be read and written")
+
+    def _transactions(self) -> Finding:
+        ((unseen, seconds, who),) = self._rows("doctor_oldest")
+        if seconds is not None and seconds > OLD_TRANSACTION_SECONDS:
+            return problem(
+                "transactions",
+                f"A transaction of {who} is {seconds:.0f} s old and keeps dead rows from being "
+                "removed, so leasing becomes slower. End it, or set "
+                "idle_in_transaction_session_timeout.",
+            )
+        if unseen:
+            return well(
+                "transactions",
+                f"{unseen} sessions cannot be seen; grant pg_read_all_stats to this user",
+            )
+        return well("transactions", "none is old")
+
+    def _dead_rows(self) -> Finding:
+        ((dead, live),) = self._rows("doctor_dead")
+        if dead > DEAD_ROWS and dead > 2 * live:
+            return problem(
+                "vacuum",
+                f"The table penstock.hot has about {dead:,} dead rows for {live:,} live ones: "
+                "vacuum does not keep up. Look for old transactions and replication slots, and "
+                "whether autovacuum is on.",
+            )
+        return well("vacuum", f"about {dead:,} dead rows for {live:,} live ones in penstock.hot")
