@@ -58,7 +58,9 @@ log = logging.getLogger("penstock.limits")
 class OpenServer(Protocol):
     """How a store on a server is opened."""
 
-    def __call__(self, url: str, *, durability: str, reading_will_do: bool) -> Store: ...
+    def __call__(
+        self, url: str, *, durability: str, reading_will_do: bool, patience_seconds: float
+    ) -> Store: ...
 
 
 def default_store_url(app_name: str) -> str:
@@ -112,11 +114,14 @@ def open_store(
 ) -> Store:
     """Open the store that a URL names; relative files lie in `folder`.
 
-    With `reading_will_do` a store that may not be written can still be read.
+    With `reading_will_do` a store that may not be written can still be read. A server that cannot
+    be reached is StoreUnavailable at once: whoever wants to wait for it asks again.
     """
     if is_server(url):
         open_postgres: OpenServer = _of_postgres("opening", url).open_postgres
-        return open_postgres(url, durability=durability, reading_will_do=reading_will_do)
+        return open_postgres(
+            url, durability=durability, reading_will_do=reading_will_do, patience_seconds=0.0
+        )
     return SqliteStore.open(
         store_file(url, folder), durability=durability, reading_will_do=reading_will_do
     )

@@ -257,6 +257,29 @@ def test_a_worker_that_starts_while_the_server_is_away_waits_and_can_be_stopped(
     simulate(make_app(defaultdict(list)), main, runtime=RUNTIME)
 
 
+@pytest.mark.parametrize("away", [TTL - 4, TTL + 10, 2 * TTL])
+def test_a_registration_that_waited_for_the_server_is_believed_from_its_answer_on(
+    away: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be lost at once again if it counted from the moment it was asked for."""
+
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "k", seconds=4.0)
+        wire = ServerStore(world.store, world.clock)
+        wire.goes_away()
+        running = world.start(world.worker(server=wire.as_store()))
+        await asyncio.sleep(away)
+        wire.comes_back()
+        await running
+
+        assert len(world.store.registered) == 1
+        assert world.outcomes("k") == ["done"]
+
+    with caplog.at_level(logging.ERROR, "penstock.worker"):
+        simulate(make_app(defaultdict(list)), main, runtime=RUNTIME)
+    assert "could not be renewed" not in caplog.text
+
+
 def test_a_worker_that_is_stopped_while_the_server_is_away_ends_in_bounded_time() -> None:
     async def main(world: World) -> None:
         world.enqueue("sleeps", "k", seconds=1.0)

@@ -9,7 +9,7 @@ import os
 import socket
 
 from penstock.clock import Clock
-from penstock.errors import TRANSIENT, PenstockError
+from penstock.errors import TRANSIENT, PenstockError, StoreBusy
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
@@ -20,6 +20,7 @@ from penstock.stores.store import JobStore
 
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself
+FRESH_SHARE = 0.25  # of the time to live: an older answer is asked for again
 WAITS = "Signing on has to wait"
 
 log = logging.getLogger("penstock.worker")
@@ -75,11 +76,16 @@ class Registration:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
+        ttl = self._config.lease_ttl_seconds
         sent = self._clock.monotonic()
-        await self._store.register(worker, self._config.lease_ttl_seconds)
+        await self._store.register(worker, ttl)
+        while self._clock.monotonic() - sent > ttl * FRESH_SHARE:
+            sent = self._clock.monotonic()  # it waited for a server: nobody knows for how long
+            if worker.id not in await self._store.beat([worker.id], ttl):
+                raise StoreBusy("The registration came too late.")
         self.worker_id = worker.id
         self._table.set_worker(worker.id)
-        self._keeper.adopt(worker.id, sent + self._config.lease_ttl_seconds)
+        self._keeper.adopt(worker.id, sent + ttl)
 
     async def sign_off(self, *, bodies_left: bool) -> None:
         """Give everything back, as far as the store lets us.
