@@ -59,7 +59,6 @@ class Shop(ProjectFolder):
         quick: bool = False,
         cloned: bool = True,
         entry: str = "tests.faults.quick",
-        cloned: bool = True,
         **environment: str,
     ) -> subprocess.Popen[str]:
         """Start a run; a quick one waits less long for what does not stop, or as `entry` says."""

@@ -20,6 +20,7 @@ from penstock.stores.store import JobStore
 
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself
+UNSURE_SECONDS = 1.5  # the same for a name that the store has perhaps never heard
 FRESH_SHARE = 0.25  # of the time to live: an older answer is asked for again
 WAITS = "Signing on has to wait"
 
@@ -49,6 +50,7 @@ class Registration:
         self._ids = ids
         self._reach = reach
         self.worker_id = WorkerId("")
+        self._asked: WorkerId | None = None  # a name that the store may have accepted already
         self.losing = False  # the lease is over, or never was, and no new one is there yet
 
     async def sign_on(self) -> None:
@@ -78,12 +80,13 @@ class Registration:
         )
         ttl = self._config.lease_ttl_seconds
         sent = self._clock.monotonic()
+        self._asked = worker.id
         await self._store.register(worker, ttl)
         while self._clock.monotonic() - sent > ttl * FRESH_SHARE:
             sent = self._clock.monotonic()  # it waited for a server: nobody knows for how long
             if worker.id not in await self._store.beat([worker.id], ttl):
                 raise StoreBusy("The registration came too late.")
-        self.worker_id = worker.id
+        self.worker_id, self._asked = worker.id, None
         self._table.set_worker(worker.id)
         self._keeper.adopt(worker.id, sent + ttl)
 
@@ -93,12 +96,13 @@ class Registration:
         Bodies that were given up run until the process ends: the supervisor, who sees that, signs
         off for us then. Without one they run on with the program, and nobody counts them.
         """
-        if not self.worker_id or (bodies_left and not self._config.runs_suspects):
+        if bodies_left and not self._config.runs_suspects:
             return
         try:
-            async with asyncio.timeout(SIGN_OFF_SECONDS):
-                while (await self._store.retire(self.worker_id)).more:
-                    pass
+            async with asyncio.timeout(SIGN_OFF_SECONDS if self.worker_id else UNSURE_SECONDS):
+                for name in filter(None, (self.worker_id, self._asked)):
+                    while (await self._store.retire(name)).more:
+                        pass
         except (PenstockError, TimeoutError) as error:
             log.warning(
                 "The worker could not sign off, what it held comes back when its lease ends: %s",

@@ -17,7 +17,6 @@ from penstock.clock import blocking_sleep
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import PgConnection, closed_quietly, connect, pausing
-from penstock.stores.postgres.transaction import CHANNEL
 
 LISTEN_SECONDS = 5.0  # how long one wait for a notification lasts
 
@@ -45,7 +44,7 @@ class Listener:
             try:
                 connected = connect(self._address, self._queries)
                 self._connection = connected.connection
-                self._connection.execute(f"listen {CHANNEL}")
+                self._connection.execute(self._queries["listen"])
                 self.works = connected.is_direct
                 failures = 0
                 self._wake()  # what came before we listened
@@ -62,4 +61,4 @@ class Listener:
         while not self._closed:
             for _ in connection.notifies(timeout=LISTEN_SECONDS):
                 self._wake()
-            connection.execute("select 1")  # is anybody there?
+            connection.execute(self._queries["ping"])

@@ -152,7 +152,7 @@ def _prepare(address: Address, connected: Connected, queries: dict[str, str]) ->
     connection = connected.connection
     if version_of(address, connection, queries) == len(known_steps()):
         return False
-    connection.execute("begin")
+    connection.execute(queries["begin"])
     try:
         connection.execute(queries["lock_migrations"])
         version = version_of(address, connection, queries)  # another may have been faster

@@ -110,6 +110,18 @@ select key, pg_try_advisory_xact_lock(7309, hashtext(key)) from unnest($1::text[
 -- Wakes who waits for work; $1 = channel, $2 = what.
 select pg_notify($1, $2)
 
+-- listen --
+-- Hears what `tell` tells.
+listen penstock_work
+
+-- begin --
+-- Opens a transaction that makes the schema.
+begin
+
+-- ping --
+-- Is anybody there?
+select 1
+
 -- read_meta --
 -- One fact about the store itself.
 select value from penstock.meta where name = $1

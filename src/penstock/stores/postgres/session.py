@@ -36,7 +36,7 @@ from penstock.stores.postgres.connecting import (
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import PostgresTransaction
+from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.sql.transaction import Transaction
 
 LANES_KNOWN_MAX = 100_000
@@ -71,6 +71,7 @@ class PostgresSession:
     ) -> None:
         self._address = address
         self._queries = queries
+        self._changing = changing(queries)
         self._clock = clock
         self._guard = guard
         self._schema = schema
@@ -114,6 +115,7 @@ class PostgresSession:
         self._tx = PostgresTransaction(
             self._current_cursor(),
             self._queries,
+            self._changing,
             now,
             BootTime(server.life, now),
             self._lanes,

@@ -8,6 +8,7 @@ ring is found by the server, and the whole transaction runs again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,9 +25,14 @@ from penstock.stores.sql.transaction import LaneSpec, Transaction
 CHANNEL = "penstock_work"
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
-_READS = ("select", "with recursive")  # so begins a statement that changes nothing, but may lock
+_CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
 
 Cursor = psycopg.RawCursor[Row]
+
+
+def changing(queries: dict[str, str]) -> frozenset[str]:
+    """The names of statements that change something; others may lock."""
+    return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
 def _leased(rows: Sequence[Row]) -> list[LeasedJob]:
@@ -40,6 +46,7 @@ class PostgresTransaction(Transaction):
         self,
         cursor: Cursor,
         queries: dict[str, str],
+        changing: frozenset[str],
         now: int,
         boot: BootTime,
         lanes: dict[int, tuple[str, str]],
@@ -49,6 +56,7 @@ class PostgresTransaction(Transaction):
         super().__init__(now, boot)
         self._cursor = cursor
         self._queries = queries
+        self._changing = changing
         self._lanes = lanes  # names of lanes, which never change; kept by the session
         self._places = places
         self._still_time = still_time
@@ -70,7 +78,7 @@ class PostgresTransaction(Transaction):
         if asked is not None and asked[0] == self.writes:
             return asked[1]
         statement = self._queries[query]
-        self.writes += not statement.startswith(_READS)
+        self.writes += query in self._changing
         self._still_time()
         return self._cursor.execute(statement, parameters).fetchall()
 
