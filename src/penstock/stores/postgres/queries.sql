@@ -275,11 +275,11 @@ with gone as (
 )
 insert into penstock.ended (
     job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
-    finished_at, updated_at, error
+    finished_at, updated_at, result, error
 )
 select
     job_id, 7, token, ended_token, attempts, $3::integer, deferred_since, due_at, available_at, started_at, $4::bigint,
-    $4::bigint, $2::text
+    $4::bigint, result, $2::text
 from gone
 
 -- promote_due --
@@ -650,14 +650,14 @@ with mine as materialized (
 ), ended as (
     insert into penstock.ended (
         job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
-        finished_at, updated_at, error
+        finished_at, updated_at, result, error
     )
     select
         mine.job_id, 7, mine.token, mine.token, mine.attempts + $4::integer,
         mine.crashes + ($12::bigint is not null)::integer, case
             when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
             else coalesce(mine.deferred_since, $9::bigint)
-        end, mine.due_at, $3, $8, $9, $9, $7
+        end, mine.due_at, $3, $8, $9, $9, mine.result, $7
     from mine join gone on gone.job_id = mine.job_id
     returning job_id
 )
@@ -876,11 +876,12 @@ with gone as (
     on conflict do nothing
 )
 insert into penstock.hot (
-    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, error
+    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, result,
+    error
 )
 select
-    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token, gone.ended_token, gone.due_at,
-    $2::bigint, gone.started_at, $2::bigint, gone.error
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token,
+    gone.ended_token, gone.due_at, $2::bigint, gone.started_at, $2::bigint, gone.result, gone.error
 from gone join penstock.jobs on jobs.id = gone.job_id
 
 -- revive_later --
