@@ -619,9 +619,14 @@ class StoreMachine(RuleBasedStateMachine):
         for key, job in ours.items():
             twin = model[key]
             assert _view(job) == _view(twin), _difference(_view(job), _view(twin))
-            floor = self.floors.setdefault(twin.id, job.token - twin.token)
-            assert job.token == twin.token + floor
+            token = self.token_of(job)
+            floor = self.floors.setdefault(twin.id, token - twin.token)
+            assert token == twin.token + floor
             assert self._history(self.store, key, floor) == self._history(self.model, key, 0)
+
+    def token_of(self, job: Job) -> int:
+        """The token that the next lease of a job is above."""
+        return job.token
 
     def _history(self, store: Store, key: str, floor: int) -> list[Attempt]:
         attempts = store.attempts(key).result()

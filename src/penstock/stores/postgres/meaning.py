@@ -16,7 +16,8 @@ from penstock.errors import (
 )
 from penstock.stores.group_commit import Contended
 
-_IN_THE_WAY = frozenset({"40001", "40P01", "55P03", "57014", "26000", "42P05"})
+# 23505: two wanted to be the first under one name; the second shall see what the first has done.
+_IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014", "26000", "42P05"})
 _GONE = frozenset({"25P03", "53300", "57P01", "57P02", "57P03", "57P04", "57P05"})
 _REFUSED = frozenset({"28000", "28P01", "3D000"})
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})

@@ -184,9 +184,10 @@ with lane as materialized (
 select lane_id from fresh
 
 -- jobs_by_key --
--- Ids and states of jobs that have ended, by key; $1 = [key, …].
+-- Ids and states of jobs that have ended, by key; $1 = [key, …]. Nobody puts them back or forgets them before we are done.
 select jobs.key, jobs.id, ended.row_state
 from penstock.jobs join penstock.ended on ended.job_id = jobs.id where jobs.key = any($1::text[])
+order by ended.job_id for key share of ended
 
 -- hold_jobs --
 -- The same of those that have not; they do not end before we do. Asked first: what is in neither answer has just moved.
@@ -287,11 +288,11 @@ with gone as (
 )
 insert into penstock.ended (
     job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
-    finished_at, updated_at, error
+    finished_at, updated_at, result, error
 )
 select
     job_id, 7, token, ended_token, attempts, $3::integer, deferred_since, due_at, available_at, started_at, $4::bigint,
-    $4::bigint, $2::text
+    $4::bigint, result, $2::text
 from gone
 
 -- promote_due --
@@ -662,14 +663,14 @@ with mine as materialized (
 ), ended as (
     insert into penstock.ended (
         job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
-        finished_at, updated_at, error
+        finished_at, updated_at, result, error
     )
     select
         mine.job_id, 7, mine.token, mine.token, mine.attempts + $4::integer,
         mine.crashes + ($12::bigint is not null)::integer, case
             when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
             else coalesce(mine.deferred_since, $9::bigint)
-        end, mine.due_at, $3, $8, $9, $9, $7
+        end, mine.due_at, $3, $8, $9, $9, mine.result, $7
     from mine join gone on gone.job_id = mine.job_id
     returning job_id
 )
@@ -720,10 +721,23 @@ where job_id = any(array(select value::bigint from jsonb_array_elements_text($1:
 -- Is anything left to tell?
 select exists (select 1 from penstock.settling)
 
+-- hold_settling --
+-- Nobody is telling the dependants of these jobs, and nobody begins to; $1 = [id, …].
+select job_id from penstock.settling
+where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) order by job_id for update
+
 -- close_edges --
--- Edges are satisfied; $1 = [[parent, child], …].
+-- Edges are satisfied; $1 = [[parent, child], …]; answers those that were open. Differs from sqlite because a dependant may
+-- have been skipped and put back since its edges were read. Its row is held before its edges are, as everybody does.
+with mine as materialized (
+    select job_id from penstock.hot where job_id = any(array(
+        select (closed ->> 1)::bigint from jsonb_array_elements($1::jsonb) as closed
+    )) order by job_id for update
+)
 update penstock.edges set open = false from jsonb_array_elements($1::jsonb) as closed
-where parent_id = (closed ->> 0)::bigint and child_id = (closed ->> 1)::bigint
+where parent_id = (closed ->> 0)::bigint and child_id = (closed ->> 1)::bigint and open
+    and (select count(*) from mine) >= 0
+returning parent_id, child_id
 
 -- close_edges_of --
 -- A dependant has ended: it waits for nobody; $1 = [child, …].
@@ -731,12 +745,8 @@ update penstock.edges set open = false
 where open and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- release_children --
--- Dependants with fewer dependencies; those with none left may run. $1 = [[child, how many fewer], …] by id, $2 = now.
-with mine as materialized (
-    select job_id from penstock.hot where job_id = any(array(
-        select (freed ->> 0)::bigint from jsonb_array_elements($1::jsonb) as freed
-    )) order by job_id for update
-)
+-- Dependants with fewer dependencies; those with none left may run. $1 = [[child, how many fewer], …], $2 = now. Their rows
+-- are held.
 update penstock.hot set
     pending = pending - (freed ->> 1)::integer,
     row_state = case
@@ -744,7 +754,7 @@ update penstock.hot set
     end,
     updated_at = $2
 from jsonb_array_elements($1::jsonb) as freed
-where hot.job_id = (freed ->> 0)::bigint and hot.row_state + 0 = 0 and hot.job_id in (select job_id from mine)
+where hot.job_id = (freed ->> 0)::bigint and hot.row_state + 0 = 0
 returning hot.job_id, hot.lane_id, hot.row_state
 
 -- skip_children --
@@ -888,11 +898,12 @@ with gone as (
     on conflict do nothing
 )
 insert into penstock.hot (
-    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, error
+    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, result,
+    error
 )
 select
-    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token, gone.ended_token, gone.due_at,
-    $2::bigint, gone.started_at, $2::bigint, gone.error
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token,
+    gone.ended_token, gone.due_at, $2::bigint, gone.started_at, $2::bigint, gone.result, gone.error
 from gone join penstock.jobs on jobs.id = gone.job_id
 
 -- revive_later --
@@ -1024,6 +1035,16 @@ select exists (select 1 from penstock.lingering where job_id = $1) or exists (
     select 1 from (
         select child_id from penstock.edges where parent_id = $1 limit nullif($2::bigint, -1)
     ) as first join penstock.hot on hot.job_id = first.child_id
+)
+
+-- hold_ended --
+-- Of these ended jobs those for which nobody is enqueueing a dependant, and nobody begins to; $1 = array of ids.
+select job_id from penstock.ended where job_id = any($1::bigint[]) order by job_id for update skip locked
+
+-- without_unfinished --
+-- Of these jobs those whose dependants have all ended; $1 = array of ids. Asked again when they are held.
+select old.id from unnest($1::bigint[]) as old (id) where not exists (
+    select 1 from penstock.edges join penstock.hot on hot.job_id = edges.child_id where edges.parent_id = old.id
 )
 
 -- forget_soon --

@@ -9,7 +9,8 @@ ring is found by the server, and the whole transaction runs again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -219,7 +220,10 @@ class PostgresTransaction(Transaction):
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
         if len({row[0] for row in rows}) < len(rows):
             return set()  # one job twice: the second end is judged after the first
-        ids, tokens, states, results, errors, started, ended, _ = zip(*rows, strict=True)
+        ids, tokens, states, results, errors, started, ended, _ = zip(
+            *sorted(rows, key=itemgetter(0)),
+            strict=True,  # locked by id
+        )
         found = self.rows(
             "end_jobs",
             numbers(ids),
@@ -235,6 +239,9 @@ class PostgresTransaction(Transaction):
 
     def end_job(self, row: Row, no: int) -> bool:
         return bool(self.end_jobs([row], no))
+
+    def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
         wanted = set(lanes)
@@ -299,6 +306,10 @@ class PostgresTransaction(Transaction):
         had = {key for key, is_mine in self.rows("try_lock_keys", texts(wanted)) if is_mine}
         self._counted |= had
         return frozenset(wanted) - had
+
+    def forget_alone(self, job_ids: Set[int]) -> Set[int]:
+        held = self.array("hold_ended", sorted(job_ids))
+        return set(self.array("without_unfinished", held))
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")

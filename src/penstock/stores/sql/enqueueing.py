@@ -60,7 +60,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
                 else:
                     tx.made_work = True
     if with_edges:
-        _link(tx, with_edges, created, parents)
+        _link(tx, with_edges, created, parents, {job.key for job in jobs})
     keys = frozenset(created)
     return EnqueueReport(keys, frozenset(job.key for job in jobs if job.key not in keys))
 
@@ -136,10 +136,10 @@ def _link(
     jobs: Sequence[tuple[NewJob, int]],
     created: dict[str, int],
     found: dict[str, tuple[int, int]],
+    batch: set[str],
 ) -> None:
     """Resolve the edges of new jobs, in their order, so that a skip goes down a chain."""
     parents = {key: (job_id, int(RowState.READY)) for key, job_id in created.items()} | found
-    keys = {job.key for job, _ in jobs}
     edges: list[tuple[int, int, str, int]] = []
     placed: list[tuple[object, ...]] = []
     states: dict[int, RowState] = {}
@@ -149,7 +149,7 @@ def _link(
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
             if edge.key not in parents:
-                if edge.key in keys:
+                if edge.key in batch:
                     raise Contended(f"Another process was accepting {edge.key!r} just now.")
                 raise EnqueueRefused(
                     f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. "

@@ -44,7 +44,9 @@ def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMa
     if seen[0].edges >= MANY_EDGES and _strip(tx, seen[0]):
         return Progress(0, more=True), after  # it is the first again, with fewer edges
     visited = _few_edges(seen)
-    old = [job for job in visited if job.free and job.edges < MANY_EDGES]
+    free = {job.id for job in visited if job.free and job.edges < MANY_EDGES}
+    may_go = tx.forget_alone(free)
+    old = [job for job in visited if job.id in may_go]
     if old:
         _forget(tx, old)
     last = visited[-1]

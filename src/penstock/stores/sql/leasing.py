@@ -53,7 +53,7 @@ class _Room:
         self.caps: dict[str, int] = {}
         for key in keys:
             cap = request.caps.cap(key, overrides)
-            if cap is not None:
+            if cap is not None and key not in self.busy:  # else the count may be old at once
                 self.caps[key] = cap
         counts = dict(tx.array("count_holders", as_json(list(self.caps))))
         self.left = {key: cap - counts[key] for key, cap in self.caps.items()}

@@ -69,6 +69,7 @@ def retry_failed(
     seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)
     failed = [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted]
     if failed:
+        tx.hold("hold_settling", as_json([job_id for job_id, _ in failed]))
         tx.run("requeue_jobs", as_json(failed), tx.now)
         for _, lane_id in failed:
             tx.move(lane_id, JobState.ERROR, JobState.QUEUED)

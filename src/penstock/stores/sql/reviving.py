@@ -91,6 +91,7 @@ def _judge(tx: Transaction, job_ids: Sequence[int]) -> tuple[int, bool]:
     True if nothing new is to be collected because of it.
     """
     all_ids = as_json(job_ids)
+    tx.hold("hold_settling", all_ids)  # whoever tells of one has told it
     tx.hold("hold_parents", all_ids)  # none of them ends between here and the commit
     blamed: dict[int, tuple[int, int, str]] = {}
     for child, parent, row_state, key in tx.array("spoilt_by", all_ids):

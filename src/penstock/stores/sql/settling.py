@@ -78,13 +78,13 @@ def _tell_some(tx: Transaction, edges: Sequence[Sequence[Any]]) -> bool:
 
 def _free(tx: Transaction, edges: Sequence[tuple[int, int]]) -> None:
     """Dependants have fewer to wait for; those with none left may run."""
-    children = sorted(Counter(child for _, child in edges).items())
+    closed = tx.close_edges(edges)
+    children = sorted(Counter(child for _, child in closed).items())
     for _, lane_id, row_state in tx.rows("release_children", as_json(children), tx.now):
         if row_state == RowState.WAITING:
             continue
         tx.move(lane_id, JobState.WAITING, JobState.QUEUED)
         tx.touch(lane_id)
-    tx.run("close_edges", as_json(edges))  # after the rows, as everybody does: none waits in a ring
 
 
 def _skip(tx: Transaction, spoilt: Mapping[int, tuple[int, int, str]]) -> None:

@@ -8,7 +8,7 @@ They are written once, before the commit, whatever the number of operations in t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from penstock.clock import BootTime
@@ -104,6 +104,10 @@ class Transaction(Statements):
         """Count holders of these keys alone until the commit; keys of which that cannot be had."""
         return frozenset()
 
+    def forget_alone(self, job_ids: Set[int]) -> Set[int]:
+        """Ended jobs that shall go: those to which nobody has added a dependant meanwhile."""
+        return job_ids
+
     def change_caps_alone(self) -> None:
         """Let nobody count holders until the commit: caps are about to change."""
         return
@@ -128,6 +132,11 @@ class Transaction(Statements):
         if self.run("open_freed_keys", wanted):
             self.made_work = True
         self.run("free_keys", wanted)
+
+    def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Edges are satisfied, [parent, child]; those that nobody else has closed meanwhile."""
+        self.run("close_edges", as_json(edges))
+        return edges
 
     def touch(self, lane_id: int) -> None:
         """A job of this lane became ready."""
