@@ -17,6 +17,7 @@ import psycopg
 from penstock import failpoints
 from penstock.clock import BootTime, Clock, blocking_sleep
 from penstock.errors import (
+    InternalError,
     SchemaTooNew,
     StoreBusy,
     StoreError,
@@ -286,7 +287,11 @@ class PostgresSession:
         mapped = meaning.as_store_error(error, self._address.shown, "writing to")
         if meaning.is_lost(error):
             self._drop()
-        return error if type(mapped) is StoreError else mapped
+        if type(mapped) is not StoreError:
+            return mapped
+        ours = InternalError(f"{mapped} This is a bug of Penstock; please report it.")
+        ours.__cause__ = error
+        return ours
 
     def close(self, *, sound: bool) -> None:
         self._closing = True
