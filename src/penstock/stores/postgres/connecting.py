@@ -37,6 +37,7 @@ class Server(NamedTuple):
     pid: int
     encoding: str
     schema: int  # the number of the schema, another one after a restore into the same server
+    start: str  # another one after each start and each crash of the server
 
     @property
     def life(self) -> str:

@@ -39,6 +39,16 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 -- What became of a transaction?
 select pg_xact_status($1::text::xid8)
 
+-- number_was_kept --
+-- After a restart: was the number of a transaction given out anew, or was it known then? The latest checkpoint tells; the
+-- one that a start begins with is where it says itself. Neither: another checkpoint has come since.
+select next_number <= $1::text::bigint, next_number > $1::text::bigint and is_first from (
+    select
+        (split_part(next_xid, ':', 1)::bigint << 32) + split_part(next_xid, ':', 2)::bigint as next_number,
+        checkpoint_lsn = redo_lsn as is_first
+    from pg_control_checkpoint()
+) as latest
+
 -- end_backend --
 -- A connection of ours that is lost shall not keep its transaction open.
 select pg_terminate_backend($1::integer)
@@ -49,7 +59,8 @@ select
     (select system_identifier from pg_control_system())::text, pg_is_in_recovery(),
     case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
     current_setting('server_version_num')::integer, current_database(), current_user, pg_backend_pid(),
-    current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0)
+    current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0),
+    concat(pg_postmaster_start_time(), ' ', (select stats_reset from pg_stat_bgwriter))
 
 -- schema_exists --
 -- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.

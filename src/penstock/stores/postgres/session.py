@@ -17,9 +17,11 @@ import psycopg
 from penstock import failpoints
 from penstock.clock import BootTime, Clock, blocking_sleep
 from penstock.errors import (
+    InternalError,
     SchemaTooNew,
     StoreBusy,
     StoreError,
+    StoreReadOnly,
     StoreUnavailable,
     StoreUnknown,
     StoreUnsupported,
@@ -31,12 +33,14 @@ from penstock.stores.postgres.connecting import (
     CALL_SECONDS,
     Connected,
     Guard,
+    Server,
     closed_quietly,
     connect,
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
+from penstock.stores.sql.statements import Row
 from penstock.stores.sql.transaction import Transaction
 
 LANES_KNOWN_MAX = 100_000
@@ -207,40 +211,62 @@ class PostgresSession:
 
     def _find_out(self, begun: _Begun, error: psycopg.Error) -> None:
         """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
-        life = self._server().server.life
+        before = self._server().server
         said = meaning.first_line(error)
         self._drop()
         until = self._clock.monotonic() + AGAIN_SECONDS
         while self._clock.monotonic() < until and not self._closing:
             try:
-                self._connect()
-                if self._server().server.life != life:
-                    break
-                fate = self._ask("transaction_fate", begun.number)
-                if fate == "committed":
-                    log.info("A commit whose answer was lost has been found to be done.")
-                    return
-                if fate == "aborted":
-                    raise Contended(
-                        f"The connection to {self._address.shown} was lost too early: {said}."
-                    ) from error
-                if fate is None:
-                    break
-                self._ask("end_backend", begun.pid)
-                blocking_sleep(UNKNOWN_PAUSE_SECONDS)
+                if self._connected is None:
+                    self._connect()
+                fate = self._fate(begun, before)
             except psycopg.Error:
                 self._drop()
-            except StoreUnavailable:
                 continue
+            except (StoreUnavailable, StoreReadOnly, StoreUnsupported):
+                continue
+            if fate == "committed":
+                log.info("A commit whose answer was lost has been found to be done.")
+                return
+            if fate == "aborted":
+                raise Contended(
+                    f"The connection to {self._address.shown} was lost too early: {said}."
+                ) from error
+            if fate is None:
+                break
+            blocking_sleep(UNKNOWN_PAUSE_SECONDS)
         raise StoreUnknown(
             f"The connection to {self._address.shown} was lost while committing ({said}), and what "
             "became of it cannot be found out. Repeat the call: nothing is done twice."
         ) from error
 
-    def _ask(self, query: str, parameter: object) -> Any:  # noqa: ANN401 (a column)
+    def _fate(self, begun: _Begun, before: Server) -> str | None:
+        """What became of a transaction; None if nobody knows.
+
+        A server that crashed forgets the numbers that it had given to transactions of which
+        nothing was on the disk, and gives them to others: then a commit may be another's.
+        """
+        now = self._server().server
+        if now.life != before.life:
+            return None
+        try:
+            ((fate,),) = self._ask("transaction_fate", begun.number)
+        except psycopg.errors.InvalidParameterValue:  # a number that was not given out so far
+            return "aborted"
+        if now.start == before.start:
+            if fate == "in progress":
+                self._ask("end_backend", begun.pid)
+            return str(fate) if fate else None
+        if fate != "committed":
+            return "aborted" if fate else None
+        ((is_forgotten, is_kept),) = self._ask("number_was_kept", begun.number)
+        if is_forgotten:
+            return "aborted"
+        return "committed" if is_kept else None
+
+    def _ask(self, query: str, parameter: object) -> list[Row]:
         self._arm()
-        ((value,),) = self._current_cursor().execute(self._queries[query], (parameter,)).fetchall()
-        return value
+        return self._current_cursor().execute(self._queries[query], (parameter,)).fetchall()
 
     def after_commit(self) -> None:
         return
@@ -262,7 +288,11 @@ class PostgresSession:
         mapped = meaning.as_store_error(error, self._address.shown, "writing to")
         if meaning.is_lost(error):
             self._drop()
-        return error if type(mapped) is StoreError else mapped
+        if type(mapped) is not StoreError:
+            return mapped
+        ours = InternalError(f"{mapped} This is a bug of Penstock; please report it.")
+        ours.__cause__ = error
+        return ours
 
     def close(self, *, sound: bool) -> None:
         self._closing = True

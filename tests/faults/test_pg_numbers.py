@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F36: what became of a commit is asked by its number; a crashed server gives numbers out again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from penstock.model.views import EnqueueReport
+from tests.faults.pg_world import SECONDS, is_sound, new_jobs, place
+from tests.postgres.cluster import Cluster
+from tests.postgres.fixtures import MakeCluster
+from tests.waiting import wait_until
+
+_LAZY: dict[str, str | int] = {"wal_writer_delay": "10s", "autovacuum": "off"}
+
+
+def _restart(cluster: Cluster) -> None:
+    cluster.restart_immediate()
+
+
+def _crash(cluster: Cluster) -> None:
+    """One of the server's processes is killed; the first one stays and starts the others anew."""
+    with cluster.connect() as victim, cluster.connect() as witness:
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        wait_until(lambda: not _answers(witness))
+    wait_until(lambda: _is_up(cluster))
+
+
+def _answers(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
+    try:
+        connection.execute("select 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _is_up(cluster: Cluster) -> bool:
+    try:
+        return bool(cluster.ask("select true"))
+    except psycopg.OperationalError:
+        return False
+
+
+@pytest.mark.parametrize("crash", [_restart, _crash])
+def test_f36_a_commit_of_another_transaction_with_the_same_number_is_not_taken_for_ours(
+    crash: Callable[[Cluster], None], make_cluster: MakeCluster
+) -> None:
+    """Nothing of our transaction is on the disk when the server crashes; its number goes to others.
+
+    Only after they have committed is the server asked what became of ours.
+    """
+    cluster = make_cluster(settings=_LAZY)
+    cluster.create_database("numbers")
+    with place(cluster, cluster.url("numbers")) as found:
+        found.store.enqueue(new_jobs(1, "first-")).result(SECONDS)
+        reports: list[EnqueueReport] = []
+        found.ask("checkpoint")
+        found.proxy.cut_before_commits(1)
+        found.proxy.refuse()
+        caller = threading.Thread(
+            target=lambda: reports.append(found.store.enqueue(new_jobs(2)).result(SECONDS))
+        )
+        number = int(str(found.ask("select pg_snapshot_xmax(pg_current_snapshot())::text")))
+
+        caller.start()
+        wait_until(lambda: found.proxy.counts.cut_before == 1)
+        crash(cluster)
+        while int(str(found.ask("select pg_current_xact_id()::text"))) <= number + 2:
+            pass
+        assert found.ask("select pg_xact_status(%s::text::xid8)", str(number)) == "committed"
+        found.proxy.accept()
+        caller.join(SECONDS)
+
+        assert [report.created for report in reports] == [{"k0", "k1"}]
+        assert found.ask("select count(*) from penstock.hot") == 3
+        assert is_sound(found.store)
+
+
+@pytest.mark.parametrize("crash", [_restart, _crash])
+def test_f36_a_commit_is_found_to_be_done_after_a_crash(
+    crash: Callable[[Cluster], None], make_cluster: MakeCluster
+) -> None:
+    cluster = make_cluster(durable=True)
+    cluster.create_database("numbers")
+    with place(cluster, cluster.url("numbers")) as found:
+        found.proxy.drop_commit_replies(1)
+        found.proxy.refuse()
+        reports: list[EnqueueReport] = []
+        caller = threading.Thread(
+            target=lambda: reports.append(found.store.enqueue(new_jobs(2)).result(SECONDS))
+        )
+
+        caller.start()
+        wait_until(lambda: found.proxy.counts.replies_dropped == 1)
+        crash(cluster)
+        found.proxy.accept()
+        caller.join(SECONDS)
+
+        assert [report.created for report in reports] == [{"k0", "k1"}]
+        assert found.ask("select count(*) from penstock.hot") == 2
+        assert is_sound(found.store)
