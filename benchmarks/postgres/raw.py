@@ -16,12 +16,14 @@ import psycopg
 from benchmarks.measuring import Answer
 from benchmarks.queue.workload import GROUPS, noop_app, noop_jobs
 from penstock.stores.named_sql import read_queries
+from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.scan_places import FRONT
 from penstock.stores.row_state import RowState
 
 BATCH = 256  # jobs of one lease, and of one acknowledgement
 WORKER = 1
 #: How the store has its statements planned, as it says where a transaction begins.
-PLANNING = re.compile(r"set local ((?:enable_\w+|jit|plan_cache_mode) = \w+)")
+PLANNING = re.compile(r"set_config\('(enable_\w+|jit|plan_cache_mode)', '(\w+)'")
 LANES = "select array_agg(id) from penstock.lanes"
 
 Row = tuple[Any, ...]
@@ -34,13 +36,14 @@ class _Bare:
         self._cursor = psycopg.RawCursor(connection)
         queries = read_queries("penstock.stores.postgres")
         self._take, self._end = queries["take_jobs"], queries["end_jobs"]
-        for setting in PLANNING.findall(queries["begin_write"]):
-            connection.execute(f"set {setting}".encode())
+        for name, value in PLANNING.findall(queries["set_up"]):
+            connection.execute(f"set {name} = {value}".encode())
         self._cursor.execute(LANES)
-        (self._lanes,) = self._cursor.fetchone() or (None,)
+        (self._lanes,) = self._cursor.fetchone() or ([],)
 
     def lease(self) -> list[Row]:
-        parameters = (self._lanes, BATCH // GROUPS, WORKER, _now())
+        fronts = [numbers([mark] * len(self._lanes)) for mark in FRONT]
+        parameters = (numbers(self._lanes), BATCH // GROUPS, WORKER, _now(), *fronts)
         rows = self._cursor.execute(self._take, parameters, prepare=True).fetchall()
         if len(rows) != BATCH:
             raise RuntimeError(f"{len(rows)} jobs were leased in place of {BATCH}")
@@ -49,13 +52,13 @@ class _Bare:
     def acknowledge(self, rows: list[Row]) -> None:
         now, count = _now(), len(rows)
         ends = (
-            [row[0] for row in rows],
-            [row[1] for row in rows],
-            [int(RowState.DONE)] * count,
-            ["0"] * count,
-            [None] * count,
-            [now] * count,
-            [now] * count,
+            numbers([row[0] for row in rows]),
+            numbers([row[1] for row in rows]),
+            numbers([int(RowState.DONE)] * count),
+            texts(["0"] * count),
+            texts([None] * count),
+            numbers([now] * count),
+            numbers([now] * count),
             WORKER,
         )
         ended = self._cursor.execute(self._end, ends, prepare=True).fetchall()

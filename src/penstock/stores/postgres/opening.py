@@ -53,7 +53,7 @@ def known_steps() -> tuple[Migration, ...]:
 def statements_for(durability: str) -> dict[str, str]:
     """The same, with what a write transaction sets for itself."""
     named = dict(statements())
-    named["begin_write"] = named["begin_write"].format(
+    named["set_up"] = named["set_up"].format(
         statement_ms=STATEMENT_MS,
         lock_ms=LOCK_MS,
         idle_ms=IDLE_MS,

@@ -6,22 +6,21 @@
 -- they are hot, and go out as rows. `row_state + 0` keeps the planner from an index of a state where ids are given.
 
 -- begin_write --
--- Opens a write transaction, with all that is set for it, in one round trip. No setting outlives it: a pooler may give
--- the next transaction another connection. Every statement goes by indexes, row by row, whatever the planner believes of
--- tables that were empty a moment ago; so one plan does for all parameters.
-begin isolation level read committed;
-set local statement_timeout = '{statement_ms}ms';
-set local lock_timeout = '{lock_ms}ms';
-set local idle_in_transaction_session_timeout = '{idle_ms}ms';
-set local synchronous_commit = {synchronous};
-set local enable_seqscan = off;
-set local enable_hashjoin = off;
-set local enable_mergejoin = off;
-set local jit = off;
-set local plan_cache_mode = force_generic_plan;
+-- Opens a write transaction; `set_up` goes with it, in the same round trip.
+begin isolation level read committed
+
+-- set_up --
+-- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life]. No setting
+-- outlives it: a pooler may give the next transaction another connection. Every statement goes by indexes, row by
+-- row, whatever the planner believes of tables that were empty a moment ago; so one plan does for all parameters.
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
-    (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster')
+    (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
+    set_config('statement_timeout', '{statement_ms}', true), set_config('lock_timeout', '{lock_ms}', true),
+    set_config('idle_in_transaction_session_timeout', '{idle_ms}', true),
+    set_config('synchronous_commit', '{synchronous}', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+    set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)
 
 -- commit --
 -- Makes the transaction durable.

@@ -51,7 +51,7 @@ log = logging.getLogger("penstock.store")
 
 
 class _Begun(NamedTuple):
-    """The columns of `begin_write`."""
+    """The first columns of `set_up`."""
 
     now: int
     pid: int
@@ -131,13 +131,13 @@ class PostgresSession:
         return self._tx
 
     def _open_transaction(self) -> _Begun:
-        cursor = self._current_cursor()
+        connection = self._server().connection
         self._arm()
-        cursor.execute(self._queries["begin_write"])
-        while cursor.nextset():
-            pass
+        with connection.pipeline():
+            connection.execute(self._queries["begin_write"])
+            cursor = connection.execute(self._queries["set_up"])
         (row,) = cursor.fetchall()
-        return _Begun(*row)
+        return _Begun(*row[: len(_Begun._fields)])
 
     def _not_begun(self, error: psycopg.Error, *, wait: bool) -> StoreError:
         """A connection that was idle may have been lost long ago: only a fresh one tells."""
