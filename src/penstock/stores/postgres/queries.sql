@@ -424,10 +424,9 @@ with picked as materialized (
     returning job_id, token, lane_id, attempts, crashes, rank, available_at, due_at, deferred_since
 )
 select
-    leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
-    leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    lanes.limit_keys <> '[]', false, leased.rank, leased.available_at
-from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
+    leased.job_id, leased.token, jobs.key, leased.lane_id, jobs.payload, leased.attempts, leased.crashes, jobs.priority,
+    leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level, leased.rank, leased.available_at
+from leased join penstock.jobs on jobs.id = leased.job_id
 
 -- weigh_jobs --
 -- How many bytes would take_jobs hand out? $1 = [lane, …], $2 = most.
@@ -789,10 +788,9 @@ with mine as materialized (
 )
 select job_id, lane_id from gone
 
--- lane_names --
--- Task and group of lanes; $1 = [lane, …].
-select id, task, grp from penstock.lanes
-where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+-- lane_facts --
+-- What never changes about lanes: [lane, task, group, have its jobs limit keys]; asked once by a process.
+select id, task, grp, limit_keys <> '[]' from penstock.lanes where id = any($1::bigint[])
 
 -- add_counts --
 -- Merged change of the counters; $1 = [[scope, state, name, delta], …]. Differs from sqlite because a row that everybody

@@ -39,7 +39,7 @@ from penstock.stores.postgres.connecting import (
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import PostgresTransaction, changing
+from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 from penstock.stores.sql.transaction import Transaction
 
@@ -84,7 +84,7 @@ class PostgresSession:
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._failures = 0
         self._away_since: float | None = None
-        self._lanes: dict[int, tuple[str, str]] = {}
+        self._lanes: dict[int, LaneFacts] = {}
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None

@@ -36,8 +36,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-def _leased(rows: Sequence[Row]) -> list[LeasedJob]:
-    return [LeasedJob(*row[:-2]) for row in rows]
+LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
 
 
 class PostgresTransaction(Transaction):
@@ -50,7 +49,7 @@ class PostgresTransaction(Transaction):
         changing: frozenset[str],
         now: int,
         boot: BootTime,
-        lanes: dict[int, tuple[str, str]],
+        lanes: dict[int, LaneFacts],
         places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
@@ -181,9 +180,21 @@ class PostgresTransaction(Transaction):
         marks = self._places.of(lane_ids)
         found = self.rows("take_jobs", numbers(lane_ids), most, no, self.now, *map(numbers, marks))
         if len(found) < most * len(lane_ids) and self._places.forget(lane_ids):
-            return self.take_jobs(lane_ids, most, no) if not found else _leased(found)
-        self._places.note(found, begun)
-        return _leased(found)
+            return self.take_jobs(lane_ids, most, no) if not found else self._leased(found)
+        if self._places.matter(begun):
+            self._places.note([(row[3], row[-2], row[-1], row[0]) for row in found])
+        return self._leased(found)
+
+    def _leased(self, rows: Sequence[Row]) -> list[LeasedJob]:
+        facts = self._lane_facts({row[3] for row in rows})
+        jobs = []
+        for row in rows:
+            lane_id = row[3]
+            task, group, limited = facts[lane_id]
+            job = LeasedJob(row[0], row[1], row[2], task, group, lane_id, *row[4:13])
+            job.limited = limited
+            jobs.append(job)
+        return jobs
 
     def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
         marks = self._places.of(lane_ids)
@@ -244,10 +255,14 @@ class PostgresTransaction(Transaction):
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
+        return {lane: (task, group) for lane, (task, group, _) in self._lane_facts(lanes).items()}
+
+    def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
         wanted = set(lanes)
         missing = wanted - self._lanes.keys()
         if missing:
-            self._lanes.update(super().lane_names(missing))
+            for lane, *facts in self.rows("lane_facts", numbers(missing)):
+                self._lanes[lane] = (facts[0], facts[1], facts[2])
         return {lane: self._lanes[lane] for lane in wanted if lane in self._lanes}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
