@@ -308,8 +308,8 @@ class PostgresTransaction(Transaction):
         return frozenset(wanted) - had
 
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
-        held = self.array("hold_ended", sorted(job_ids))
-        return set(self.array("without_unfinished", held))
+        held = self.array("hold_ended", numbers(sorted(job_ids)))
+        return set(self.array("without_unfinished", numbers(held)))
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")
