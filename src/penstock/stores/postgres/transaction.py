@@ -218,7 +218,7 @@ class PostgresTransaction(Transaction):
         self._left.add(lane_id)
 
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
-        if len({row[0] for row in rows}) < len(rows):
+        if not rows or len({row[0] for row in rows}) < len(rows):
             return set()  # one job twice: the second end is judged after the first
         ids, tokens, states, results, errors, started, ended, _ = zip(
             *sorted(rows, key=itemgetter(0)),
