@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a write transaction on the server run its statements, side by side with others?
 
-Locks are taken in one order: the worker's row, jobs, edges, lanes, limit keys. Limit keys are
-waited for once in a transaction, in their order, and only tried afterwards. What still ends in a
-ring is found by the server, and the whole transaction runs again.
+Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes. Limit keys are
+waited for once in a transaction, in their order, and only tried afterwards, or when lanes are held.
+What still ends in a ring is found by the server, and the whole transaction runs again.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class PostgresTransaction(Transaction):
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._left: set[int] = set()  # lanes that may have become empty
+        self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
 
     def run(self, query: str, *parameters: object) -> int:
@@ -212,6 +213,7 @@ class PostgresTransaction(Transaction):
             return False
         self._places.forget(lane_ids)
         empty = self.array("hold_empty_lanes", numbers(lane_ids))
+        self._holds_lanes = self._holds_lanes or bool(empty)
         return bool(empty) and self.run("drop_empty_lanes", numbers(empty)) > 0
 
     def leave(self, lane_id: int) -> None:
@@ -256,6 +258,7 @@ class PostgresTransaction(Transaction):
         A lease that finds a lane empty forgets it; it must not do so between our look and commit.
         """
         missing = list(lane_ids)
+        self._holds_lanes = True
         self._places.forget(missing)
         while missing:
             known = set(self.array("hold_ready_lanes", numbers(missing)))
@@ -300,6 +303,7 @@ class PostgresTransaction(Transaction):
             return frozenset()
         if not self._counted:
             self.rows("share_caps")
+        if not self._counted and not self._holds_lanes:
             self.rows("lock_keys", texts(wanted))
             self._counted.update(wanted)
             return frozenset()
