@@ -21,7 +21,8 @@ set local jit = off;
 set local plan_cache_mode = force_generic_plan;
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
-    (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster')
+    (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
+    to_regnamespace('penstock')::oid::bigint
 
 -- commit --
 -- Makes the transaction durable.
