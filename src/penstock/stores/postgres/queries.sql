@@ -10,12 +10,14 @@
 begin isolation level read committed
 
 -- set_up --
--- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life]. No setting
--- outlives it: a pooler may give the next transaction another connection. Every statement goes by indexes, row by
+-- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life, number of the
+-- schema]. No setting outlives it:
+-- a pooler may give the next transaction another connection. Every statement goes by indexes, row by
 -- row, whatever the planner believes of tables that were empty a moment ago; so one plan does for all parameters.
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
+    to_regnamespace('penstock')::oid::bigint,
     set_config('statement_timeout', '{statement_ms}', true), set_config('lock_timeout', '{lock_ms}', true),
     set_config('idle_in_transaction_session_timeout', '{idle_ms}', true),
     set_config('synchronous_commit', '{synchronous}', true), set_config('enable_seqscan', 'off', true),
@@ -556,9 +558,15 @@ delete from penstock.open_keys where limit_key = $1
 select nextval('penstock.turns')
 
 -- park_lanes --
--- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0.
+-- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0. A lane that somebody
+-- else is changing is left as it is: who holds a key does not wait for who may want it.
 update penstock.ready_lanes set parked_on = parked ->> 1, parked_seq = (parked ->> 2)::bigint
 from jsonb_array_elements($1::jsonb) as parked where ready_lanes.lane_id = (parked ->> 0)::bigint
+    and ready_lanes.lane_id = any(array(
+        select lane_id from penstock.ready_lanes where lane_id = any(array(
+            select (parked ->> 0)::bigint from jsonb_array_elements($1::jsonb) as parked
+        )) for no key update skip locked
+    ))
 
 -- park_for_good --
 -- The cap of a key is 0: nobody can free it; only a changed cap lets its lanes try again.
@@ -573,11 +581,13 @@ select exists (
 
 -- unpark_lanes --
 -- Lets lanes of tasks $2 try again that wait for a key, first come first served.
-update penstock.ready_lanes set parked_on = null where lane_id in (
-    select lane_id from penstock.ready_lanes
-    where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
-    order by parked_seq limit $3
-)
+update penstock.ready_lanes set parked_on = null where parked_on = $1 and lane_id = any(array(
+    select lane_id from penstock.ready_lanes where lane_id = any(array(
+        select lane_id from penstock.ready_lanes
+        where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
+        order by parked_seq limit $3
+    )) order by lane_id for no key update
+))
 
 -- parked_keys --
 -- The keys that lanes of tasks $1 wait for, at most 64, by skip-scan.
@@ -603,7 +613,9 @@ select exists (select 1 from penstock.ready_lanes where parked_on = $1)
 
 -- unpark_all --
 -- Lets every lane try again: caps may have changed.
-update penstock.ready_lanes set parked_on = null where parked_on is not null
+update penstock.ready_lanes set parked_on = null where parked_on is not null and lane_id = any(array(
+    select lane_id from penstock.ready_lanes where parked_on is not null order by lane_id for no key update
+))
 
 -- end_jobs --
 -- Ends leased jobs under their tokens: arrays of id, token, row_state, result, error, started_at, ended_at, then the

@@ -305,8 +305,8 @@ class PostgresStore:
             self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        self._work_version += 1
         with self._waiters_lock:
+            self._work_version += 1
             for wake in self._waiters:
                 with suppress(RuntimeError):  # its loop is closed
                     wake()

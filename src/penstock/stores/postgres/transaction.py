@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a write transaction on the server run its statements, side by side with others?
 
-Locks are taken in one order: the worker's row, jobs, edges, lanes, limit keys. Limit keys are
-waited for once in a transaction, in their order, and only tried afterwards. What still ends in a
-ring is found by the server, and the whole transaction runs again.
+Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes. Limit keys are
+waited for once in a transaction, in their order, and only tried afterwards, or when lanes are held.
+What still ends in a ring is found by the server, and the whole transaction runs again.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class PostgresTransaction(Transaction):
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._left: set[int] = set()  # lanes that may have become empty
+        self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
 
     def run(self, query: str, *parameters: object) -> int:
@@ -223,13 +224,14 @@ class PostgresTransaction(Transaction):
             return False
         self._places.forget(lane_ids)
         empty = self.array("hold_empty_lanes", numbers(lane_ids))
+        self._holds_lanes = self._holds_lanes or bool(empty)
         return bool(empty) and self.run("drop_empty_lanes", numbers(empty)) > 0
 
     def leave(self, lane_id: int) -> None:
         self._left.add(lane_id)
 
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
-        if len({row[0] for row in rows}) < len(rows):
+        if not rows or len({row[0] for row in rows}) < len(rows):
             return set()  # one job twice: the second end is judged after the first
         ids, tokens, states, results, errors, started, ended, _ = zip(
             *sorted(rows, key=itemgetter(0)),
@@ -271,6 +273,7 @@ class PostgresTransaction(Transaction):
         A lease that finds a lane empty forgets it; it must not do so between our look and commit.
         """
         missing = list(lane_ids)
+        self._holds_lanes = True
         self._places.forget(missing)
         while missing:
             known = set(self.array("hold_ready_lanes", numbers(missing)))
@@ -315,6 +318,7 @@ class PostgresTransaction(Transaction):
             return frozenset()
         if not self._counted:
             self.rows("share_caps")
+        if not self._counted and not self._holds_lanes:
             self.rows("lock_keys", texts(wanted))
             self._counted.update(wanted)
             return frozenset()
@@ -323,8 +327,8 @@ class PostgresTransaction(Transaction):
         return frozenset(wanted) - had
 
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
-        held = self.array("hold_ended", sorted(job_ids))
-        return set(self.array("without_unfinished", held))
+        held = self.array("hold_ended", numbers(sorted(job_ids)))
+        return set(self.array("without_unfinished", numbers(held)))
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")
