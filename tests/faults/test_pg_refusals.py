@@ -186,6 +186,18 @@ def test_f43_a_deadlock_is_run_again(postgres_server: Server, postgres_url: str)
         assert is_sound(found.store)
 
 
+@pytest.mark.parametrize(("user", "database"), [("nobody", "postgres"), ("penstock", "nowhere")])
+def test_f43_a_server_that_does_not_let_us_in_is_named_at_once(
+    user: str, database: str, postgres_server: Server
+) -> None:
+    url = postgres_server.url(database).replace("penstock@", f"{user}@")
+
+    with pytest.raises(StoreUnsupported) as refusal:
+        open_postgres(url, patience_seconds=1000.0)
+
+    one_sentence(refusal.value, "does not exist", "Check user, password, database")
+
+
 def test_f43_a_standby_is_named_read_when_that_will_do_and_never_written(
     make_cluster: MakeCluster,
 ) -> None:
