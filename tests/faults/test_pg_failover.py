@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +25,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
+COPY = f"restored_copy_{os.getpid()}"
+LEASED = "select count(*) from penstock.hot where row_state = 4"
 RESTORED = "lives on another server or timeline than before"
 
 
@@ -34,7 +37,7 @@ def dump(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(postgres_server: Server, fresh_postgres: object) -> Iterator[tuple[Server, str]]:
-    name = "restore_source"
+    name = f"restored_{os.getpid()}"
     postgres_server.ask(f"drop database if exists {name} with (force)")
     postgres_server.create_database(name)
     yield postgres_server, name
@@ -96,13 +99,13 @@ def test_f34_a_dump_restored_into_another_database_fences_the_old_owner(
     with closing(open_postgres(server.url(name))) as store:
         owner, job = _owner(store)
         _save(server, name, dump)
-        server.ask("drop database if exists restore_copy with (force)")
-        server.create_database("restore_copy")
-        _load(server, "restore_copy", dump)
-        with closing(open_postgres(server.url("restore_copy"))) as copy:
+        server.ask(f"drop database if exists {COPY} with (force)")
+        server.create_database(COPY)
+        _load(server, COPY, dump)
+        with closing(open_postgres(server.url(COPY))) as copy:
             _is_fenced(copy, owner, job, caplog)
         assert store.ack(owner, [done(job)]).result() == [Verdict.ACCEPTED]  # its own lives on
-    server.ask("drop database restore_copy with (force)")
+    server.ask(f"drop database {COPY} with (force)")
 
 
 def test_f34_a_dump_restored_into_another_server_fences_the_old_owner(
@@ -152,9 +155,7 @@ def test_f37_a_promoted_standby_that_is_behind_fences_everybody_from_before(
         owner = register(store, "owner", ttl=1e6)
         (first,) = take(store, owner, 1)
         with closing(primary.standby()) as standby:
-            wait_until(
-                lambda: standby.ask("select count(*) from penstock.hot where row_state = 4") == 1
-            )
+            wait_until(lambda: standby.ask(LEASED) == 1)
             standby.detach()
             (second,) = take(store, owner, 1)  # these commits are lost
             assert store.ack(owner, [done(first)]).result() == [Verdict.ACCEPTED]
