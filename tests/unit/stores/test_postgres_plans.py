@@ -28,12 +28,13 @@ INTENDED = {
     "ready_lanes": {"ready_lanes_open", "lanes_pkey"},
     "merge_lanes": {"hot_ready"},
     "weigh_jobs": {"hot_ready"},
-    "take_jobs": {"hot_ready", "jobs_pkey", "lanes_pkey"},
-    "take_suspect": {"hot_pkey", "jobs_pkey"},
+    "take_jobs": {"hot_ready", "jobs_pkey"},
+    "take_suspect": {"hot_suspect", "jobs_pkey"},
     "next_suspect": {"hot_suspect"},
     "lease_view": {"hot_due", "hot_suspect", "workers_alive", "ready_lanes_parked"},
     "promote_due": {"hot_due"},
     "hold_worker": {"workers_id_key"},
+    "beat_worker": {"workers_id_key"},
     "count_holders": {"held_by_key"},
     "hold_ready_lanes": {"ready_lanes_pkey"},
     "refresh_heads": {"lanes_pkey"},
@@ -62,14 +63,13 @@ INTENDED = {
     "lane_ids": {"lanes_spec_key"},
     "insert_job": {"lanes_spec_key"},
     "failed_jobs": {"ended_unhappy"},
-    "requeue_jobs": {"ended_pkey"},
+    "requeue_jobs": {"ended_unhappy"},
     "hold_parents": {"edges_child", "hot_pkey"},
     "spoilt_by": {"edges_child", "ended_pkey"},
     "old_jobs": {"ended_by_time", "jobs_pkey"},
     "hold_ended": {"ended_pkey"},
 }
 NO_TABLES = {"insert_jobs", "place_jobs", "insert_edges", "hold_keys"}  # these only add
-SORTS_NOTHING = ("take_jobs", "ready_heads", "promote_due")
 
 STATES = ("empty", "filled", "filled and analysed", "analysed when empty")
 
@@ -120,6 +120,7 @@ def nodes(connection: psycopg.Connection[Any], name: str) -> list[dict[str, Any]
     count = max((int(n) for n in re.findall(r"\$(\d+)", text)), default=0)
     arguments = f"({', '.join(['null'] * count)})" if count else ""
     connection.execute(QUERIES["begin_write"].encode())
+    connection.execute(QUERIES["set_up"].encode())
     try:
         connection.execute(f"prepare planned as {text}".encode())
         explained = connection.execute(
@@ -139,40 +140,36 @@ def nodes(connection: psycopg.Connection[Any], name: str) -> list[dict[str, Any]
     return found
 
 
-@pytest.mark.parametrize("name", sorted(INTENDED))
-def test_a_hot_statement_uses_the_indexes_that_were_made_for_it(
-    name: str, connection: psycopg.Connection[Any]
+def test_hot_statements_use_the_indexes_that_were_made_for_them(
+    connection: psycopg.Connection[Any],
 ) -> None:
-    steps = nodes(connection, name)
+    missing = {}
+    for name, intended in INTENDED.items():
+        used = {step["Index Name"] for step in nodes(connection, name) if "Index Name" in step}
+        if not intended <= used:
+            missing[name] = intended - used
 
-    used = {step["Index Name"] for step in steps if "Index Name" in step}
-    assert INTENDED[name] <= used, [
-        (step["Node Type"], step.get("Relation Name")) for step in steps
-    ]
+    assert missing == {}
 
 
-@pytest.mark.parametrize("name", sorted({*INTENDED, *NO_TABLES}))
-def test_no_statement_of_a_worker_reads_a_whole_table(
-    name: str, connection: psycopg.Connection[Any]
-) -> None:
+def test_no_statement_of_a_worker_reads_a_whole_table(connection: psycopg.Connection[Any]) -> None:
     read = {
-        step["Relation Name"] for step in nodes(connection, name) if step["Node Type"] == "Seq Scan"
+        (name, step["Relation Name"])
+        for name in {*INTENDED, *NO_TABLES}
+        for step in nodes(connection, name)
+        if step["Node Type"] == "Seq Scan" and step["Relation Name"] in LARGE
     }
 
-    assert read & LARGE == set()
+    assert read == set()
 
 
-@pytest.mark.parametrize("name", SORTS_NOTHING)
+@pytest.mark.parametrize("name", ["take_jobs", "ready_heads", "promote_due"])
 def test_the_order_of_leasing_comes_from_the_index(
     name: str, connection: psycopg.Connection[Any]
 ) -> None:
-    sorted_ = [
-        step["Sort Key"]
-        for step in nodes(connection, name)
-        if "Sort" in step["Node Type"] and step["Sort Key"] != ["found.n"]
-    ]
+    keys = [step["Sort Key"] for step in nodes(connection, name) if "Sort" in step["Node Type"]]
 
-    assert sorted_ == []
+    assert [key for key in keys if key != ["found.n"]] == []  # of no more than eight groups
 
 
 @pytest.mark.parametrize("name", ["take_jobs", "promote_due", "take_suspect"])

@@ -242,11 +242,11 @@ from gone
 
 -- worker_row --
 -- A worker that is alive; $2 = the server's life, $3 = its time.
-select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 
 -- hold_worker --
 -- The same; nobody ends it before we do. A beat goes on meanwhile.
-select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 for key share
 
 -- insert_worker --
@@ -257,7 +257,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)
 -- beat_worker --
 -- Prolongs a worker that is alive.
 update penstock.workers set expires_at = greatest(expires_at, $4)
-where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 
 -- end_worker --
 -- A worker is gone, cleanly or not.
@@ -266,7 +266,7 @@ update penstock.workers set ended_at = $2 where no = $1
 
 -- worker_no --
 -- A worker's number, alive or not, unless it has ended; it leases nothing more before we are done.
-select no, run_id from penstock.workers where id = $1 and ended_at is null for update
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null for update
 
 -- expired_workers --
 -- The first $3 workers whose time is over: [no, same life of the server, run]; not those that somebody else looks after.
@@ -657,7 +657,7 @@ update penstock.hot set
     row_state = $3::smallint, due_at = $4, available_at = $4, ended_token = token, worker = null, solo = false,
     attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $5, started_at = $6,
     updated_at = $7
-where job_id = $1 and token = $2 and worker = $8 and row_state = 4 and due_at < $4
+where job_id = $1 and token = $2 and worker = $8 and row_state + 0 = 4 and due_at < $4
 
 -- fail_job --
 -- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = limit, $6 = give up,
@@ -705,7 +705,7 @@ select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]' from (
 -- Gives an unstarted job back; a suspect stays one.
 update penstock.hot set
     row_state = case when solo then 3 else 2 end, worker = null, solo = false, losses = 0, updated_at = $4
-where job_id = $1 and token = $2 and worker = $3 and row_state = 4
+where job_id = $1 and token = $2 and worker = $3 and row_state + 0 = 4
 returning lane_id, (select limit_keys <> '[]' from penstock.lanes where lanes.id = lane_id)
 
 -- with_dependants --
@@ -763,7 +763,7 @@ returning parent_id, child_id
 -- close_edges_of --
 -- A dependant has ended: it waits for nobody; $1 = [child, …].
 update penstock.edges set open = false
-where open and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+where open::integer = 1 and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- release_children --
 -- Dependants with fewer dependencies; those with none left may run. $1 = [[child, how many fewer], …], $2 = now. Their rows
