@@ -35,7 +35,7 @@ ONLY_SQLITE = {
     "reading and leasing are two statements there": {"mark_leased", "mark_solo"},
     "an end and its history are two rows there": {"end_job", "write_history"},
     "ids are given by the store, not by a sequence": {"keys_above", "last_job_id"},
-    "what a session knows of lanes is asked at once, not lane by lane": {"lane_names"},
+    "a session remembers names of lanes only": {"lane_names"},
     "a backup says how many jobs it holds": {"count_jobs"},
 }
 
@@ -67,10 +67,14 @@ ONLY_POSTGRES = {
         "next_turn",
         "rotate_lanes",
     },
+    "a session remembers all of a lane that does not change": {"lane_facts"},
     "counters are changes that are merged": {"count_changes", "merge_changes"},
     "jobs lie in two places": {"check_places", "place_jobs"},
     "a server: its life, its clock, the fate of a commit, its word to others": {
         "end_backend",
+        "listen",
+        "number_was_kept",
+        "ping",
         "server_time",
         "set_up",
         "tell",
@@ -78,6 +82,7 @@ ONLY_POSTGRES = {
         "who_and_where",
     },
     "the schema is one of several in a database": {
+        "begin",
         "make_schema",
         "make_versions",
         "note_migration",
