@@ -19,6 +19,7 @@ from penstock.model.job import (
     ErrorCategory,
     JobId,
     JobState,
+    LeasedJob,
     NewJob,
 )
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest, Verdict
@@ -49,13 +50,13 @@ def store(empty_store: Callable[[], str]) -> Iterator[Store]:
     store.close()
 
 
-def _take(store: Store, limit: int = 50) -> dict[str, msgspec.Struct]:
+def _take(store: Store, limit: int = 50) -> dict[str, LeasedJob]:
     worker = register(store, "w", ttl=1e6)
     request = LeaseRequest(worker=worker, tasks=("t",), limit=limit, caps=ConfiguredCaps())
-    found = {}
+    found: dict[str, LeasedJob] = {}
     while jobs := store.lease(request).result().jobs:
         found |= {job.key: job for job in jobs}
-    return found  # type: ignore[return-value]
+    return found
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -91,7 +92,7 @@ def test_odd_texts_come_back_as_they_went_in(store: Store, several: bool) -> Non
         assert (row.limit_keys, row.payload) == (job.limit_keys, job.payload)
         assert store.holders(100).result()[job.limit_keys[0]] == 1
     result = json.dumps(ODD, ensure_ascii=False)
-    ends = [JobEnd(leased, JobState.DONE, 1, BIG**2, result) for leased in taken.values()]  # type: ignore[arg-type]
+    ends = [JobEnd(leased, JobState.DONE, 1, BIG**2, result) for leased in taken.values()]
     worker = register(store, "w2")
     assert set(store.ack(worker, ends).result()) == {Verdict.STALE}
     first = store.workers().result()[0].id
@@ -121,7 +122,7 @@ def test_odd_texts_in_edges_errors_effects_and_operations(store: Store) -> None:
     for number, text in enumerate(TEXTS):
         job = taken[f"p{text}"]
         error = AttemptError(ErrorCategory.OWN, "ValueError", text)
-        ref = JobRef(job.id, job.token)  # type: ignore[attr-defined]
+        ref = JobRef(job.id, job.token)
         if number % 2:
             failure = JobFailure(ref, f"p{text}", "t", error, 1, 2, 0.0, True, 1)
             assert store.fail_and_retry(worker, [failure]).result() == [Verdict.ACCEPTED]
@@ -138,7 +139,7 @@ def test_odd_texts_in_edges_errors_effects_and_operations(store: Store) -> None:
                 ),
                 EnqueueJobs((NewJob(key=f"e{text}", task="t", payload="{}", group=text or "g"),)),
             )
-            end = JobEnd(job, JobState.DONE, 1, 2, "1", None, effects)  # type: ignore[arg-type]
+            end = JobEnd(job, JobState.DONE, 1, 2, "1", None, effects)
             assert store.ack(worker, [end]).result() == [Verdict.ACCEPTED]
             assert store.cursor(f"n{text}").result() == text
             (manifest,) = store.manifests(f"d{text}").result()
@@ -161,7 +162,7 @@ def test_a_payload_and_a_result_of_a_mebibyte(store: Store) -> None:
     ).result()
     taken = _take(store)
     worker = store.workers().result()[0].id
-    ends = [JobEnd(job, JobState.DONE, 1, 2, payload) for job in taken.values()]  # type: ignore[arg-type]
+    ends = [JobEnd(job, JobState.DONE, 1, 2, payload) for job in taken.values()]
 
     assert store.ack(worker, ends).result() == [Verdict.ACCEPTED] * 3
     for number in range(3):
@@ -198,8 +199,8 @@ def test_an_escaped_nul_in_json_texts_is_only_text(store: Store) -> None:
     worker = store.workers().result()[0].id
     error = AttemptError(ErrorCategory.OWN, "ValueError", "a\x00b")
     ends = [
-        JobEnd(taken["done"], JobState.DONE, 1, 2, nul),  # type: ignore[arg-type]
-        JobEnd(taken["failed"], JobState.ERROR, 1, 2, nul, error),  # type: ignore[arg-type]
+        JobEnd(taken["done"], JobState.DONE, 1, 2, nul),
+        JobEnd(taken["failed"], JobState.ERROR, 1, 2, nul, error),
     ]
 
     assert store.ack(worker, ends).result() == [Verdict.ACCEPTED] * 2
@@ -217,7 +218,7 @@ def test_texts_of_an_effect_that_cannot_be_kept_refuse_its_call_and_stop_nobody(
     store.enqueue([NewJob(key="k", task="t", payload="{}", group="g")]).result()
     (job,) = _take(store).values()
     worker = store.workers().result()[0].id
-    end = JobEnd(job, JobState.DONE, 1, 2, "1")  # type: ignore[arg-type]
+    end = JobEnd(job, JobState.DONE, 1, 2, "1")
     with pytest.raises((PenstockError, ValueError)):
         store.ack(worker, [msgspec.structs.replace(end, effects=(SetCursor("n", text),))]).result()
     with pytest.raises((PenstockError, ValueError)):
