@@ -15,20 +15,24 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import psycopg
 
 from penstock import wiring
 from penstock.errors import StoreUnavailable
-from penstock.model.job import NewJob
+from penstock.model.job import JobState, NewJob
+from penstock.stores.reply import Reply
 from tests.postgres.cluster import Cluster
 from tests.processes import REPOSITORY, environment_of_tests, kill_run
 from tests.waiting import wait_until
 
 BATCH = 10
+BACKLOG = 1_000  # no more jobs are made while so many wait
 PAUSE_SECONDS = 0.05
 STOP_SECONDS = 60.0
 DRAIN_SECONDS = 240.0
@@ -43,6 +47,8 @@ async_slots = 16
 "*" = 4
 """
 
+T = TypeVar("T")
+
 
 @dataclass
 class Outcome:
@@ -50,7 +56,7 @@ class Outcome:
 
     restarts: int = 0
     accepted: int = 0
-    repeated: int = 0  # enqueue calls that raised, and were repeated
+    repeated: int = 0  # calls that raised, and were repeated
     lost: int = 0
     finalised_twice: int = 0
     lost_leases: int = 0  # attempts whose worker was lost
@@ -125,18 +131,22 @@ class Campaign:
             with contextlib.closing(wiring.open_store(self.url)) as store:
                 count = 0
                 while not self._stopped.wait(PAUSE_SECONDS):
+                    if self._insisting(store.stats).states[JobState.QUEUED] > BACKLOG:
+                        continue
                     jobs = [_job(f"p{number}-{count + n}", count + n) for n in range(BATCH)]
                     count += BATCH
-                    while True:
-                        try:
-                            report = store.enqueue(jobs).result()
-                            break
-                        except StoreUnavailable:
-                            self.outcome.repeated += 1
+                    report = self._insisting(partial(store.enqueue, jobs))
                     self._accepted += [*report.created, *report.existing]
         except BaseException as error:
             self.outcome.broken.append(f"A producer ended: {error!r}")
             raise
+
+    def _insisting(self, call: Callable[[], Reply[T]]) -> T:
+        while True:
+            try:
+                return call().result()
+            except StoreUnavailable:
+                self.outcome.repeated += 1
 
     def await_work(self) -> None:
         """Return when the runs work."""

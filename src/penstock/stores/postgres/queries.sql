@@ -61,7 +61,9 @@ select
     case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
     current_setting('server_version_num')::integer, current_database(), current_user, pg_backend_pid(),
     current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0),
-    concat(pg_postmaster_start_time(), ' ', (select stats_reset from pg_stat_bgwriter))
+    concat(
+        extract(epoch from pg_postmaster_start_time()), ' ', (select extract(epoch from stats_reset) from pg_stat_bgwriter)
+    )
 
 -- schema_exists --
 -- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
