@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import errors as pg
 
@@ -20,6 +22,11 @@ from penstock.stores.group_commit import Contended
 _IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014", "26000", "42P05"})
 _GONE = frozenset({"25P03", "53300", "57P01", "57P02", "57P03", "57P04", "57P05"})
 _REFUSED = frozenset({"28000", "28P01", "3D000"})
+# libpq gives no state for a connection that is not made: the server's words have to do.
+_REFUSALS = re.compile(
+    r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in"
+    r"|permission denied for database|(?:database|role) \".*\" does not exist"
+)
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})
 
 
@@ -49,7 +56,7 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
     said = first_line(error)
     if state in _IN_THE_WAY:
         return Contended(f"Another transaction was in the way while {doing} {where}: {said}.")
-    if state in _REFUSED or state == "42501":
+    if state in _REFUSED or state == "42501" or _is_refusal(error, said):
         return refused(where, said)
     if is_lost(error):
         return Contended(f"The connection to {where} was lost while {doing} it: {said}.")
@@ -72,6 +79,13 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
             "tell more."
         )
     return StoreError(f"A statement failed while {doing} {where}: {said}.")
+
+
+def _is_refusal(error: psycopg.Error, said: str) -> bool:
+    """Did a server answer, and not let us in?"""
+    if error.sqlstate is not None or not isinstance(error, psycopg.OperationalError):
+        return False
+    return _REFUSALS.search(said) is not None
 
 
 def read_only(where: str) -> StoreReadOnly:
