@@ -107,7 +107,7 @@ def remember(*values: str) -> None:
 
 def remember_url(url: str) -> None:
     """Remember the passwords of a URL, if it has any."""
-    rest = url.partition("://")[2]
+    _, _, rest = _parted(url)
     remember(rest.rpartition("@")[0].partition(":")[2])
     for name, value in parse_qsl(rest.partition("?")[2]):
         if _is_secret_parameter(name):
@@ -119,7 +119,7 @@ def shown_url(url: str) -> str:
 
     A password that should have been percent-encoded may hold whatever ends a host in good URLs.
     """
-    scheme, mark, rest = url.partition("://" if "://" in url else ":")
+    scheme, mark, rest = _parted(url)
     before, at, place = rest.rpartition("@")
     if ":" in before and not rest.startswith("/") and not _HOST_FIRST.match(before):
         rest = f"{REDACTED}{at}{place}"
@@ -130,6 +130,15 @@ def shown_url(url: str) -> str:
         for name, equals, value in parts
     )
     return redacted(f"{scheme}{mark}{rest}{question}{query}")
+
+
+def _parted(url: str) -> tuple[str, str, str]:
+    """Scheme, what parts it from the rest, and the rest; of a file all slashes are the rest's."""
+    scheme, mark, rest = url.partition("://" if "://" in url else ":")
+    if scheme == "sqlite":
+        return scheme, mark, rest
+    slashes = len(rest) - len(rest.lstrip("/"))
+    return scheme, mark + rest[:slashes], rest[slashes:]
 
 
 def _is_secret_parameter(name: str) -> bool:

@@ -160,6 +160,8 @@ def test_a_secret_url_shows_itself_without_its_password_and_remembers_it() -> No
             "postgresql://#@h:5432/db?sslmode=require",
         ),
         ("postgres://me:{}@a,b:5433/db", "postgres://#@a,b:5433/db"),
+        ("postgresql:/me:{}@h/db", "postgresql:/#@h/db"),
+        ("postgresql:///me:{}@h/db", "postgresql:///#@h/db"),
         ("postgresql://h/db?user=me&password={}", "postgresql://h/db?user=me&password=#"),
         ("postgresql://h/db?sslpassword={}&a=b", "postgresql://h/db?sslpassword=#&a=b"),
         ("postgresql://h/db?pass%77ord={}", "postgresql://h/db?pass%77ord=#"),

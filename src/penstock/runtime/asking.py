@@ -31,6 +31,10 @@ class Question(Generic[T]):
         reply, self._reply = self._reply, None
         return reply.result()
 
+    def forget(self) -> None:
+        """Ask anew next time: an answer to what was asked before now would be too old."""
+        self._reply = None
+
 
 def within(reply: Reply[T], seconds: float) -> T:
     """The answer if it comes soon; else TimeoutError, and what was asked may still happen."""

@@ -150,6 +150,8 @@ class Supervisor:
 
     def _errors(self) -> int:
         """How many jobs ended in error; a store that is away is waited for, until a signal."""
+        if self._outlook is not None:
+            self._outlook.forget()  # it may have been asked before the last job ended
         while self._outlook is not None and self._stop_signal is None:
             try:
                 outlook = self._outlook.answer(TICK_SECONDS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -13,6 +14,9 @@ from penstock.errors import ConfigError
 
 PREFIXES = ("postgresql://", "postgres://")
 APPLICATION = "penstock"
+
+#: What libpq says of a parameter; only of one whose name is plain, lest it is a piece of a password.
+_UNKNOWN = re.compile(r'query parameter: "([a-z_]{1,40})"')
 
 #: How long the way to the server may be silent. The URL may say otherwise.
 _PATIENCE: dict[str, str] = {
@@ -35,10 +39,16 @@ class Address(NamedTuple):
         """Read a URL; ConfigError if libpq cannot."""
         try:
             given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-        except psycopg.Error:
+        except psycopg.Error as error:
+            unknown = _UNKNOWN.search(str(error))
+            if unknown is not None:
+                raise ConfigError(
+                    "The URL of the PostgreSQL store has a parameter that libpq does not know: "
+                    f"{unknown[1]!r}. Correct its name, or leave it out."
+                ) from None
             raise ConfigError(
                 "The URL of the PostgreSQL store cannot be read; write "
-                "postgresql://user:password@host:5432/database, with special characters "
+                "postgresql://user@host:5432/database, and special characters of a password "
                 "percent-encoded."
             ) from None
         given.setdefault("application_name", APPLICATION)

@@ -31,13 +31,10 @@ def postgres_findings(url: str) -> list[Finding]:
     except StoreUnsupported as error:
         return [problem("server", str(error))]
     except psycopg.Error as error:
-        if error.sqlstate is not None and not meaning.is_lost(error):
-            return [
-                problem("server", meaning.refused(address.shown, meaning.first_line(error)).args[0])
-            ]
-        return [
-            problem("server", meaning.unreachable(address.shown, meaning.first_line(error)).args[0])
-        ]
+        said = meaning.as_store_error(error, address.shown, "connecting to")
+        if not isinstance(said, StoreUnsupported):
+            said = meaning.unreachable(address.shown, meaning.first_line(error))
+        return [problem("server", str(said))]
     try:
         return list(_Look(address, connected, queries).findings())
     except psycopg.Error as error:
