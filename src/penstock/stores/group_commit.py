@@ -24,15 +24,14 @@ from penstock.errors import (
     PenstockError,
     SchemaTooNew,
     StoreBusy,
-    StoreClosed,
     StoreCorrupt,
     StoreError,
     StoreFailed,
-    StoreForked,
     StoreUnavailable,
     StoreUnknown,
 )
 from penstock.stores.interrupts import deferred_interrupt
+from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
@@ -160,24 +159,18 @@ class GroupCommit(Generic[Tx]):
         it does the work itself, and two switches of threads are spared.
         """
         if self._closed:
-            return Reply.failed(_closed())
+            return Reply.failed(closed())
         if self._failed is not None:
             return Reply.failed(_again(self._failed))
         if os.getpid() != self._pid:
-            return Reply.failed(
-                StoreForked(
-                    "This process was forked while the store was open, so it cannot use it. Start "
-                    "processes with 'spawn' (multiprocessing.get_context('spawn')), or close the "
-                    "store before forking."
-                )
-            )
+            return Reply.failed(forked())
         since = self._session.monotonic()
         operation = _Operation(run, atomic, self._help, self._rouse if lazy else None, since)
         (self._urgent if urgent else self._inbox).append(operation)
         if not lazy:
             self._wake.put(None)
         if self._ended:  # it was closed between the question above and now
-            self._refuse_all(_closed())
+            self._refuse_all(closed())
         return operation.reply
 
     @property
@@ -217,7 +210,7 @@ class GroupCommit(Generic[Tx]):
         with self._session_lock:  # a helper may be inside a transaction
             self._ended = True
             self._session.close(sound=self._failed is None)
-        self._refuse_all(_closed())  # what came in at the last moment
+        self._refuse_all(closed())  # what came in at the last moment
 
     def _help(self) -> None:
         """A thread that would only wait does the work itself, if nobody else is at it.
@@ -386,7 +379,3 @@ def _again(error: StoreError) -> StoreError:
     fresh = type(error)(*error.args)
     fresh.__cause__ = error.__cause__
     return fresh
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("The store is closed; open it again to use it.")

@@ -117,11 +117,12 @@ class Guard:
     """Until when a connection's present call must be answered. Armed and disarmed by its user."""
 
     def __init__(self) -> None:
-        self.until: float | None = None
+        self.until: float | None = None  # monotonic; None: nothing is being asked
         self._connection: PgConnection | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a connection is not broken while it is being exchanged
 
     def watch_over(self, connection: PgConnection | None) -> None:
+        """From now on this one; None before it is closed: its descriptor may become another's."""
         with self._lock:
             self._connection = connection
             self.until = None
@@ -129,9 +130,18 @@ class Guard:
     def give_up(self) -> None:
         """Break the connection, so that whoever waits for it wakes with an error."""
         with self._lock:
-            self.until = None
-            if self._connection is not None:
-                _break(self._connection)
+            self._give_up()
+
+    def give_up_if_late(self, now: float) -> None:
+        """The same, if the call should have been answered by now."""
+        with self._lock:
+            if self.until is not None and now > self.until:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self.until = None
+        if self._connection is not None:
+            _break(self._connection)
 
 
 class Watch:
@@ -156,8 +166,7 @@ class Watch:
         while not self._ended.wait(WATCH_SECONDS):
             now = self._clock.monotonic()
             for guard in self._guards:
-                if guard.until is not None and now > guard.until:
-                    guard.give_up()
+                guard.give_up_if_late(now)
 
 
 def closed_quietly(connection: PgConnection | None) -> None:

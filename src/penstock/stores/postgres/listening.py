@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from penstock.clock import Clock, blocking_sleep
+from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
@@ -26,6 +26,7 @@ from penstock.stores.postgres.connecting import (
 )
 
 LISTEN_SECONDS = 5.0  # how long one wait for a notification lasts
+CLOSE_SECONDS = 1.0  # close() waits at most this long for the thread
 
 
 class Listener:
@@ -37,48 +38,49 @@ class Listener:
         queries: dict[str, str],
         clock: Clock,
         guard: Guard,
-        wake: Callable[[], None],
+        told: Callable[[], None],
     ) -> None:
         self._address = address
         self._queries = queries
         self._clock = clock
         self._guard = guard
-        self._wake = wake
-        self._closed = False
-        self._connection: PgConnection | None = None
-        self.works = False  # notifications arrive, as far as known
+        self._told = told
+        self._closed = threading.Event()
+        self.works = False  # notifications arrive, as far as known; set by the thread
         self._thread = threading.Thread(target=self._loop, name="penstock-listener", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._closed = True
+        """Listen no more; a thread that is just connecting ends when it has, or cannot."""
+        self._closed.set()
         self._guard.give_up()
+        self._thread.join(CLOSE_SECONDS)
 
     def _loop(self) -> None:
         failures = 0
-        while not self._closed:
+        while not self._closed.is_set():
+            connection = None
             try:
                 connected = connect(self._address, self._queries)
-                self._connection = connected.connection
-                self._guard.watch_over(connected.connection)
-                self._ask(connected.connection, "listen")
+                connection = connected.connection
+                self._guard.watch_over(connection)
+                self._ask(connection, "listen")
                 self.works = connected.is_direct
                 failures = 0
-                self._wake()  # what came before we listened
-                self._listen(connected.connection)
+                self._told()  # what came before we listened
+                self._listen(connection)
             except (psycopg.Error, PenstockError, OSError):
                 failures += 1
             finally:
                 self.works = False
                 self._guard.watch_over(None)
-                closed_quietly(self._connection)
-            if not self._closed:
-                blocking_sleep(pausing(random.SystemRandom().random, failures))
+                closed_quietly(connection)
+            self._closed.wait(pausing(random.SystemRandom().random, failures))
 
     def _listen(self, connection: PgConnection) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             for _ in connection.notifies(timeout=LISTEN_SECONDS):
-                self._wake()
+                self._told()
             self._ask(connection, "ping")
 
     def _ask(self, connection: PgConnection, query: str) -> None:

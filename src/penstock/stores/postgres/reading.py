@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from penstock.clock import BootTime, Clock, blocking_sleep
-from penstock.errors import PenstockError, StoreClosed
+from penstock.errors import PenstockError
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
@@ -24,6 +24,7 @@ from penstock.stores.postgres.connecting import (
     connect,
     pausing,
 )
+from penstock.stores.refusals import closed
 from penstock.stores.reply import Reply
 from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
@@ -56,7 +57,7 @@ class PostgresReader(SqlReader):
     def ask(self, question: Callable[[], T]) -> Reply[T]:
         """Answer a question, made of calls to this reader, in its thread."""
         if self._closed:
-            return Reply.failed(_closed())
+            return Reply.failed(closed())
         reply: Reply[T] = Reply()
         self._asked.put((reply, question))
         return reply
@@ -112,18 +113,18 @@ class PostgresReader(SqlReader):
             try:
                 reply.resolve(question())
             except PenstockError as error:
-                reply.refuse(_closed() if self._closed else error)
+                reply.refuse(closed() if self._closed else error)
             except Exception as error:
                 reply.refuse(error)
         self._drop()
         while not self._asked.empty():
             left = self._asked.get()
             if left is not None:
-                left[0].refuse(_closed())
+                left[0].refuse(closed())
 
     def _connect(self) -> Connected:
         if self._closed:
-            raise _closed()
+            raise closed()
         if self._connected is None:
             self._connected = connect(self._address, self._queries)
             self._guard.watch_over(self._connected.connection)
@@ -134,7 +135,3 @@ class PostgresReader(SqlReader):
             self._guard.watch_over(None)
             closed_quietly(self._connected.connection)
             self._connected = None
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("The store is closed; open it again to use it.")

@@ -42,7 +42,6 @@ from penstock.stores.postgres.connecting import (
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
-from penstock.stores.sql.transaction import Transaction
 
 LANES_KNOWN_MAX = 100_000
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
@@ -96,7 +95,7 @@ class PostgresSession:
         if first is not None:
             self._use(first)
 
-    def begin(self, *, wait: bool) -> Transaction:
+    def begin(self, *, wait: bool) -> PostgresTransaction:
         if self._connected is None:
             if not wait:
                 raise StoreBusy(f"The store {self._address.shown} is being connected to.")

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import apsw
 
 from penstock.errors import StoreForked
+from penstock.stores.refusals import forked
 
 FileId = tuple[int, int]  # device and inode
 
@@ -49,15 +50,12 @@ def refuse_inherited(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         about = path.stat()
         if (about.st_dev, about.st_ino) in _inherited:
-            raise forked(path)
+            raise forked_from(path)
 
 
-def forked(path: Path) -> StoreForked:
-    return StoreForked(
-        f"This process was forked while the store {str(path)!r} was open, so it cannot use it. "
-        "Start processes with 'spawn' (multiprocessing.get_context('spawn')), or close the store "
-        "before forking."
-    )
+def forked_from(path: Path) -> StoreForked:
+    """Whoever had this store open is our parent."""
+    return forked(f"the store {str(path)!r}")
 
 
 def _in_child() -> None:

@@ -11,7 +11,8 @@ import apsw
 import msgspec
 
 from penstock.clock import BootTime
-from penstock.errors import StoreClosed, StoreError
+from penstock.errors import StoreError
+from penstock.stores.refusals import closed
 from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
 from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_errors
@@ -49,7 +50,7 @@ class SqliteReader(SqlReader):
     def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
         with self._lock, mapped_errors(self._path, "reading the store", self._connection):
             if self._closed:
-                raise StoreClosed("The store is closed; open it again to use it.")
+                raise closed()
             return self._connection.execute(self._queries[query], parameters).fetchall()
 
     def array(self, query: str, *parameters: object) -> list[Any]:

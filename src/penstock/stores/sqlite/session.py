@@ -15,7 +15,6 @@ from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
 from penstock.stores.sql.statements import Row
-from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -60,7 +59,7 @@ class SqliteSession:
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
 
-    def begin(self, *, wait: bool) -> Transaction:
+    def begin(self, *, wait: bool) -> SqliteTransaction:
         if not self._turn.take(wait=wait):
             raise StoreBusy(f"It is another writer's turn at the store {str(self._path)!r}.")
         began = self._clock.monotonic()

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a store on a database do, whichever database it is?"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from penstock import failpoints
+from penstock.clock import BootTime
+from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
+from penstock.model.lease import (
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.model.views import (
+    EndMark,
+    EnqueueReport,
+    Manifest,
+    Outlook,
+    Progress,
+    Retried,
+    RetryCounts,
+    Settled,
+    Stats,
+    WorkerView,
+)
+from penstock.stores.reply import Reply
+from penstock.stores.sql import (
+    ending,
+    enqueueing,
+    foreseeing,
+    forgetting,
+    operating,
+    registering,
+    sweeping,
+    voiding,
+)
+from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.waking import Waiters
+from penstock.stores.store import JobFilter
+
+T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """Runs operations in transactions, or refuses them."""
+
+    def submit(
+        self,
+        run: Callable[[Transaction], T],
+        *,
+        urgent: bool = False,
+        atomic: bool = False,
+        lazy: bool = False,
+    ) -> Reply[T]: ...
+
+
+class SqlStore(ABC):
+    """Owns the wake-ups of this process; says which step does what is asked for, and on which side.
+
+    How to write, to read and to wait is the backend's.
+    """
+
+    _writer: Writer
+    _reader: SqlReader
+
+    def __init__(self) -> None:
+        self._waiters = Waiters()
+
+    @property
+    @abstractmethod
+    def url(self) -> str: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def beat(
+        self, workers: Sequence[WorkerId], ttl_seconds: float
+    ) -> Reply[frozenset[WorkerId]]: ...
+
+    @abstractmethod
+    def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]: ...
+
+    @abstractmethod
+    def _read(self, question: Callable[[], T]) -> Reply[T]:
+        """Answer a question, made of calls to the reader."""
+
+    @abstractmethod
+    def _times(self) -> tuple[int, BootTime]:
+        """The time for people and the time that leases live by; part of a question."""
+
+    @abstractmethod
+    async def _wait(self, timeout: float | None, woken: asyncio.Event) -> None:
+        """Return when there may be something new to lease."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
+        failpoints.hit("enqueue.begin")
+        # Only edges and the size of a batch can be refused, and the size before anything is
+        # written.
+        atomic = any(job.after for job in jobs)
+        return self._writer.submit(
+            lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic, lazy=len(jobs) == 1
+        )
+
+    def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
+        return self._writer.submit(
+            lambda tx: registering.register(tx, worker, ttl_seconds), atomic=True
+        )
+
+    def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
+        return self._writer.submit(lambda tx: ending.ack(tx, worker, ends), atomic=True)
+
+    def fail_and_retry(
+        self, worker: WorkerId, failures: Sequence[JobFailure]
+    ) -> Reply[list[Verdict]]:
+        return self._writer.submit(lambda tx: ending.fail_and_retry(tx, worker, failures))
+
+    def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
+        return self._writer.submit(lambda tx: ending.release(tx, worker, refs))
+
+    def bury(
+        self,
+        worker: WorkerId,
+        started: Sequence[JobRef],
+        cause: str,
+        max_crashes: int,
+        overdue: Sequence[JobFailure] = (),
+    ) -> Reply[Progress]:
+        return self._writer.submit(
+            lambda tx: sweeping.bury(tx, worker, started, cause, max_crashes, overdue), urgent=True
+        )
+
+    def retire(self, worker: WorkerId) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: sweeping.retire(tx, worker))
+
+    def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
+        return self._writer.submit(lambda tx: operating.revoke(tx, ref, error))
+
+    def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        return self._writer.submit(lambda tx: operating.cancel(tx, keys))
+
+    def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        return self._read(lambda: self._reader.lingering(worker))
+
+    def settle(self) -> Reply[Settled]:
+        return self._writer.submit(operating.go_on)
+
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Reply[Retried]:
+        return self._writer.submit(
+            lambda tx: operating.retry_failed(tx, task, max_attempts, after_id)
+        )
+
+    def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
+        return self._read(lambda: foreseeing.would_retry(self._reader, task, max_attempts))
+
+    def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
+        return self._writer.submit(lambda tx: forgetting.purge(tx, before, after))
+
+    def would_purge(self, before: int) -> Reply[int]:
+        return self._read(lambda: foreseeing.would_purge(self._reader, before))
+
+    def void_leases(self, above: int) -> Reply[int]:
+        return self._writer.submit(lambda tx: voiding.void_leases(tx, above))
+
+    def stats(self) -> Reply[Stats]:
+        return self._read(lambda: self._reader.stats(*self._times()))
+
+    def job(self, key: str) -> Reply[Job | None]:
+        return self._read(lambda: self._reader.job(key))
+
+    def attempts(self, key: str) -> Reply[list[Attempt]]:
+        return self._read(lambda: self._reader.attempts(key))
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
+        return self._read(lambda: self._reader.jobs(wanted, after_id, limit))
+
+    def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]:
+        return self._read(lambda: self._reader.outlook(worker, run_id, self._times()[1]))
+
+    def check(self) -> Reply[list[str]]:
+        return self._read(self._reader.check)
+
+    def manifests(self, dataset: str) -> Reply[list[Manifest]]:
+        return self._read(lambda: self._reader.manifests("committed_manifests", dataset))
+
+    def staged(self, plan_id: str) -> Reply[list[Manifest]]:
+        return self._read(lambda: self._reader.manifests("staged_manifests", plan_id))
+
+    def cursor(self, name: str) -> Reply[str | None]:
+        return self._read(lambda: self._reader.first("read_cursor", name))
+
+    def caps(self) -> Reply[dict[str, int]]:
+        return self._read(self._reader.caps)
+
+    def holders(self, limit: int) -> Reply[dict[str, int]]:
+        return self._read(lambda: dict(self._reader.rows("list_holders", limit)))
+
+    def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.set_cap(tx, limit_key, cap))
+
+    def publish(self, worker: WorkerId, document: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.publish(tx, worker, document))
+
+    def workers(self) -> Reply[list[WorkerView]]:
+        return self._read(lambda: self._reader.workers(self._times()[1]))
+
+    def set_paused(self, paused: bool) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        """Return when there may be something new to lease: our own doing, or another process's."""
+        with self._waiters.joined() as woken:
+            await self._wait(timeout, woken)
+            self._waiters.saw()
+
+    def _committed(self, tx: Transaction) -> None:
+        """Called by a writer's thread after each commit."""
+        for point in tx.passed:
+            failpoints.hit(point)
+        if tx.made_work:
+            self._waiters.tell()
