@@ -40,15 +40,23 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 -- What became of a transaction?
 select pg_xact_status($1::text::xid8)
 
--- number_was_kept --
--- After a restart: was the number of a transaction given out anew, or was it known then? The latest checkpoint tells; the
--- one that a start begins with is where it says itself. Neither: another checkpoint has come since.
-select next_number <= $1::text::bigint, next_number > $1::text::bigint and is_first from (
-    select
-        (split_part(next_xid, ':', 1)::bigint << 32) + split_part(next_xid, ':', 2)::bigint as next_number,
-        checkpoint_lsn = redo_lsn as is_first
-    from pg_control_checkpoint()
-) as latest
+-- was_created --
+-- Was a job accepted by the transaction of this time?
+select exists (select 1 from penstock.jobs where key = $1 and created_at = $2)
+
+-- was_leased --
+-- Was this lease given? It may be over by now.
+select
+    exists (select 1 from penstock.hot where job_id = $1 and token = $2 and worker = $3)
+    or exists (select 1 from penstock.ended where job_id = $1 and token = $2)
+
+-- was_ended --
+-- Was a job ended by this lease?
+select exists (select 1 from penstock.ended where job_id = $1 and ended_token = $2 and worker = $3)
+
+-- was_tried --
+-- Is the end of this attempt known?
+select exists (select 1 from penstock.attempts where job_id = $1 and token = $2 and worker = $3)
 
 -- end_backend --
 -- A connection of ours that is lost shall not keep its transaction open.

@@ -40,7 +40,7 @@ from penstock.stores.postgres.connecting import (
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
+from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, Question, changing
 from penstock.stores.sql.statements import Row
 
 LANES_KNOWN_MAX = 100_000
@@ -221,11 +221,11 @@ class PostgresSession:
         except psycopg.Error as error:
             if meaning.is_clean(error) or begun is None:
                 raise
-            self._find_out(begun, error)
+            self._find_out(begun, tx.witness, error)
         self._tx = None
         self._guard.until = None
 
-    def _find_out(self, begun: _Begun, error: psycopg.Error) -> None:
+    def _find_out(self, begun: _Begun, witness: Question | None, error: psycopg.Error) -> None:
         """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
         before = self._server().server
         said = meaning.first_line(error)
@@ -235,7 +235,7 @@ class PostgresSession:
             try:
                 if self._connected is None:
                     self._connect()
-                fate = self._fate(begun, before)
+                fate = self._fate(begun, witness, before)
             except psycopg.Error:
                 self._drop()
                 continue
@@ -256,11 +256,12 @@ class PostgresSession:
             "became of it cannot be found out. Repeat the call: nothing is done twice."
         ) from error
 
-    def _fate(self, begun: _Begun, before: Server) -> str | None:
+    def _fate(self, begun: _Begun, witness: Question | None, before: Server) -> str | None:
         """What became of a transaction; None if nobody knows.
 
         A server that crashed forgets the numbers that it had given to transactions of which
-        nothing was on the disk, and gives them to others: then a commit may be another's.
+        nothing was on the disk, and gives them to others: then a commit may be another's, and only
+        what ours has written can tell.
         """
         now = self._server().server
         if now.life != before.life:
@@ -275,14 +276,15 @@ class PostgresSession:
             return str(fate) if fate else None
         if fate != "committed":
             return "aborted" if fate else None
-        ((is_forgotten, is_kept),) = self._ask("number_was_kept", begun.number)
-        if is_forgotten:
-            return "aborted"
-        return "committed" if is_kept else None
+        if witness is None:
+            return None
+        query, parameters = witness
+        ((is_there,),) = self._ask(query, *parameters)
+        return "committed" if is_there else "aborted"
 
-    def _ask(self, query: str, parameter: object) -> list[Row]:
+    def _ask(self, query: str, *parameters: object) -> list[Row]:
         self._arm()
-        return self._current_cursor().execute(self._queries[query], (parameter,)).fetchall()
+        return self._current_cursor().execute(self._queries[query], parameters).fetchall()
 
     def after_commit(self) -> None:
         return

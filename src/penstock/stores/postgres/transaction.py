@@ -36,6 +36,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
+Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
 LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
 
 
@@ -61,6 +62,7 @@ class PostgresTransaction(Transaction):
         self._places = places
         self._still_time = still_time
         self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
+        self.witness: Question | None = None  # what only our commit can have made true
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
@@ -72,6 +74,8 @@ class PostgresTransaction(Transaction):
         self.writes += 1
         self._still_time()
         self._cursor.execute(self._queries[query], parameters)
+        if query == "write_attempt":
+            self.witness = "was_tried", parameters[:3]
         return self._cursor.rowcount
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
@@ -162,7 +166,14 @@ class PostgresTransaction(Transaction):
         if places:
             columns = zip(*reversed(places.values()), strict=True)
             self.run("place_jobs", *map(numbers, columns), self.now)
+            self.witness = "was_created", (next(iter(places)), self.now)
         return created
+
+    def row(self, query: str, *parameters: object) -> Row | None:
+        found = super().row(query, *parameters)
+        if query == "insert_job" and found is not None:
+            self.witness = "was_created", (parameters[0], self.now)
+        return found
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
         found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", texts(keys))}
@@ -180,6 +191,8 @@ class PostgresTransaction(Transaction):
         begun = self._places.now()
         marks = self._places.of(lane_ids)
         found = self.rows("take_jobs", numbers(lane_ids), most, no, self.now, *map(numbers, marks))
+        if found:
+            self.witness = "was_leased", (found[0][0], found[0][1], no)
         if len(found) < most * len(lane_ids) and self._places.forget(lane_ids):
             return self.take_jobs(lane_ids, most, no) if not found else self._leased(found)
         if self._places.matter(begun):
@@ -206,6 +219,8 @@ class PostgresTransaction(Transaction):
 
     def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
         found = self.rows("take_suspect", job_id, no, self.now)
+        if found:
+            self.witness = "was_leased", (job_id, found[0][1], no)
         return LeasedJob(*found[0]) if found else None
 
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
@@ -248,6 +263,9 @@ class PostgresTransaction(Transaction):
             numbers(ended),
             no,
         )
+        if found:
+            (job_id,) = found[0]
+            self.witness = "was_ended", (job_id, tokens[ids.index(job_id)], no)
         return {job_id for (job_id,) in found}
 
     def end_job(self, row: Row, no: int) -> bool:
