@@ -20,8 +20,10 @@ POINT_CYCLES ?= 500
 RACE_ROUNDS ?= 10000
 WORKER_KILLS ?= 20
 MUTANT_EXAMPLES ?= 200
+PG_RESTARTS ?= 1000
+PG_COMMITS ?= 5000
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
-  soak-signals soak-import soak-flat
+  soak-signals soak-import soak-flat soak-pg soak-pg-races
 SECONDS ?= 1800
 
 .PHONY: help setup demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -93,6 +95,12 @@ soak-import: .venv/ok ## Import a line of 1 GiB within 300 MB of memory
 
 soak-flat: .venv/ok ## Work for SECONDS and see that memory, descriptors and files stay flat
 	$(BIN)/python -m tests.faults.soak_flat --seconds $(SECONDS)
+
+soak-pg: .venv/ok ## Crash PostgreSQL PG_RESTARTS times under load, lose PG_COMMITS answers of each operation
+	$(BIN)/python -m tests.faults.soak_pg --restarts $(PG_RESTARTS) --commits $(PG_COMMITS)
+
+soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets loose, for SECONDS
+	$(BIN)/python -m tests.faults.soak_pg_races --seconds $(SECONDS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.model.job import Edge, EdgeKind, NewJob, WorkerId
+from penstock.model.lease import ConfiguredCaps, LeaseRequest
+from penstock.stores.postgres import store as store_module
+from penstock.stores.postgres.opening import open_postgres
+from tests.faults.pg_campaign import run_campaign
 from tests.faults.pg_pairs import ACTS, Fleet, at_random, fleet, preempt
+from tests.faults.races import done, register
 
 pytestmark = pytest.mark.faults
 
@@ -29,6 +40,8 @@ CRITICAL = [
 ]
 POINTS = 4  # of each pair in a test run; `make soak-pg-races` takes all of all pairs
 RANDOM = 20
+JOBS = 120
+ONE = ConfiguredCaps({"one:*": 1})
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +49,7 @@ def world_of_two(
     request: pytest.FixtureRequest,
 ) -> Iterator[Fleet]:
     server = request.getfixturevalue("postgres_server")
-    url = server.create_database("races_" + str(id(request)))
+    url = server.create_database(f"races_{os.getpid()}")
     with fleet(url) as made:
         yield made
 
@@ -62,3 +75,68 @@ def test_any_pair_in_any_order_of_statements(seed: int, world_of_two: Fleet) -> 
     assert world_of_two.together(first, second, at_random(seed)) in world_of_two.serial(
         first, second
     )
+
+
+def test_a_fleet_that_does_everything_at_once_loses_and_repeats_nothing(
+    fresh_postgres: Callable[[], str],
+) -> None:
+    calls = run_campaign(fresh_postgres(), clients=4, seconds=4.0, seed=1)
+
+    assert calls["lease"] > 50
+    assert calls["deadlocks"] <= 2 + calls["commits"] // 500  # each stops somebody for a second
+
+
+def test_an_idle_worker_is_told_of_every_job_without_asking(
+    fresh_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SLOW_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(store_module, "POLL_SECONDS", 3600.0)
+    url = fresh_postgres()
+    idle, busy = (open_postgres(url, durability="normal") for _ in range(2))
+    register(idle, "w", ttl=1e6)
+
+    async def work_off(count: int) -> set[str]:
+        seen: set[str] = set()
+        while len(seen) < count:
+            batch = await idle.lease(
+                LeaseRequest(worker=WorkerId("w"), tasks=("t",), limit=4, caps=ONE)
+            )
+            seen.update(job.key for job in batch.jobs)
+            await idle.ack(WorkerId("w"), [done(job) for job in batch.jobs])
+            if not batch.jobs and not batch.more:
+                await asyncio.wait_for(idle.wait_for_work(None), 30)
+        return seen
+
+    def produce() -> None:
+        chance = random.Random(3)
+        for number in range(JOBS):
+            limits = ("one:a",) if number % 3 == 0 else ()
+            after = (Edge(f"k{number - 1}", EdgeKind.FINISHED),) if number % 5 == 4 else ()
+            job = NewJob(
+                key=f"k{number}",
+                task="t",
+                payload="{}",
+                group=f"g{number % 4}",
+                limit_keys=limits,
+                after=after,
+            )
+            busy.enqueue([job]).result()
+            time.sleep(0.01 * chance.random())
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    seen = asyncio.run(work_off(JOBS))
+    producer.join()
+
+    assert seen == {f"k{number}" for number in range(JOBS)}
+    assert idle.check().result() == []
+    idle.close()
+    busy.close()
+
+
+def test_an_acknowledgement_of_nothing_is_answered_with_nothing(
+    fresh_postgres: Callable[[], str],
+) -> None:
+    store = open_postgres(fresh_postgres(), durability="normal")
+    assert store.ack(register(store, "w"), []).result() == []
+    store.close()

@@ -142,9 +142,7 @@ def test_f43_a_table_that_is_locked_by_somebody_is_waited_for(
             foreign.execute("begin")
             foreign.execute("lock table penstock.hot in access exclusive mode")
             reply = found.store.enqueue(new_jobs(2))
-            wait_until(
-                lambda: sum(found.proxy.statements[text] for text in _like(found, begun)) > 2
-            )
+            wait_until(lambda: _begun(found) > 2)
             assert not reply.done
             foreign.execute("rollback")
 
@@ -186,6 +184,18 @@ def test_f43_a_deadlock_is_run_again(postgres_server: Server, postgres_url: str)
         assert [report.created for report in reports] == [{"k0", "k1"}]
         assert states(found.store) == {"queued": 2}
         assert is_sound(found.store)
+
+
+@pytest.mark.parametrize(("user", "database"), [("nobody", "postgres"), ("penstock", "nowhere")])
+def test_f43_a_server_that_does_not_let_us_in_is_named_at_once(
+    user: str, database: str, postgres_server: Server
+) -> None:
+    url = postgres_server.url(database).replace("penstock@", f"{user}@")
+
+    with pytest.raises(StoreUnsupported) as refusal:
+        open_postgres(url, patience_seconds=1000.0)
+
+    one_sentence(refusal.value, "does not exist", "Check user, password, database")
 
 
 def test_f43_a_standby_is_named_read_when_that_will_do_and_never_written(

@@ -192,15 +192,16 @@ class GroupCommit(Generic[Tx]):
     def _rouse(self) -> None:
         self._wake.put(None)
 
-    def close(self) -> None:
-        """Finish what was accepted, then end the thread; idempotent."""
+    def close(self) -> bool:
+        """Finish what was accepted, then end the thread; False if it takes too long. Idempotent."""
         if self._closed:
-            return
+            return True
         self._closed = True
         if os.getpid() != self._pid:
-            return
+            return True
         self._wake.put(None)
         self._thread.join(CLOSE_SECONDS)
+        return not self._thread.is_alive()
 
     def _loop(self) -> None:
         while not self._ended:

@@ -24,6 +24,23 @@ PLANNED = sorted(
 
 #: statement → what its plan must name
 INTENDED = {
+    "lease_view": ["jobs_due", "jobs_suspect", "workers_alive", "lanes_parked"],
+    "worker_row": ["workers USING INDEX sqlite_autoindex_workers_1 (id=?)"],
+    "is_ready": ["lanes_ready"],
+    "weigh_jobs": ["jobs_ready (lane_id=?)"],
+    "take_suspect": ["jobs USING INTEGER PRIMARY KEY"],
+    "cap_overrides": ["limits USING PRIMARY KEY (limit_key=?)"],
+    "park_lanes": ["lanes USING INTEGER PRIMARY KEY"],
+    "open_freed_keys": [
+        "held USING PRIMARY KEY (job_id=? AND token=?)",
+        "lanes_parked (parked_on=?)",
+    ],
+    "rearm_job": ["jobs USING INTEGER PRIMARY KEY"],
+    "verdict_row": ["jobs USING INTEGER PRIMARY KEY"],
+    "drop_settling": ["settling USING INTEGER PRIMARY KEY"],
+    "close_edges_of": ["edges_child (child_id=?)"],
+    "take_back": ["jobs USING INTEGER PRIMARY KEY"],
+    "lane_ids": ["sqlite_autoindex_lanes_1 (spec=?)"],
     "promote_due": ["jobs_due"],
     "next_due": ["jobs_due"],
     "refresh_heads": ["jobs_ready", "lanes USING INTEGER PRIMARY KEY"],

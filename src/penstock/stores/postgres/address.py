@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 PREFIXES = ("postgresql://", "postgres://")
 APPLICATION = "penstock"
 
-#: What libpq says of a parameter; only of one whose name is plain, lest it is a piece of a password.
+#: What libpq says of a parameter; a name that is not plain may be a piece of a password.
 _UNKNOWN = re.compile(r'query parameter: "([a-z_]{1,40})"')
 
 #: How long the way to the server may be silent. The URL may say otherwise.

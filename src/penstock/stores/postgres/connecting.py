@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import psycopg
@@ -63,7 +63,8 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
     )
     try:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type, so one plan
-        server = ask_server(connection, queries)
+        with _given_up_after(connection, CALL_SECONDS):
+            server = ask_server(connection, queries)
         if server.version < OLDEST_VERSION:
             raise StoreUnsupported(
                 f"The server of {address.shown} is PostgreSQL {server.version // 10_000}; Penstock "
@@ -89,6 +90,29 @@ def ask_server(connection: PgConnection, queries: dict[str, str]) -> Server:
     return Server(*row)
 
 
+def _break(connection: PgConnection) -> None:
+    """Let whoever waits for this connection wake with an error."""
+    if connection.closed:
+        return
+    with contextlib.suppress(OSError, psycopg.Error):
+        copy = socket.socket(fileno=os.dup(connection.fileno()))
+        with copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _given_up_after(connection: PgConnection, seconds: float) -> Iterator[None]:
+    """For the first question, when nobody watches over the connection so far."""
+    timer = threading.Timer(seconds, _break, (connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 class Guard:
     """Until when a connection's present call must be answered. Armed and disarmed by its user."""
 
@@ -106,12 +130,8 @@ class Guard:
         """Break the connection, so that whoever waits for it wakes with an error."""
         with self._lock:
             self.until = None
-            if self._connection is None or self._connection.closed:
-                return
-            with contextlib.suppress(OSError, psycopg.Error):
-                copy = socket.socket(fileno=os.dup(self._connection.fileno()))
-                with copy:
-                    copy.shutdown(socket.SHUT_RDWR)
+            if self._connection is not None:
+                _break(self._connection)
 
 
 class Watch:

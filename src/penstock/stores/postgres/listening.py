@@ -13,10 +13,17 @@ from collections.abc import Callable
 
 import psycopg
 
-from penstock.clock import blocking_sleep
+from penstock.clock import Clock, blocking_sleep
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import PgConnection, closed_quietly, connect, pausing
+from penstock.stores.postgres.connecting import (
+    CALL_SECONDS,
+    Guard,
+    PgConnection,
+    closed_quietly,
+    connect,
+    pausing,
+)
 
 LISTEN_SECONDS = 5.0  # how long one wait for a notification lasts
 
@@ -24,9 +31,18 @@ LISTEN_SECONDS = 5.0  # how long one wait for a notification lasts
 class Listener:
     """Owns the listening connection and its thread, from the first waiting to the end."""
 
-    def __init__(self, address: Address, queries: dict[str, str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        queries: dict[str, str],
+        clock: Clock,
+        guard: Guard,
+        wake: Callable[[], None],
+    ) -> None:
         self._address = address
         self._queries = queries
+        self._clock = clock
+        self._guard = guard
         self._wake = wake
         self._closed = False
         self._connection: PgConnection | None = None
@@ -36,7 +52,7 @@ class Listener:
 
     def close(self) -> None:
         self._closed = True
-        closed_quietly(self._connection)
+        self._guard.give_up()
 
     def _loop(self) -> None:
         failures = 0
@@ -44,7 +60,8 @@ class Listener:
             try:
                 connected = connect(self._address, self._queries)
                 self._connection = connected.connection
-                self._connection.execute(self._queries["listen"])
+                self._guard.watch_over(connected.connection)
+                self._ask(connected.connection, "listen")
                 self.works = connected.is_direct
                 failures = 0
                 self._wake()  # what came before we listened
@@ -53,6 +70,7 @@ class Listener:
                 failures += 1
             finally:
                 self.works = False
+                self._guard.watch_over(None)
                 closed_quietly(self._connection)
             if not self._closed:
                 blocking_sleep(pausing(random.SystemRandom().random, failures))
@@ -61,4 +79,9 @@ class Listener:
         while not self._closed:
             for _ in connection.notifies(timeout=LISTEN_SECONDS):
                 self._wake()
-            connection.execute(self._queries["ping"])
+            self._ask(connection, "ping")
+
+    def _ask(self, connection: PgConnection, query: str) -> None:
+        self._guard.until = self._clock.monotonic() + CALL_SECONDS
+        connection.execute(self._queries[query])
+        self._guard.until = None

@@ -22,10 +22,13 @@ from penstock.stores.group_commit import Contended
 _IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014", "26000", "42P05"})
 _GONE = frozenset({"25P03", "53300", "57P01", "57P02", "57P03", "57P04", "57P05"})
 _REFUSED = frozenset({"28000", "28P01", "3D000"})
-# libpq gives no state for a connection that is not made: the server's words have to do.
-_REFUSALS = re.compile(
+# libpq tells no state of a connection that was refused
+_NOT_LET_IN = re.compile(
     r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in"
     r"|permission denied for database|(?:database|role) \".*\" does not exist"
+)
+_EXHAUSTED = re.compile(
+    r"too many (clients|connections)|connection slots|no more connections|max_client_conn"
 )
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})
 
@@ -56,7 +59,7 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
     said = first_line(error)
     if state in _IN_THE_WAY:
         return Contended(f"Another transaction was in the way while {doing} {where}: {said}.")
-    if state in _REFUSED or state == "42501" or _is_refusal(error, said):
+    if state in _REFUSED or state == "42501" or (not state and _NOT_LET_IN.search(said)):
         return refused(where, said)
     if is_lost(error):
         return Contended(f"The connection to {where} was lost while {doing} it: {said}.")
@@ -81,13 +84,6 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
     return StoreError(f"A statement failed while {doing} {where}: {said}.")
 
 
-def _is_refusal(error: psycopg.Error, said: str) -> bool:
-    """Did a server answer, and not let us in?"""
-    if error.sqlstate is not None or not isinstance(error, psycopg.OperationalError):
-        return False
-    return _REFUSALS.search(said) is not None
-
-
 def read_only(where: str) -> StoreReadOnly:
     """A standby, or a session that may only read."""
     return StoreReadOnly(
@@ -106,7 +102,13 @@ def refused(where: str, said: str) -> StoreError:
 
 
 def unreachable(where: str, said: str) -> StoreUnavailable:
-    """Nobody answers."""
+    """Nobody answers, or has room for us."""
+    if _EXHAUSTED.search(said):
+        return StoreUnavailable(
+            f"The server of {where} has no connection left: {said}. Raise its max_connections or "
+            "the limit of the role or database, or put a pooler in between; a process of Penstock "
+            "uses up to four."
+        )
     return StoreUnavailable(
         f"The server of {where} cannot be reached: {said}. Check host, port and network, and that "
         "it runs."

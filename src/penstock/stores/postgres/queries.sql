@@ -10,12 +10,14 @@
 begin isolation level read committed
 
 -- set_up --
--- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life]. No setting
--- outlives it: a pooler may give the next transaction another connection. Every statement goes by indexes, row by
+-- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life, number of the
+-- schema]. No setting outlives it:
+-- a pooler may give the next transaction another connection. Every statement goes by indexes, row by
 -- row, whatever the planner believes of tables that were empty a moment ago; so one plan does for all parameters.
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
+    to_regnamespace('penstock')::oid::bigint,
     set_config('statement_timeout', '{statement_ms}', true), set_config('lock_timeout', '{lock_ms}', true),
     set_config('idle_in_transaction_session_timeout', '{idle_ms}', true),
     set_config('synchronous_commit', '{synchronous}', true), set_config('enable_seqscan', 'off', true),
@@ -59,7 +61,9 @@ select
     case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
     current_setting('server_version_num')::integer, current_database(), current_user, pg_backend_pid(),
     current_setting('server_encoding'), coalesce(to_regnamespace('penstock')::oid::bigint, 0),
-    concat(pg_postmaster_start_time(), ' ', (select stats_reset from pg_stat_bgwriter))
+    concat(
+        extract(epoch from pg_postmaster_start_time()), ' ', (select extract(epoch from stats_reset) from pg_stat_bgwriter)
+    )
 
 -- schema_exists --
 -- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
@@ -240,11 +244,11 @@ from gone
 
 -- worker_row --
 -- A worker that is alive; $2 = the server's life, $3 = its time.
-select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 
 -- hold_worker --
 -- The same; nobody ends it before we do. A beat goes on meanwhile.
-select no, run_id from penstock.workers where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 for key share
 
 -- insert_worker --
@@ -255,7 +259,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)
 -- beat_worker --
 -- Prolongs a worker that is alive.
 update penstock.workers set expires_at = greatest(expires_at, $4)
-where id = $1 and ended_at is null and boot_id = $2 and expires_at > $3
+where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 
 -- end_worker --
 -- A worker is gone, cleanly or not.
@@ -264,7 +268,7 @@ update penstock.workers set ended_at = $2 where no = $1
 
 -- worker_no --
 -- A worker's number, alive or not, unless it has ended; it leases nothing more before we are done.
-select no, run_id from penstock.workers where id = $1 and ended_at is null for update
+select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null for update
 
 -- expired_workers --
 -- The first $3 workers whose time is over: [no, same life of the server, run]; not those that somebody else looks after.
@@ -424,10 +428,9 @@ with picked as materialized (
     returning job_id, token, lane_id, attempts, crashes, rank, available_at, due_at, deferred_since
 )
 select
-    leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
-    leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    lanes.limit_keys <> '[]', false, leased.rank, leased.available_at
-from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
+    leased.job_id, leased.token, jobs.key, leased.lane_id, jobs.payload, leased.attempts, leased.crashes, jobs.priority,
+    leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level, leased.rank, leased.available_at
+from leased join penstock.jobs on jobs.id = leased.job_id
 
 -- weigh_jobs --
 -- How many bytes would take_jobs hand out? $1 = [lane, …], $2 = most.
@@ -557,9 +560,15 @@ delete from penstock.open_keys where limit_key = $1
 select nextval('penstock.turns')
 
 -- park_lanes --
--- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0.
+-- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0. A lane that somebody
+-- else is changing is left as it is: who holds a key does not wait for who may want it.
 update penstock.ready_lanes set parked_on = parked ->> 1, parked_seq = (parked ->> 2)::bigint
 from jsonb_array_elements($1::jsonb) as parked where ready_lanes.lane_id = (parked ->> 0)::bigint
+    and ready_lanes.lane_id = any(array(
+        select lane_id from penstock.ready_lanes where lane_id = any(array(
+            select (parked ->> 0)::bigint from jsonb_array_elements($1::jsonb) as parked
+        )) for no key update skip locked
+    ))
 
 -- park_for_good --
 -- The cap of a key is 0: nobody can free it; only a changed cap lets its lanes try again.
@@ -574,11 +583,13 @@ select exists (
 
 -- unpark_lanes --
 -- Lets lanes of tasks $2 try again that wait for a key, first come first served.
-update penstock.ready_lanes set parked_on = null where lane_id in (
-    select lane_id from penstock.ready_lanes
-    where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
-    order by parked_seq limit $3
-)
+update penstock.ready_lanes set parked_on = null where parked_on = $1 and lane_id = any(array(
+    select lane_id from penstock.ready_lanes where lane_id = any(array(
+        select lane_id from penstock.ready_lanes
+        where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
+        order by parked_seq limit $3
+    )) order by lane_id for no key update
+))
 
 -- parked_keys --
 -- The keys that lanes of tasks $1 wait for, at most 64, by skip-scan.
@@ -604,7 +615,9 @@ select exists (select 1 from penstock.ready_lanes where parked_on = $1)
 
 -- unpark_all --
 -- Lets every lane try again: caps may have changed.
-update penstock.ready_lanes set parked_on = null where parked_on is not null
+update penstock.ready_lanes set parked_on = null where parked_on is not null and lane_id = any(array(
+    select lane_id from penstock.ready_lanes where parked_on is not null order by lane_id for no key update
+))
 
 -- end_jobs --
 -- Ends leased jobs under their tokens: arrays of id, token, row_state, result, error, started_at, ended_at, then the
@@ -646,7 +659,7 @@ update penstock.hot set
     row_state = $3::smallint, due_at = $4, available_at = $4, ended_token = token, worker = null, solo = false,
     attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $5, started_at = $6,
     updated_at = $7
-where job_id = $1 and token = $2 and worker = $8 and row_state = 4 and due_at < $4
+where job_id = $1 and token = $2 and worker = $8 and row_state + 0 = 4 and due_at < $4
 
 -- fail_job --
 -- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = limit, $6 = give up,
@@ -694,7 +707,7 @@ select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]' from (
 -- Gives an unstarted job back; a suspect stays one.
 update penstock.hot set
     row_state = case when solo then 3 else 2 end, worker = null, solo = false, losses = 0, updated_at = $4
-where job_id = $1 and token = $2 and worker = $3 and row_state = 4
+where job_id = $1 and token = $2 and worker = $3 and row_state + 0 = 4
 returning lane_id, (select limit_keys <> '[]' from penstock.lanes where lanes.id = lane_id)
 
 -- with_dependants --
@@ -752,7 +765,7 @@ returning parent_id, child_id
 -- close_edges_of --
 -- A dependant has ended: it waits for nobody; $1 = [child, …].
 update penstock.edges set open = false
-where open and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+where open::integer = 1 and child_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- release_children --
 -- Dependants with fewer dependencies; those with none left may run. $1 = [[child, how many fewer], …], $2 = now. Their rows
@@ -789,10 +802,9 @@ with mine as materialized (
 )
 select job_id, lane_id from gone
 
--- lane_names --
--- Task and group of lanes; $1 = [lane, …].
-select id, task, grp from penstock.lanes
-where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+-- lane_facts --
+-- What never changes about lanes: [lane, task, group, have its jobs limit keys]; asked once by a process.
+select id, task, grp, limit_keys <> '[]' from penstock.lanes where id = any($1::bigint[])
 
 -- add_counts --
 -- Merged change of the counters; $1 = [[scope, state, name, delta], …]. Differs from sqlite because a row that everybody

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.clock import Clock
-from penstock.stores.sql.statements import Row
 
 SLOW_SECONDS = 0.010  # a look that took longer has walked over dead rows
 FRONT_SECONDS = 2.0  # how often a look begins at the front again, whatever it costs
@@ -45,16 +44,16 @@ class ScanPlaces:
         known = [lane_id for lane_id in lane_ids if self._places.pop(lane_id, None) is not None]
         return bool(known)
 
-    def note(self, taken: Sequence[Row], begun: float) -> None:
-        """Remember where a look ended, if it was slow or had not begun at the front."""
-        now = self._clock.monotonic()
+    def matter(self, begun: float) -> bool:
+        """Was this look slow, or did it not begin at the front?"""
+        return bool(self._places) or self._clock.monotonic() - begun >= SLOW_SECONDS
+
+    def note(self, taken: Sequence[tuple[int, int, int, int]]) -> None:
+        """Remember where a look ended: [lane, rank, available_at, id] of what it took."""
         if not self._places:
-            if now - begun < SLOW_SECONDS or not taken:
-                return
-            self._until = now + FRONT_SECONDS
+            self._until = self._clock.monotonic() + FRONT_SECONDS
         if len(self._places) < LANES_MAX:
-            for row in taken:
-                place = (row[-2], row[-1], row[0])
-                lane_id = row[5]
+            for lane_id, *at in taken:
+                place = (at[0], at[1], at[2])
                 if place > self._places.get(lane_id, FRONT):
                     self._places[lane_id] = place

@@ -34,12 +34,13 @@ from penstock.stores.postgres.connecting import (
     Connected,
     Guard,
     Server,
+    ask_server,
     closed_quietly,
     connect,
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import PostgresTransaction, changing
+from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 from penstock.stores.sql.transaction import Transaction
 
@@ -58,6 +59,7 @@ class _Begun(NamedTuple):
     number: str  # of the transaction
     schema: int
     life: str | None
+    place: int  # the number of the schema
 
 
 class PostgresSession:
@@ -84,7 +86,7 @@ class PostgresSession:
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._failures = 0
         self._away_since: float | None = None
-        self._lanes: dict[int, tuple[str, str]] = {}
+        self._lanes: dict[int, LaneFacts] = {}
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None
@@ -111,7 +113,7 @@ class PostgresSession:
                 f"version of Penstock; this process knows {self._schema} and writes nothing more. "
                 "Start it again with that version."
             )
-        server = self._server().server
+        server = self._server_now(begun)
         now = begun.now if self._server_time is None else self._server_time()
         if len(self._lanes) > LANES_KNOWN_MAX:
             self._lanes.clear()
@@ -129,6 +131,21 @@ class PostgresSession:
         if begun.life != server.life:
             self._enter_life(server.life, begun.life)
         return self._tx
+
+    def _server_now(self, begun: _Begun) -> Server:
+        """Whom the connection leads to; behind a pooler, and after a restore, not whom it once did.
+
+        A restore may put another schema into the same database under an open connection.
+        """
+        connected = self._server()
+        if not connected.is_direct:
+            server = ask_server(connected.connection, self._queries)
+        else:
+            server = connected.server._replace(schema=begun.place)
+        if server.life != connected.server.life:
+            self._connected = connected._replace(server=server)
+            self._lanes.clear()
+        return server
 
     def _open_transaction(self) -> _Begun:
         connection = self._server().connection
@@ -337,6 +354,7 @@ class PostgresSession:
 
     def _use(self, connected: Connected) -> None:
         self._connected = connected
+        self._lanes.clear()  # another server may have given their numbers to others
         self._cursor = psycopg.RawCursor(connected.connection)
         self._guard.watch_over(connected.connection)
 

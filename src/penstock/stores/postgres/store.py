@@ -259,7 +259,9 @@ class PostgresStore:
         with self._waiters_lock:
             self._waiters.add(wake)
         if self._listener is None:
-            self._listener = Listener(self._address, self._queries, self._wake_waiters)
+            self._listener = Listener(
+                self._address, self._queries, self._clock, self._watch.guard(), self._wake_waiters
+            )
         try:
             await self._wait(timeout, woken, self._listener)
             self._seen_version = self._work_version
@@ -293,8 +295,10 @@ class PostgresStore:
         if self._listener is not None:
             self._listener.close()
         self._reader.close()
-        self._writer.close()
-        self._beats.close()
+        for writer in (self._writer, self._beats):
+            if not writer.close():  # the server is silent: nothing is waited for any more
+                for session in self._sessions:
+                    session.interrupt()
         self._watch.close()
 
     def _committed(self, tx: Transaction) -> None:
@@ -305,8 +309,8 @@ class PostgresStore:
             self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        self._work_version += 1
         with self._waiters_lock:
+            self._work_version += 1
             for wake in self._waiters:
                 with suppress(RuntimeError):  # its loop is closed
                     wake()

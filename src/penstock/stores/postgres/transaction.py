@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a write transaction on the server run its statements, side by side with others?
 
-Locks are taken in one order: the worker's row, jobs, edges, lanes, limit keys. Limit keys are
-waited for once in a transaction, in their order, and only tried afterwards. What still ends in a
-ring is found by the server, and the whole transaction runs again.
+Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes. Limit keys are
+waited for once in a transaction, in their order, and only tried afterwards, or when lanes are held.
+What still ends in a ring is found by the server, and the whole transaction runs again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-def _leased(rows: Sequence[Row]) -> list[LeasedJob]:
-    return [LeasedJob(*row[:-2]) for row in rows]
+LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
 
 
 class PostgresTransaction(Transaction):
@@ -50,7 +49,7 @@ class PostgresTransaction(Transaction):
         changing: frozenset[str],
         now: int,
         boot: BootTime,
-        lanes: dict[int, tuple[str, str]],
+        lanes: dict[int, LaneFacts],
         places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
@@ -66,6 +65,7 @@ class PostgresTransaction(Transaction):
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._left: set[int] = set()  # lanes that may have become empty
+        self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
 
     def run(self, query: str, *parameters: object) -> int:
@@ -181,9 +181,21 @@ class PostgresTransaction(Transaction):
         marks = self._places.of(lane_ids)
         found = self.rows("take_jobs", numbers(lane_ids), most, no, self.now, *map(numbers, marks))
         if len(found) < most * len(lane_ids) and self._places.forget(lane_ids):
-            return self.take_jobs(lane_ids, most, no) if not found else _leased(found)
-        self._places.note(found, begun)
-        return _leased(found)
+            return self.take_jobs(lane_ids, most, no) if not found else self._leased(found)
+        if self._places.matter(begun):
+            self._places.note([(row[3], row[-2], row[-1], row[0]) for row in found])
+        return self._leased(found)
+
+    def _leased(self, rows: Sequence[Row]) -> list[LeasedJob]:
+        facts = self._lane_facts({row[3] for row in rows})
+        jobs = []
+        for row in rows:
+            lane_id = row[3]
+            task, group, limited = facts[lane_id]
+            job = LeasedJob(row[0], row[1], row[2], task, group, lane_id, *row[4:13])
+            job.limited = limited
+            jobs.append(job)
+        return jobs
 
     def merge_lanes(self, lane_ids: Sequence[int], most: int) -> list[int]:
         marks = self._places.of(lane_ids)
@@ -212,13 +224,14 @@ class PostgresTransaction(Transaction):
             return False
         self._places.forget(lane_ids)
         empty = self.array("hold_empty_lanes", numbers(lane_ids))
+        self._holds_lanes = self._holds_lanes or bool(empty)
         return bool(empty) and self.run("drop_empty_lanes", numbers(empty)) > 0
 
     def leave(self, lane_id: int) -> None:
         self._left.add(lane_id)
 
     def end_jobs(self, rows: Sequence[Row], no: int) -> set[int]:
-        if len({row[0] for row in rows}) < len(rows):
+        if not rows or len({row[0] for row in rows}) < len(rows):
             return set()  # one job twice: the second end is judged after the first
         ids, tokens, states, results, errors, started, ended, _ = zip(
             *sorted(rows, key=itemgetter(0)),
@@ -244,10 +257,14 @@ class PostgresTransaction(Transaction):
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
+        return {lane: (task, group) for lane, (task, group, _) in self._lane_facts(lanes).items()}
+
+    def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
         wanted = set(lanes)
         missing = wanted - self._lanes.keys()
         if missing:
-            self._lanes.update(super().lane_names(missing))
+            for lane, *facts in self.rows("lane_facts", numbers(missing)):
+                self._lanes[lane] = (facts[0], facts[1], facts[2])
         return {lane: self._lanes[lane] for lane in wanted if lane in self._lanes}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
@@ -256,6 +273,7 @@ class PostgresTransaction(Transaction):
         A lease that finds a lane empty forgets it; it must not do so between our look and commit.
         """
         missing = list(lane_ids)
+        self._holds_lanes = True
         self._places.forget(missing)
         while missing:
             known = set(self.array("hold_ready_lanes", numbers(missing)))
@@ -300,6 +318,7 @@ class PostgresTransaction(Transaction):
             return frozenset()
         if not self._counted:
             self.rows("share_caps")
+        if not self._counted and not self._holds_lanes:
             self.rows("lock_keys", texts(wanted))
             self._counted.update(wanted)
             return frozenset()
@@ -308,8 +327,8 @@ class PostgresTransaction(Transaction):
         return frozenset(wanted) - had
 
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
-        held = self.array("hold_ended", sorted(job_ids))
-        return set(self.array("without_unfinished", held))
+        held = self.array("hold_ended", numbers(sorted(job_ids)))
+        return set(self.array("without_unfinished", numbers(held)))
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")
