@@ -189,8 +189,8 @@ def machine_findings() -> list[Finding]:
 def store_checkup(url: str, *, folder: Path, full: bool) -> StoreCheckup:
     """A look at a store that changes nothing."""
     if is_server(url):
-        ask: Callable[[str], list[Finding]] = _of_postgres("checkup", url).postgres_findings
-        return ServerCheckup(url, ask)
+        there = _of_postgres("checkup", url)
+        return ServerCheckup(url, there.postgres_findings, there.postgres_facts)
     path = store_file(url, folder)
     return Checkup(path, SystemProbe(), SystemClock(), SystemBootClock(), full=full)
 
@@ -205,13 +205,21 @@ class StoreCheckup(Protocol):
 
 
 class ServerCheckup:
-    """A look at a store on a server, which tells of its queue itself."""
+    """A look at a store on a server; and at its queue, if that can be read."""
 
-    facts: QueueFacts | None = None
-
-    def __init__(self, url: str, ask: Callable[[str], list[Finding]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        ask: Callable[[str], list[Finding]],
+        ask_queue: Callable[[str], QueueFacts | None],
+    ) -> None:
         self._url = url
         self._ask = ask
+        self._ask_queue = ask_queue
+
+    @property
+    def facts(self) -> QueueFacts | None:
+        return self._ask_queue(self._url)
 
     def findings(self) -> Iterable[Finding]:
         try:

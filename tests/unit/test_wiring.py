@@ -193,7 +193,12 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = "postgresql://me@h/db"
-    put_module(monkeypatch, "checkup", postgres_findings=lambda url: [well("server", url)])
+    put_module(
+        monkeypatch,
+        "checkup",
+        postgres_findings=lambda url: [well("server", url)],
+        postgres_facts=lambda url: None,
+    )
     checkup = wiring.store_checkup(url, folder=Path(), full=False)
     assert list(checkup.findings()) == [well("server", url)]
     assert checkup.facts is None
@@ -201,7 +206,7 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     def gone(url: str) -> list[Finding]:
         raise StoreUnavailable("The server cannot be reached.")
 
-    put_module(monkeypatch, "checkup", postgres_findings=gone)
+    put_module(monkeypatch, "checkup", postgres_findings=gone, postgres_facts=lambda url: None)
     (found,) = wiring.store_checkup(url, folder=Path(), full=False).findings()
     assert (found.ok, found.text) == (False, "The server cannot be reached.")
 

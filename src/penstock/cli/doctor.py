@@ -117,9 +117,10 @@ class Visit:
                 yield problem("store", str(error))
                 continue
             yield from checkup.findings()
-            if checkup.facts is not None:
+            facts = checkup.facts
+            if facts is not None:
                 tasks = None if self._facts.problem else self._facts.tasks
-                yield from queue_findings(checkup.facts, tasks)
+                yield from queue_findings(facts, tasks)
 
     def _urls(self, loaded: Loaded | None) -> list[str]:
         """The store, or what may be it if neither settings nor app can be asked."""

@@ -84,7 +84,12 @@ def test_a_store_on_a_server_is_asked_and_its_password_not_told(
         asked.append(url)
         return [problem("server", "It is a standby.")]
 
-    put_module(monkeypatch, "checkup", postgres_findings=postgres_findings)
+    put_module(
+        monkeypatch,
+        "checkup",
+        postgres_findings=postgres_findings,
+        postgres_facts=lambda url: None,
+    )
     (found,) = problems(visit(project, facts))
     assert (found.check, found.text) == ("server", "It is a standby.")
     assert asked == [facts.store_url]

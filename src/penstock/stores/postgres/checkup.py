@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 
-from penstock.clock import MICROSECONDS, SystemClock
-from penstock.errors import SchemaTooNew, StoreForeign, StoreUnsupported
+from penstock.clock import MICROSECONDS, BootTime, SystemClock
+from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreUnsupported
 from penstock.model.finding import Finding, problem, well
+from penstock.model.job import WorkerId
+from penstock.model.views import QueueFacts
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import Connected, closed_quietly, connect
+from penstock.stores.postgres.connecting import Connected, PgConnection, closed_quietly, connect
 from penstock.stores.postgres.opening import known_steps, statements, version_of
+from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
 
 OLD_TRANSACTION_SECONDS = 300
@@ -44,6 +48,45 @@ def postgres_findings(url: str) -> list[Finding]:
         closed_quietly(connected.connection)
 
 
+def postgres_facts(url: str) -> QueueFacts | None:
+    """What the queue is like; None if there is none that this Penstock knows, or may read."""
+    address = Address.of(url)
+    queries = statements()
+    connected = None
+    try:
+        connected = connect(address, queries)
+        if version_of(address, connected.connection, queries) != len(known_steps()):
+            return None
+        reader = _Reader(connected.connection, queries)
+        boot = BootTime(connected.server.life, int(reader.value("server_time")))
+        return QueueFacts(
+            stats=reader.stats(boot.at, boot),
+            workers=reader.workers(boot),
+            caps=reader.caps(),
+            served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
+        )
+    except (psycopg.Error, StoreError):
+        return None
+    finally:
+        if connected is not None:
+            closed_quietly(connected.connection)
+
+
+class _Reader(SqlReader):
+    """Asks on a connection that is there."""
+
+    def __init__(self, connection: PgConnection, queries: dict[str, str]) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        return self._connection.execute(self._queries[query], parameters).fetchall()
+
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        found = self.rows(query, *parameters)
+        return [row[0] for row in found] if found and len(found[0]) == 1 else list(found)
+
+
 class _Look:
     """Owns one look at one server."""
 
@@ -54,10 +97,11 @@ class _Look:
 
     def findings(self) -> Iterator[Finding]:
         server = self._connected.server
-        kind = "a standby, read-only" if server.is_standby else "the primary"
-        yield well(
-            "server", f"PostgreSQL {server.version // 10_000} at {self._address.shown}, {kind}"
-        )
+        if server.is_standby:
+            yield problem("server", str(meaning.read_only(self._address.shown)))
+        else:
+            version = server.version // 10_000
+            yield well("server", f"PostgreSQL {version} at {self._address.shown}, the primary")
         yield self._way()
         yield from self._durability()
         yield self._clock()
@@ -75,7 +119,8 @@ class _Look:
             yield well("schema", f"{version}; the next open brings it to {len(known_steps())}")
             return
         yield well("schema", f"{version}, as this Penstock knows it")
-        yield self._rights()
+        if not server.is_standby:
+            yield self._rights()
         yield self._transactions()
         yield self._dead_rows()
 

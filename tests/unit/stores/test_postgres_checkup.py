@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a look at a server see its queue, and does it tell a standby?"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from penstock.model.job import JobState, NewJob
+from penstock.stores.postgres.checkup import postgres_facts, postgres_findings
+from penstock.stores.postgres.opening import open_postgres
+from tests.postgres.fixtures import MakeCluster
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_queue_of_a_server_is_seen_and_one_that_is_not_there_is_not_made(
+    postgres_url: str,
+) -> None:
+    assert postgres_facts(postgres_url) is None
+    assert postgres_facts(postgres_url) is None
+    with closing(open_postgres(postgres_url)) as store:
+        store.enqueue([NewJob(key="a", task="sell", payload="{}", group="g")]).result()
+        store.set_paused(True).result()
+        store.set_cap("host:a", 0).result()
+
+    facts = postgres_facts(postgres_url)
+
+    assert facts is not None
+    assert facts.stats.paused
+    assert facts.stats.tasks["sell"][JobState.QUEUED] == 1
+    assert facts.caps == {"host:a": 0}
+    assert (facts.workers, facts.served) == ([], frozenset())
+
+
+def test_a_standby_is_a_problem_and_its_queue_is_seen(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(tcp=True)
+    open_postgres(cluster.url()).close()
+    with closing(cluster.standby()) as standby:
+        standby.catch_up()
+        ill = [found for found in postgres_findings(standby.url()) if not found.ok]
+        facts = postgres_facts(standby.url())
+
+    assert [found.check for found in ill] == ["server", "durability"]
+    assert "is a standby" in ill[0].text
+    assert facts is not None
