@@ -58,9 +58,7 @@ log = logging.getLogger("penstock.limits")
 class OpenServer(Protocol):
     """How a store on a server is opened."""
 
-    def __call__(
-        self, url: str, *, durability: str, reading_will_do: bool, patience_seconds: float
-    ) -> Store: ...
+    def __call__(self, url: str, *, durability: str, reading_will_do: bool) -> Store: ...
 
 
 def default_store_url(app_name: str) -> str:
@@ -119,9 +117,7 @@ def open_store(
     """
     if is_server(url):
         open_postgres: OpenServer = _of_postgres("opening", url).open_postgres
-        return open_postgres(
-            url, durability=durability, reading_will_do=reading_will_do, patience_seconds=0.0
-        )
+        return open_postgres(url, durability=durability, reading_will_do=reading_will_do)
     return SqliteStore.open(
         store_file(url, folder), durability=durability, reading_will_do=reading_will_do
     )

@@ -100,7 +100,7 @@ def test_f42_stores_that_cannot_be_opened_say_why_and_the_others_do_all_the_work
             for _ in range(int(_CONNECTIONS["max_connections"]))
         ]
         with pytest.raises(StoreUnavailable) as refusal:
-            open_postgres(cluster.url("shop"), patience_seconds=0.0)
+            open_postgres(cluster.url("shop"))
         one_sentence(refusal.value, "no connection left", "max_connections")
 
         stores[0].enqueue(new_jobs(len(stores))).result(SECONDS)

@@ -193,7 +193,7 @@ def test_f43_a_server_that_does_not_let_us_in_is_named_at_once(
     url = postgres_server.url(database).replace("penstock@", f"{user}@")
 
     with pytest.raises(StoreUnsupported) as refusal:
-        open_postgres(url, patience_seconds=1000.0)
+        open_postgres(url)
 
     one_sentence(refusal.value, "does not exist", "Check user, password, database")
 

@@ -179,7 +179,7 @@ def test_f39_a_server_that_lets_us_in_and_says_nothing_is_given_up() -> None:
 
         def open_it() -> None:
             try:
-                open_postgres(mute.url(), patience_seconds=1.0).close()
+                open_postgres(mute.url()).close()
             except StoreUnavailable as error:
                 errors.append(error)
 

@@ -106,10 +106,7 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
     asked: list[tuple[str, str, bool]] = []
     store = MemoryStore(ManualClock())
 
-    def open_postgres(
-        url: str, *, durability: str, reading_will_do: bool, patience_seconds: float
-    ) -> MemoryStore:
-        assert patience_seconds == 0
+    def open_postgres(url: str, *, durability: str, reading_will_do: bool) -> MemoryStore:
         asked.append((url, durability, reading_will_do))
         return store
 

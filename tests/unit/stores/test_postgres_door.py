@@ -47,7 +47,7 @@ def test_a_refusal_at_the_door_is_told_as_one(
     url = f"postgresql://{who}@127.0.0.1:{guarded.port}/{database}"
 
     with pytest.raises(StoreUnsupported, match="does not let this user use") as refused:
-        open_postgres(url, patience_seconds=0)
+        open_postgres(url)
     (found,) = postgres_findings(url)
 
     assert why in str(refused.value)
@@ -60,7 +60,7 @@ def test_a_server_that_does_not_answer_is_told_as_such() -> None:
     url = f"postgresql://guest@127.0.0.1:{free_port()}/postgres"
 
     with pytest.raises(StoreUnavailable, match="cannot be reached") as away:
-        open_postgres(url, patience_seconds=0)
+        open_postgres(url)
     (found,) = postgres_findings(url)
 
     assert found.text == str(away.value)

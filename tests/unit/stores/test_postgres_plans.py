@@ -33,7 +33,7 @@ INTENDED = {
     "next_suspect": {"hot_suspect"},
     "lease_view": {"hot_due", "hot_suspect", "workers_alive", "ready_lanes_parked"},
     "promote_due": {"hot_due"},
-    "hold_worker": {"workers_id_key"},
+    "worker_row": {"workers_id_key"},
     "beat_worker": {"workers_id_key"},
     "count_holders": {"held_by_key"},
     "hold_ready_lanes": {"ready_lanes_pkey"},

@@ -49,7 +49,6 @@ ONLY_POSTGRES = {
         "hold_parents",
         "hold_ready_lanes",
         "hold_settling",
-        "hold_worker",
         "known_keys",
         "without_unfinished",
     },

@@ -12,7 +12,6 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import ConfigError
 
-PREFIXES = ("postgresql://", "postgres://")
 APPLICATION = "penstock"
 
 #: What libpq says of a parameter; only if its name is plain, lest it is a piece of a password.

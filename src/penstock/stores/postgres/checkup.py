@@ -35,10 +35,7 @@ def postgres_findings(url: str) -> list[Finding]:
     except StoreUnsupported as error:
         return [problem("server", str(error))]
     except psycopg.Error as error:
-        said = meaning.as_store_error(error, address.shown, "connecting to")
-        if not isinstance(said, StoreUnsupported):
-            said = meaning.unreachable(address.shown, meaning.first_line(error))
-        return [problem("server", str(said))]
+        return [problem("server", str(meaning.not_connected(error, address.shown)))]
     try:
         return list(_Look(address, connected, queries).findings())
     except psycopg.Error as error:
@@ -106,7 +103,6 @@ class _Look:
         yield from self._durability()
         yield self._clock()
         yield self._connections()
-        version = 0
         try:
             version = version_of(self._address, self._connected.connection, self._queries)
         except (SchemaTooNew, StoreForeign) as error:

@@ -100,6 +100,14 @@ def read_only(where: str) -> StoreReadOnly:
     )
 
 
+def not_connected(error: psycopg.Error, where: str) -> StoreError:
+    """Why no connection could be had: we are not let in, or nobody answers."""
+    mapped = as_store_error(error, where, "connecting to")
+    if isinstance(mapped, Contended):
+        return unreachable(where, first_line(error))
+    return mapped
+
+
 def refused(where: str, said: str) -> StoreError:
     """The server does not let us in, or not far enough."""
     return StoreUnsupported(

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Callable
 from functools import lru_cache
 
 import psycopg
 
 from penstock import failpoints
-from penstock.clock import Clock, SystemClock, blocking_sleep
+from penstock.clock import SystemClock
 from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreReadOnly
-from penstock.stores.group_commit import Contended
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
 from penstock.stores.postgres import meaning
@@ -24,18 +21,14 @@ from penstock.stores.postgres.connecting import (
     ask_server,
     closed_quietly,
     connect,
-    pausing,
 )
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.store import Store
 
 PACKAGE = "penstock.stores.postgres"
-OPEN_SECONDS = 30.0  # opening waits this long for a server that is away
 STATEMENT_MS = 9_000  # below what a connection is given up after: the server's word is better
 LOCK_MS = 5_000
 IDLE_MS = 10_000
-
-log = logging.getLogger("penstock.store")
 
 
 @lru_cache(maxsize=1)
@@ -67,18 +60,17 @@ def open_postgres(
     *,
     durability: str = "full",
     reading_will_do: bool = False,
-    patience_seconds: float = OPEN_SECONDS,
     server_time: Callable[[], int] | None = None,
 ) -> Store:
     """Open the store of a database, make it if it is missing, and bring its schema up to date.
 
-    With `reading_will_do` a standby is opened all the same; each write is then refused. Waits for a
-    server that is away. `server_time` replaces the server's clock, for tests.
+    With `reading_will_do` a standby is opened all the same; each write is then refused. A server
+    that cannot be reached is StoreUnavailable at once. `server_time` replaces the server's clock,
+    for tests.
     """
     address = Address.of(url)
     queries = statements_for(durability)
-    clock = SystemClock()
-    connected = _patiently(address, queries, clock, patience_seconds)
+    connected = _connected(address, queries)
     try:
         if connected.server.is_standby:
             _refuse_standby(address, connected, queries, reading_will_do=reading_will_do)
@@ -90,27 +82,16 @@ def open_postgres(
     except BaseException:
         closed_quietly(connected.connection)
         raise
-    return PostgresStore(address, queries, clock, len(known_steps()), connected, server_time)
+    return PostgresStore(
+        address, queries, SystemClock(), len(known_steps()), connected, server_time
+    )
 
 
-def _patiently(
-    address: Address, queries: dict[str, str], clock: Clock, patience_seconds: float
-) -> Connected:
-    until = clock.monotonic() + patience_seconds
-    failures = 0
-    while True:
-        try:
-            return connect(address, queries)
-        except psycopg.Error as error:
-            mapped = meaning.as_store_error(error, address.shown, "connecting to")
-            if not isinstance(mapped, Contended):
-                raise mapped from error
-            if clock.monotonic() >= until:
-                raise meaning.unreachable(address.shown, meaning.first_line(error)) from error
-            if not failures:
-                log.warning("Opening has to wait: %s", meaning.first_line(error))
-            failures += 1
-        blocking_sleep(pausing(random.SystemRandom().random, failures))
+def _connected(address: Address, queries: dict[str, str]) -> Connected:
+    try:
+        return connect(address, queries)
+    except psycopg.Error as error:
+        raise meaning.not_connected(error, address.shown) from error
 
 
 def _refuse_standby(

@@ -10,10 +10,10 @@
 begin isolation level read committed
 
 -- set_up --
--- What is set for a write transaction, and what it must know: [now, back end, its number, schema, life, number of the
--- schema]. No setting outlives it:
--- a pooler may give the next transaction another connection. Every statement goes by indexes, row by
--- row, whatever the planner believes of tables that were empty a moment ago; so one plan does for all parameters.
+-- What is set for a write transaction, and what it must know: [now, back end, its number, version of the schema, life,
+-- number of the schema]. No setting outlives it: a pooler may give the next transaction another connection. Every
+-- statement goes by indexes, row by row, whatever the planner believes of tables that were empty a moment ago; so one
+-- plan does for all parameters.
 select
     (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
@@ -129,8 +129,8 @@ select pg_advisory_xact_lock(7309, place) from (
 select key, pg_try_advisory_xact_lock(7309, hashtext(key)) from unnest($1::text[]) as wanted (key)
 
 -- tell --
--- Wakes who waits for work; $1 = channel, $2 = what.
-select pg_notify($1, $2)
+-- Wakes who waits for work.
+select pg_notify('penstock_work', '')
 
 -- listen --
 -- Hears what `tell` tells.
@@ -206,7 +206,8 @@ with lane as materialized (
 select lane_id from fresh
 
 -- jobs_by_key --
--- Ids and states of jobs that have ended, by key; $1 = [key, …]. Nobody puts them back or forgets them before we are done.
+-- Ids and states of jobs that have ended, by key; $1 = array of keys. Differs from sqlite because a job that ends moves:
+-- `hold_jobs` is asked for the others. Nobody puts these back or forgets them before we are done.
 select jobs.key, jobs.id, ended.row_state
 from penstock.jobs join penstock.ended on ended.job_id = jobs.id where jobs.key = any($1::text[])
 order by ended.job_id for key share of ended
@@ -251,11 +252,8 @@ select
 from gone
 
 -- worker_row --
--- A worker that is alive; $2 = the server's life, $3 = its time.
-select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
-
--- hold_worker --
--- The same; nobody ends it before we do. A beat goes on meanwhile.
+-- A worker that is alive; $2 = the server's life, $3 = its time. Differs from sqlite because somebody else could end it
+-- meanwhile: it is held, and a beat goes on all the same.
 select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 for key share
 
@@ -406,6 +404,7 @@ from jsonb_array_elements_text($1::jsonb) as wanted (grp) cross join lateral (
 
 -- merge_lanes --
 -- The order of the first $2 jobs of each of several lanes of one group; $1 = lanes, $3 to $5 = where to begin in each.
+-- Differs from sqlite because dead rows may lie at the front.
 select first.lane_id
 from unnest($1::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as wanted (lane_id, rank, at, id) cross join lateral (
     select lane_id, rank, available_at, job_id from penstock.hot
@@ -454,7 +453,7 @@ where hot.row_state = 3 and lanes.task = any(array(select jsonb_array_elements_t
 order by hot.job_id limit 64
 
 -- take_suspect --
--- Leases a suspect, unless somebody is faster; as take_jobs.
+-- Leases a suspect; nothing if somebody was faster. Differs from sqlite because reading and leasing must be one statement.
 with leased as (
     update penstock.hot set
         row_state = 4, worker = $2, solo = true, updated_at = $3,
@@ -515,7 +514,8 @@ insert into penstock.held (job_id, token, limit_key)
 select (lease ->> 0)::bigint, (lease ->> 1)::bigint, lease ->> 2 from jsonb_array_elements($1::jsonb) as lease
 
 -- free_keys --
--- Leases give their limit keys back; $1 = [[job, token], …]; answers the keys.
+-- Leases give their limit keys back; $1 = [[job, token], …]. Differs from sqlite because it answers the keys: what waits
+-- for them is looked for later, when they are locked.
 delete from penstock.held using jsonb_array_elements($1::jsonb) as freed
 where held.job_id = (freed ->> 0)::bigint and held.token = (freed ->> 1)::bigint
 returning held.limit_key
@@ -568,8 +568,8 @@ delete from penstock.open_keys where limit_key = $1
 select nextval('penstock.turns')
 
 -- park_lanes --
--- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0. A lane that somebody
--- else is changing is left as it is: who holds a key does not wait for who may want it.
+-- Lanes wait for a key; $1 = [[lane, key, seq], …]; seq grows, and is 0 for a key whose cap is 0. Differs from sqlite
+-- because a lane that somebody else is changing is left as it is: who holds a key does not wait for who may want it.
 update penstock.ready_lanes set parked_on = parked ->> 1, parked_seq = (parked ->> 2)::bigint
 from jsonb_array_elements($1::jsonb) as parked where ready_lanes.lane_id = (parked ->> 0)::bigint
     and ready_lanes.lane_id = any(array(
@@ -729,11 +729,13 @@ insert into penstock.settling (job_id)
 select value::bigint from jsonb_array_elements_text($1::jsonb) order by 1 on conflict do nothing
 
 -- take_settling --
--- The first $1 ended jobs whose dependants must be told, and nobody else tells them.
+-- The first $1 ended jobs whose dependants must be told. Differs from sqlite because others tell, too: not those that
+-- somebody has taken.
 select job_id from penstock.settling order by job_id limit $1 for update skip locked
 
 -- edges_to_settle --
 -- The next $2 edges from these ended jobs, $1 = [id, …], to those who wait: [parent, its row_state, its key, child, kind].
+-- Differs from sqlite because jobs between them may be somebody else's to tell.
 select ended.job_id, ended.row_state, jobs.key, waiting.child_id, waiting.kind
 from jsonb_array_elements_text($1::jsonb) with ordinality as told (id, place)
 cross join lateral (
@@ -917,7 +919,8 @@ from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.l
 where ended.row_state = 7 and ended.row_state >= 6 and ended.job_id > $1 order by ended.job_id limit $4
 
 -- requeue_jobs --
--- Failed jobs start afresh; $1 = [[id, …], …], $2 = now. The attempt that ended them goes into the history.
+-- Failed jobs start afresh; $1 = [[id, …], …], $2 = now. Differs from sqlite because the row of an end is the history of
+-- its attempt: it is kept.
 with gone as (
     delete from penstock.ended
     where row_state = 7 and job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
@@ -1392,7 +1395,7 @@ select name, state, sum(counted)::bigint, sum(kept)::bigint from (
 ) as counts group by name, state having sum(counted) <> sum(kept)
 
 -- check_heads --
--- Lanes with ready jobs that no lease would find.
+-- Lanes with ready jobs that no lease would find. Differs from sqlite because lanes know no head.
 select spec from penstock.lanes
 where exists (select 1 from penstock.hot where row_state = 2 and hot.lane_id = lanes.id)
     and not exists (select 1 from penstock.ready_lanes where ready_lanes.lane_id = lanes.id)

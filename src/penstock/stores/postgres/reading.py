@@ -50,16 +50,18 @@ class PostgresReader(SqlReader):
             queue.SimpleQueue()
         )
         self._closed = False
+        self._closing = threading.Lock()  # nothing is asked after the thread was told to end
         self._failures = 0
         self._thread = threading.Thread(target=self._loop, name="penstock-reader", daemon=True)
         self._thread.start()
 
     def ask(self, question: Callable[[], T]) -> Reply[T]:
         """Answer a question, made of calls to this reader, in its thread."""
-        if self._closed:
-            return Reply.failed(closed())
-        reply: Reply[T] = Reply()
-        self._asked.put((reply, question))
+        with self._closing:
+            if self._closed:
+                return Reply.failed(closed())
+            reply: Reply[T] = Reply()
+            self._asked.put((reply, question))
         return reply
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
@@ -70,7 +72,6 @@ class PostgresReader(SqlReader):
                 connected = self._connect()
                 self._guard.until = self._clock.monotonic() + READ_SECONDS
                 found = connected.connection.execute(self._queries[query], parameters).fetchall()
-                self._guard.until = None
                 self._failures = 0
                 return found
             except psycopg.Error as error:
@@ -83,13 +84,9 @@ class PostgresReader(SqlReader):
                     raise meaning.unreachable(
                         self._address.shown, meaning.first_line(error)
                     ) from error
+            finally:
+                self._guard.until = None
             blocking_sleep(pausing(random.SystemRandom().random, self._failures))
-
-    def array(self, query: str, *parameters: object) -> list[Any]:
-        found = self.rows(query, *parameters)
-        if found and len(found[0]) == 1:
-            return [value for (value,) in found]
-        return found
 
     def boot_time(self, server_time: Callable[[], int] | None) -> BootTime:
         """The server's life and time."""
@@ -102,9 +99,10 @@ class PostgresReader(SqlReader):
         ]
 
     def close(self) -> None:
-        self._closed = True
+        with self._closing:
+            self._closed = True
+            self._asked.put(None)
         self._guard.give_up()
-        self._asked.put(None)
         self._thread.join(CALL_SECONDS)
 
     def _loop(self) -> None:
@@ -117,10 +115,6 @@ class PostgresReader(SqlReader):
             except Exception as error:
                 reply.refuse(error)
         self._drop()
-        while not self._asked.empty():
-            left = self._asked.get()
-            if left is not None:
-                left[0].refuse(closed())
 
     def _connect(self) -> Connected:
         if self._closed:

@@ -238,6 +238,7 @@ class PostgresSession:
                 fate = self._fate(begun, witness, before)
             except psycopg.Error:
                 self._drop()
+                blocking_sleep(UNKNOWN_PAUSE_SECONDS)
                 continue
             except (StoreUnavailable, StoreReadOnly, StoreUnsupported):
                 continue

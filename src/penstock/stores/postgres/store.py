@@ -86,7 +86,7 @@ class PostgresStore(SqlStore):
     def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
         groups = min(GROUPS_PER_LEASE, request.limit)
         tx.ask_ahead(
-            ("hold_worker", (request.worker, tx.boot.boot_id, tx.boot.at)),
+            ("worker_row", (request.worker, tx.boot.boot_id, tx.boot.at)),
             ("lease_view", (tx.boot.boot_id, tx.boot.at)),
             ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
         )

@@ -16,14 +16,13 @@ from typing import Any
 import psycopg
 
 from penstock.clock import BootTime
-from penstock.model.job import LeasedJob, NewJob, WorkerId
+from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
-from penstock.stores.sql.transaction import LaneSpec, Transaction
+from penstock.stores.sql.transaction import Transaction
 
-CHANNEL = "penstock_work"
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
@@ -107,7 +106,7 @@ class PostgresTransaction(Transaction):
         if counts:
             last.append(("add_counts", (counts,)))
         if self.made_work:
-            last.append(("tell", (CHANNEL, "")))
+            last.append(("tell", ()))
         self._still_time()
         if not last:
             self._cursor.execute(self._queries["commit"])
@@ -116,12 +115,6 @@ class PostgresTransaction(Transaction):
         with connection.pipeline():
             for query, parameters in (*last, ("commit", ())):
                 connection.execute(self._queries[query], parameters)
-
-    def array(self, query: str, *parameters: object) -> list[Any]:
-        found = self.rows(query, *parameters)
-        if found and len(found[0]) == 1:
-            return [value for (value,) in found]
-        return found
 
     def flush_heads(self) -> None:
         self._open_freed()
@@ -135,13 +128,7 @@ class PostgresTransaction(Transaction):
         while self.run("merge_changes", MERGE_CHANGES):
             continue
 
-    def _worker_row(self, worker: WorkerId) -> Row | None:
-        found = self.rows("hold_worker", worker, self.boot.boot_id, self.boot.at)
-        return found[0] if found else None
-
-    def insert_jobs(
-        self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
-    ) -> dict[str, int]:
+    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
         keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
             *rows, strict=True
         )

@@ -23,7 +23,9 @@ from penstock.model.views import EnqueueReport
 from penstock.stores.group_commit import Contended
 from penstock.stores.row_state import RowState
 from penstock.stores.sql.statements import as_json
-from penstock.stores.sql.transaction import LaneSpec, Transaction
+from penstock.stores.sql.transaction import Transaction
+
+LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +44,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
     wanted = sorted({edge.key for job in jobs for edge in job.after})
     parents = tx.find_jobs(wanted) if wanted else {}
     lanes = _lanes(tx, jobs)
-    created = tx.insert_jobs(jobs, lanes, [_row(job, lanes, tx.now) for job in jobs])
+    created = tx.insert_jobs([_row(job, lanes, tx.now) for job in jobs])
     failpoints.hit("enqueue.in_tx")
     tx.passed.append("enqueue.committed")
     with_edges = []

@@ -24,9 +24,12 @@ class Statements(ABC):
     @abstractmethod
     def rows(self, query: str, *parameters: object) -> list[Row]: ...
 
-    @abstractmethod
     def array(self, query: str, *parameters: object) -> list[Any]:
         """The rows of a query that may answer with many; single columns without their tuple."""
+        found = self.rows(query, *parameters)
+        if found and len(found[0]) == 1:
+            return [value for (value,) in found]
+        return found
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = self.rows(query, *parameters)

@@ -13,10 +13,8 @@ from typing import Any
 
 from penstock.clock import BootTime
 from penstock.errors import InternalError
-from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
+from penstock.model.job import JobState, LeasedJob, WorkerId
 from penstock.stores.sql.statements import Row, Statements, as_json
-
-LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
 
 
 class PayloadsTooLarge(Exception):
@@ -42,10 +40,11 @@ class Transaction(Statements):
         """Execute a named statement; how many rows it changed."""
 
     @abstractmethod
-    def insert_jobs(
-        self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
-    ) -> dict[str, int]:
-        """Insert what is new of these; key → id of what was."""
+    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
+        """Insert what is new of these; key → id of what was.
+
+        A row: [key, lane, partition, priority, payload, row_state, due_at, plan_id, level].
+        """
 
     @abstractmethod
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -240,12 +239,9 @@ class Transaction(Statements):
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:
         """Number and run of a worker whose lease has not expired; None otherwise."""
         if worker not in self._alive:
-            row = self._worker_row(worker)
+            row = self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
             self._alive[worker] = None if row is None else (row[0], row[1])
         return self._alive[worker]
-
-    def _worker_row(self, worker: WorkerId) -> Row | None:
-        return self.row("worker_row", worker, self.boot.boot_id, self.boot.at)
 
     def forget_alive(self) -> None:
         self._alive.clear()

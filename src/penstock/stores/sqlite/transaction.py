@@ -10,9 +10,9 @@ import apsw
 import msgspec
 
 from penstock.clock import BootTime
-from penstock.model.job import LeasedJob, NewJob
+from penstock.model.job import LeasedJob
 from penstock.stores.sql.statements import Row, as_json
-from penstock.stores.sql.transaction import LaneSpec, PayloadsTooLarge, Transaction
+from penstock.stores.sql.transaction import PayloadsTooLarge, Transaction
 
 _decode = msgspec.json.Decoder().decode
 _decode_jobs = msgspec.json.Decoder(list[LeasedJob]).decode
@@ -44,14 +44,12 @@ class SqliteTransaction(Transaction):
     def array(self, query: str, *parameters: object) -> list[Any]:
         return _decode(self.value(query, *parameters))  # type: ignore[no-any-return]
 
-    def insert_jobs(
-        self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
-    ) -> dict[str, int]:
+    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
         last = self.value("last_job_id")
         created = self.run("insert_jobs", as_json(rows), self.now, last)
-        if created == len(jobs):
+        if created == len(rows):
             ids = range(last + 1, last + 1 + created)
-            return dict(zip((job.key for job in jobs), ids, strict=True))
+            return dict(zip((row[0] for row in rows), ids, strict=True))
         return dict(self.array("keys_above", last))
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
