@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 CHANNEL = "penstock_work"
+SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
@@ -256,6 +258,12 @@ class PostgresTransaction(Transaction):
     def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
+    def lane_text(self, spec: LaneSpec) -> str:
+        """Its digest where it is long: an index holds no more than 2,704 bytes."""
+        text = super().lane_text(spec)
+        data = text.encode()
+        return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
+
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
         return {lane: (task, group) for lane, (task, group, _) in self._lane_facts(lanes).items()}
 
@@ -279,10 +287,10 @@ class PostgresTransaction(Transaction):
             known = set(self.array("hold_ready_lanes", numbers(missing)))
             missing = [lane_id for lane_id in missing if lane_id not in known]
             if missing:
-                made = self.array("refresh_heads", numbers(missing))
+                made = set(self.array("refresh_heads", numbers(missing)))
                 if made:
                     self.made_work = True
-                missing = [lane_id for lane_id in missing if lane_id not in set(made)]
+                missing = [lane_id for lane_id in missing if lane_id not in made]
 
     def one_at_a_time(self) -> None:
         if not self._walks:
