@@ -23,9 +23,11 @@ from tests.faults.pg_world import (
     lease,
     new_jobs,
     register,
+    request,
     states,
 )
 from tests.postgres.cluster import Server
+from tests.postgres.fixtures import MakeCluster
 from tests.waiting import wait_until
 
 HURTFUL = {
@@ -185,3 +187,38 @@ def test_a_batch_into_new_lanes_costs_as_much_a_lane_as_a_small_one(postgres_url
         cost(100)
         small = cost(1_000)
         assert cost(8_000) < 24 * small
+
+
+def test_ends_that_free_more_keys_than_the_server_has_locks_for_are_accepted(
+    make_cluster: MakeCluster,
+) -> None:
+    server = make_cluster(settings={"max_locks_per_transaction": 30, "max_connections": 20})
+    jobs = [
+        NewJob(key=f"k{n}", task="t", payload="{}", group=f"g{n % 9}", limit_keys=keys)
+        for n in range(1_500)
+        for keys in [(f"a:{n}", f"b:{n}", f"c:{n}")]
+    ]
+    with closing(open_postgres(server.url())) as store:
+        store.enqueue(jobs).result(SECONDS)
+        register(store)
+        leased = []
+        while len(leased) < len(jobs):  # a lease that met only empty lanes has none
+            leased += store.lease(request(len(jobs))).result(SECONDS).jobs
+        store.ack(WORKER, [done(job) for job in leased]).result(SECONDS)
+
+        assert states(store) == {"done": len(jobs)}
+        assert store.holders(10).result(SECONDS) == {}
+        assert is_sound(store)
+
+
+def test_a_lost_connection_is_told_of_in_our_words_only(
+    postgres_server: Server, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = database_of(postgres_url)
+    ours = "from pg_stat_activity where datname = %s and application_name = 'penstock'"
+    with closing(open_postgres(postgres_url)) as store:
+        postgres_server.ask("select pg_terminate_backend(pid) " + ours, database)
+        wait_until(lambda: postgres_server.ask("select count(*) " + ours, database) == 0)
+        store.enqueue(new_jobs(2)).result(SECONDS)
+
+    assert [record.name for record in caplog.records if record.name == "psycopg"] == []

@@ -25,6 +25,7 @@ from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 CHANNEL = "penstock_work"
+KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
 SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
@@ -66,6 +67,7 @@ class PostgresTransaction(Transaction):
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
+        self._counts_all = False
         self._left: set[int] = set()  # lanes that may have become empty
         self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
@@ -322,7 +324,11 @@ class PostgresTransaction(Transaction):
     def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
         self._open_freed()
         wanted = [key for key in keys if key not in self._counted]
-        if not wanted:
+        if not wanted or self._counts_all:
+            return frozenset()
+        if not self._counted and len(wanted) > KEY_LOCKS_MAX:
+            self.rows("lock_caps")  # whoever counts shares it
+            self._counts_all = True
             return frozenset()
         if not self._counted:
             self.rows("share_caps")
