@@ -51,6 +51,7 @@ class Address(NamedTuple):
                 "percent-encoded."
             ) from None
         given.setdefault("application_name", APPLICATION)
+        given["client_encoding"] = "utf8"  # a role may have another one
         return cls(_PATIENCE | given, _shown(given))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -23,6 +24,14 @@ WATCH_SECONDS = 0.5  # how often the watch looks
 OLDEST_VERSION = 140_000
 
 PgConnection = psycopg.Connection[Row]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A pipeline that ends with its connection is told of by the error that we raise."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class Server(NamedTuple):

@@ -135,6 +135,7 @@ def _prepare(address: Address, connected: Connected, queries: dict[str, str]) ->
         return False
     connection.execute(queries["begin"])
     try:
+        connection.execute(queries["migrate_at_leisure"])
         connection.execute(queries["lock_migrations"])
         version = version_of(address, connection, queries)  # another may have been faster
         failpoints.hit("migrate.begin")

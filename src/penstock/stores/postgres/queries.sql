@@ -22,7 +22,8 @@ select
     set_config('idle_in_transaction_session_timeout', '{idle_ms}', true),
     set_config('synchronous_commit', '{synchronous}', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)
+    set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+    set_config('array_nulls', 'on', true)
 
 -- commit --
 -- Makes the transaction durable.
@@ -137,8 +138,14 @@ select pg_notify('penstock_work', '')
 listen penstock_work
 
 -- begin --
--- Opens a transaction that makes the schema.
-begin
+-- Opens a transaction that makes the schema; after the wait for its turn it must see what others have made.
+begin isolation level read committed
+
+-- migrate_at_leisure --
+-- A limit of the role is for its daily statements.
+select
+    set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+    set_config('idle_in_transaction_session_timeout', '0', true)
 
 -- ping --
 -- Is anybody there?

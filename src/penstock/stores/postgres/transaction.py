@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
@@ -23,6 +24,8 @@ from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import Transaction
 
+KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
+SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
@@ -65,6 +68,7 @@ class PostgresTransaction(Transaction):
         self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
+        self._counts_all = False
         self._left: set[int] = set()  # lanes that may have become empty
         self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
@@ -261,6 +265,12 @@ class PostgresTransaction(Transaction):
     def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
+    def lane_text(self, spec: LaneSpec) -> str:
+        """Its digest where it is long: an index holds no more than 2,704 bytes."""
+        text = super().lane_text(spec)
+        data = text.encode()
+        return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
+
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
         return {lane: (task, group) for lane, (task, group, _) in self._lane_facts(lanes).items()}
 
@@ -284,10 +294,10 @@ class PostgresTransaction(Transaction):
             known = set(self.array("hold_ready_lanes", numbers(missing)))
             missing = [lane_id for lane_id in missing if lane_id not in known]
             if missing:
-                made = self.array("refresh_heads", numbers(missing))
+                made = set(self.array("refresh_heads", numbers(missing)))
                 if made:
                     self.made_work = True
-                missing = [lane_id for lane_id in missing if lane_id not in set(made)]
+                missing = [lane_id for lane_id in missing if lane_id not in made]
 
     def one_at_a_time(self) -> None:
         if not self._walks:
@@ -319,7 +329,11 @@ class PostgresTransaction(Transaction):
     def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
         self._open_freed()
         wanted = [key for key in keys if key not in self._counted]
-        if not wanted:
+        if not wanted or self._counts_all:
+            return frozenset()
+        if not self._counted and len(wanted) > KEY_LOCKS_MAX:
+            self.rows("lock_caps")  # whoever counts shares it
+            self._counts_all = True
             return frozenset()
         if not self._counted:
             self.rows("share_caps")

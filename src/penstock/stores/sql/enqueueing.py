@@ -70,11 +70,10 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
 def _insert_alone(tx: Transaction, job: NewJob) -> bool:
     """The short way for one new job in a known lane; False if it has to go the long way."""
     state, due_at = _first_state(job, tx.now)
-    spec = as_json(_spec(job))
     row = tx.row(
         "insert_job",
         job.key,
-        spec,
+        tx.lane_text(_spec(job)),
         job.partition,
         job.priority,
         job.payload,
@@ -109,7 +108,7 @@ def _spec(job: NewJob) -> LaneSpec:
 
 def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[LaneSpec, int]:
     specs = {_spec(job) for job in jobs}
-    texts = {as_json(spec): spec for spec in specs}
+    texts = {tx.lane_text(spec): spec for spec in specs}
     wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in texts.items()])
     found = tx.array("lane_ids", wanted)
     if len(found) < len(texts):

@@ -85,6 +85,10 @@ class Transaction(Statements):
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Jobs of these lanes became ready: leasing shall find them."""
 
+    def lane_text(self, spec: LaneSpec) -> str:
+        """What a lane is known by."""
+        return as_json(spec)
+
     # Where one writes at a time there is nothing to do for the following.
 
     def one_at_a_time(self) -> None:
