@@ -22,7 +22,7 @@ from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
-from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
 SPEC_BYTES = 2_500  # of a lane's name in its index

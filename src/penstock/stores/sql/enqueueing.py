@@ -23,9 +23,7 @@ from penstock.model.views import EnqueueReport
 from penstock.stores.group_commit import Contended
 from penstock.stores.row_state import RowState
 from penstock.stores.sql.statements import as_json
-from penstock.stores.sql.transaction import Transaction
-
-LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
+from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 _encode = msgspec.json.Encoder().encode
 

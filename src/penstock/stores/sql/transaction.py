@@ -16,6 +16,8 @@ from penstock.errors import InternalError
 from penstock.model.job import JobState, LeasedJob, WorkerId
 from penstock.stores.sql.statements import Row, Statements, as_json
 
+LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
+
 
 class PayloadsTooLarge(Exception):
     """The jobs that were asked for do not fit into one answer."""
