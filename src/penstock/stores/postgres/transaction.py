@@ -9,7 +9,7 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -26,6 +26,7 @@ from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 CHANNEL = "penstock_work"
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
+INSERT_CHARACTERS = 8 * 1024 * 1024  # of payloads of one statement, unless one job has more
 SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
@@ -40,6 +41,17 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
 
 
 LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
+
+
+def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """New jobs, by so many characters of payloads that a statement ends in its time."""
+    first = size = 0
+    for place, row in enumerate(rows):
+        size += len(row[4])
+        if size > INSERT_CHARACTERS and place > first:
+            yield rows[first:place]
+            first, size = place, len(row[4])
+    yield rows[first:]
 
 
 class PostgresTransaction(Transaction):
@@ -142,10 +154,24 @@ class PostgresTransaction(Transaction):
     def insert_jobs(
         self, jobs: Sequence[NewJob], lanes: dict[LaneSpec, int], rows: Sequence[Row]
     ) -> dict[str, int]:
+        created: dict[str, int] = {}
+        for part in _slices(rows):
+            created |= self._insert_slice(part)
+        places: dict[str, tuple[int, ...]] = {}
+        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
+            if key in created:  # of two with one key the first counts
+                size = len(payload.encode())
+                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
+        if places:
+            columns = zip(*reversed(places.values()), strict=True)
+            self.run("place_jobs", *map(numbers, columns), self.now)
+        return created
+
+    def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
         keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
             *rows, strict=True
         )
-        created: dict[str, int] = dict(
+        return dict(
             self.rows(
                 "insert_jobs",
                 texts(keys),
@@ -158,15 +184,6 @@ class PostgresTransaction(Transaction):
                 self.now,
             )
         )
-        places: dict[str, tuple[int, ...]] = {}
-        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
-            if key in created:  # of two with one key the first counts
-                size = len(payload.encode())
-                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
-        if places:
-            columns = zip(*reversed(places.values()), strict=True)
-            self.run("place_jobs", *map(numbers, columns), self.now)
-        return created
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
         found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", texts(keys))}
