@@ -12,7 +12,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.model.job import Edge, NewJob
+from penstock.model.job import Edge, LeasedJob, NewJob
+from penstock.stores.postgres import transaction
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
 from tests.faults.pg_world import (
@@ -22,6 +23,7 @@ from tests.faults.pg_world import (
     is_sound,
     lease,
     new_jobs,
+    place,
     register,
     request,
     states,
@@ -201,7 +203,7 @@ def test_ends_that_free_more_keys_than_the_server_has_locks_for_are_accepted(
     with closing(open_postgres(server.url())) as store:
         store.enqueue(jobs).result(SECONDS)
         register(store)
-        leased = []
+        leased: list[LeasedJob] = []
         while len(leased) < len(jobs):  # a lease that met only empty lanes has none
             leased += store.lease(request(len(jobs))).result(SECONDS).jobs
         store.ack(WORKER, [done(job) for job in leased]).result(SECONDS)
@@ -222,3 +224,32 @@ def test_a_lost_connection_is_told_of_in_our_words_only(
         store.enqueue(new_jobs(2)).result(SECONDS)
 
     assert [record.name for record in caplog.records if record.name == "psycopg"] == []
+
+
+def test_a_batch_with_large_payloads_is_written_by_several_statements(
+    postgres_server: Server, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is bounded in time by the server; together they are still all or nothing."""
+    monkeypatch.setattr(transaction, "INSERT_CHARACTERS", 5_000)
+    jobs = [
+        NewJob(
+            key=f"k{n % 8}",
+            task="t",
+            payload=f'"{n}{"x" * 2_000}"',
+            group="g",
+            after=(Edge(f"k{n - 1}"),) if n in (1, 5) else (),
+        )
+        for n in range(10)
+    ]
+    with place(postgres_server, postgres_url) as found:
+        found.proxy.count_statements()
+        report = found.store.enqueue(jobs).result(SECONDS)
+
+        inserts = [n for text, n in found.proxy.statements.items() if "into penstock.jobs" in text]
+        assert sum(inserts) == 5
+        assert report.created == {f"k{n}" for n in range(8)}
+        first = found.store.job("k1").result(SECONDS)
+        assert first is not None
+        assert first.payload.startswith('"1x')
+        assert states(found.store) == {"queued": 6, "waiting": 2}
+        assert is_sound(found.store)

@@ -9,7 +9,7 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -25,6 +25,7 @@ from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
+INSERT_CHARACTERS = 8 * 1024 * 1024  # of payloads of one statement, unless one job has more
 SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
@@ -40,6 +41,17 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
 
 Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
 LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
+
+
+def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """New jobs, by so many characters of payloads that a statement ends in its time."""
+    first = size = 0
+    for place, row in enumerate(rows):
+        size += len(row[4])
+        if size > INSERT_CHARACTERS and place > first:
+            yield rows[first:place]
+            first, size = place, len(row[4])
+    yield rows[first:]
 
 
 class PostgresTransaction(Transaction):
@@ -133,10 +145,25 @@ class PostgresTransaction(Transaction):
             continue
 
     def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
+        created: dict[str, int] = {}
+        for part in _slices(rows):
+            created |= self._insert_slice(part)
+        places: dict[str, tuple[int, ...]] = {}
+        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
+            if key in created:  # of two with one key the first counts
+                size = len(payload.encode())
+                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
+        if places:
+            columns = zip(*reversed(places.values()), strict=True)
+            self.run("place_jobs", *map(numbers, columns), self.now)
+            self.witness = "was_created", (next(iter(places)), self.now)
+        return created
+
+    def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
         keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
             *rows, strict=True
         )
-        created: dict[str, int] = dict(
+        return dict(
             self.rows(
                 "insert_jobs",
                 texts(keys),
@@ -149,16 +176,6 @@ class PostgresTransaction(Transaction):
                 self.now,
             )
         )
-        places: dict[str, tuple[int, ...]] = {}
-        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
-            if key in created:  # of two with one key the first counts
-                size = len(payload.encode())
-                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
-        if places:
-            columns = zip(*reversed(places.values()), strict=True)
-            self.run("place_jobs", *map(numbers, columns), self.now)
-            self.witness = "was_created", (next(iter(places)), self.now)
-        return created
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
