@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.model.job import Edge, NewJob
+from penstock.model.job import Edge, LeasedJob, NewJob
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
 from tests.faults.pg_world import (
@@ -201,7 +201,7 @@ def test_ends_that_free_more_keys_than_the_server_has_locks_for_are_accepted(
     with closing(open_postgres(server.url())) as store:
         store.enqueue(jobs).result(SECONDS)
         register(store)
-        leased = []
+        leased: list[LeasedJob] = []
         while len(leased) < len(jobs):  # a lease that met only empty lanes has none
             leased += store.lease(request(len(jobs))).result(SECONDS).jobs
         store.ack(WORKER, [done(job) for job in leased]).result(SECONDS)
