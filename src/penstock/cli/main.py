@@ -128,7 +128,7 @@ def _tell_usage(error: Exception) -> None:
     if "\n" in message:  # no command was given: the message is the help
         warn(message)
         return
-    warn(f"{one_sentence(message)} See '{command} --help'.")
+    warn(f"{one_sentence(message).rstrip('.')}. See '{command} --help'.")
 
 
 def _globals_first(arguments: list[str]) -> list[str]:
