@@ -179,7 +179,7 @@ def test_f71_no_canary_is_found_in_the_database_the_logs_or_any_output(shop: Sho
         assert "[redacted]" in text
         assert found_in(text) == set(), text
         assert "our bug" not in text, text
-    assert "postgresql://[redacted]@127.0.0.1:1/shop" in looks.stderr
+    assert "postgresql://me@127.0.0.1:1/shop" in looks.stderr
     assert "The URL 'https://[redacted]@example.org x' has a space" in looks.stderr
     files = [path for path in shop.folder.iterdir() if path.name.startswith("shop.db")]
     assert {path.name for path in files} >= {"shop.db", "shop.db-wal"}

@@ -19,7 +19,9 @@ from penstock.errors import (
 from penstock.stores.group_commit import Contended
 
 # 23505: two wanted to be the first under one name; the second shall see what the first has done.
-_IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014", "26000", "42P05"})
+_IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014"})
+#: What psycopg believes to be prepared is not: a pipeline was aborted, or a pooler is in between.
+_FORGOTTEN = frozenset({"26000", "42P05"})
 _GONE = frozenset({"25P03", "53300", "57P01", "57P02", "57P03", "57P04", "57P05"})
 _REFUSED = frozenset({"28000", "28P01", "3D000"})
 # libpq gives no state for a connection that is not made: the server's words have to do.
@@ -38,7 +40,7 @@ def is_lost(error: psycopg.Error) -> bool:
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state[:2] == "08" or state in _GONE or state[:2] == "58"
+    return state[:2] == "08" or state in _GONE or state[:2] == "58" or state in _FORGOTTEN
 
 
 def is_clean(error: psycopg.Error) -> bool:
