@@ -85,9 +85,12 @@ def fouls(ctx: Context, how: str) -> None:
             except OSError:
                 pass
     elif how == "children":
+        reading, writing = os.pipe()
         if os.fork() == 0:
             note("child", ctx)
+            os.write(writing, b"x")
             time.sleep(600)
+        os.read(reading, 1)
     elif how == "environment":
         os.environ.clear()
     note("end", ctx)

@@ -15,6 +15,7 @@ from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.cli.text import one_sentence, warn, warn_of_traceback
 from penstock.errors import UsageError
 from penstock.runtime.messages import RunSpec
+from penstock.runtime.stop_signals import ignore_late_signals
 from penstock.runtime.supervisor import Supervisor
 from penstock.stores.store import Store
 
@@ -73,6 +74,7 @@ def run_queue(
 
     supervisor = Supervisor(spec, open_store, display())
     code = supervisor.run()
+    ignore_late_signals()
     if supervisor.failure is not None:
         if supervisor.failure.details:
             warn_of_traceback(supervisor.failure.details)

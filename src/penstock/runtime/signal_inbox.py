@@ -36,14 +36,10 @@ class SignalInbox:
         return taken
 
     def close(self) -> None:
-        """Give the signals back to whoever had them.
-
-        The run has ended in good order, and with it the process: a signal that would only kill
-        it now, on its way out, comes to nothing.
-        """
+        """Give the signals back to whoever had them."""
         signal.set_wakeup_fd(self._former_fd)
         for number, handler in self._former.items():
-            signal.signal(number, signal.SIG_IGN if handler is signal.SIG_DFL else handler)
+            signal.signal(number, handler)
         self._reading.close()
         self._writing.close()
 

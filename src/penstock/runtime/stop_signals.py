@@ -17,6 +17,14 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return wanted[:2] if ignored else wanted
 
 
+def ignore_late_signals() -> None:
+    """The run has ended in good order: a signal that could only kill the process on its way out
+    comes to nothing."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def borrowed_signals(stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` at each signal that stops a run; the host gets its own handlers back.
