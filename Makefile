@@ -8,7 +8,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CODE := $(wildcard src tests benchmarks tools examples)
 TYPED := $(wildcard src tests benchmarks tools)
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 # As on a user's machine: hundreds of processes need not compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 PYTEST_ARGS ?=
@@ -36,7 +36,7 @@ setup: .venv/ok ## Make .venv with the locked dependencies and this package in i
 demo: .venv/ok ## See a queue at work
 	$(BIN)/python examples/demo.py
 
-test: .venv/ok ## Run the tests on two processes
+test: .venv/ok ## Run the tests on three processes (they wait more than they compute)
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 coverage: .venv/ok ## Run the tests and report which lines they reach (slower)

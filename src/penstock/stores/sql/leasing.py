@@ -223,7 +223,8 @@ def _lease_ready(
     given: dict[int, int] = {}
     for job in jobs:
         given[job.lane_id] = given.get(job.lane_id, 0) + 1
-    emptied = tx.ran_short(
+    # With jobs in hand nobody waits for that: the next call finds out which lanes are empty.
+    emptied = not jobs and tx.ran_short(
         [lane.id for lane in lanes if lane.is_empty or given.get(lane.id, 0) < lane.most]
     )
     if room is not None:
