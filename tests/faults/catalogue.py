@@ -16,7 +16,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/faults.md"
 _TEST = re.compile(r"^test_(f\d\d)_")
 
-POSTGRES = "PostgreSQL"
 REQUESTS = "request admission"
 SCHEDULES = "schedules and preflights"
 WEB = "the web view"
@@ -59,7 +58,7 @@ CATALOGUE = (
     Fault("F18", "a blocked loop, a held GIL, a slow process"),
     Fault("F19", "the wall clock jumps"),
     Fault("F20", "the machine sleeps and wakes"),
-    Fault("F21", "clocks of a fleet differ", POSTGRES),
+    Fault("F21", "clocks of a fleet differ"),
     Fault("F22", "two workers look the same"),
     Fault("F23", "a scheduler that was cut off", SCHEDULES),
     Fault("F24", "the disk is full"),
@@ -75,11 +74,11 @@ CATALOGUE = (
     Fault("F34", "backup while running, restore under old workers"),
     Fault("F35", "the server restarts again and again", soak="make soak-pg"),
     Fault("F36", "the connection is cut during a commit", soak="make soak-pg"),
-    Fault("F37", "fail-over to a replica that is behind", POSTGRES),
-    Fault("F38", "a worker is cut off from the database", POSTGRES),
+    Fault("F37", "fail-over to a replica that is behind"),
+    Fault("F38", "a worker is cut off from the database"),
     Fault("F39", "a peer vanishes without a word"),
     Fault("F40", "a pooler in transaction mode"),
-    Fault("F41", "a foreign transaction stops the vacuum", POSTGRES),
+    Fault("F41", "a foreign transaction stops the vacuum"),
     Fault("F42", "no connections are left"),
     Fault("F43", "serialization failures, deadlocks, a read-only standby"),
     Fault("F44", "a storm of 429", REQUESTS),
