@@ -24,13 +24,13 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
-TTL = 1.5
+TTL = 3.0
 CONFIG = f"""
 app = "{Path(partition_app.__file__)}"
 durability = "normal"
 [runtime]
 lease_ttl_seconds = {TTL}
-beat_seconds = 0.3
+beat_seconds = 0.5
 grace_seconds = 0.5
 async_slots = 4
 thread_slots = 2
