@@ -173,24 +173,6 @@ def test_a_lane_with_long_names_is_a_lane_as_any_other(postgres_url: str) -> Non
         assert is_sound(store)
 
 
-def test_a_batch_into_new_lanes_costs_as_much_a_lane_as_a_small_one(postgres_url: str) -> None:
-    """A transaction that computes for seconds is ended by the server, again and again."""
-
-    def cost(count: int) -> float:
-        jobs = [
-            NewJob(key=f"{count}-{n}", task="t", payload="{}", group=f"{count}-{n}")
-            for n in range(count)
-        ]
-        began = time.process_time()
-        store.enqueue(jobs).result(SECONDS)
-        return time.process_time() - began
-
-    with closing(open_postgres(postgres_url)) as store:
-        cost(100)
-        small = cost(1_000)
-        assert cost(8_000) < 24 * small
-
-
 def test_ends_that_free_more_keys_than_the_server_has_locks_for_are_accepted(
     make_cluster: MakeCluster,
 ) -> None:
