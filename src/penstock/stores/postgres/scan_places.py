@@ -39,6 +39,11 @@ class ScanPlaces:
         places = [self._places.get(lane_id, FRONT) for lane_id in lane_ids]
         return [p[0] for p in places], [p[1] for p in places], [p[2] for p in places]
 
+    def is_behind(self, lane_id: int, rank: int, available_at: int) -> bool:
+        """Would a look that begins at the place of this lane find a job with these?"""
+        place = self._places.get(lane_id)
+        return place is None or (rank, available_at) > place[:2]
+
     def forget(self, lane_ids: Sequence[int]) -> bool:
         """Begin at the front of these lanes; True if that is news."""
         known = [lane_id for lane_id in lane_ids if self._places.pop(lane_id, None) is not None]

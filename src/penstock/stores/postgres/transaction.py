@@ -81,6 +81,7 @@ class PostgresTransaction(Transaction):
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._counts_all = False
+        self._behind: set[int] = set()  # lanes whose new jobs are behind where a lease begins
         self._left: set[int] = set()  # lanes that may have become empty
         self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
@@ -157,7 +158,16 @@ class PostgresTransaction(Transaction):
             columns = zip(*reversed(places.values()), strict=True)
             self.run("place_jobs", *map(numbers, columns), self.now)
             self.witness = "was_created", (next(iter(places)), self.now)
+            for _, lane_id, priority, _, _, due_at in places.values():
+                self._arrived(lane_id, priority, due_at)
         return created
+
+    def _arrived(self, lane_id: int, priority: int, due_at: int) -> None:
+        """A new job stands behind what was taken last, unless its priority is higher."""
+        if self._places.is_behind(lane_id, -priority, due_at):
+            self._behind.add(lane_id)
+        else:
+            self._places.forget([lane_id])
 
     def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
         keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
@@ -181,6 +191,7 @@ class PostgresTransaction(Transaction):
         found = super().row(query, *parameters)
         if query == "insert_job" and found is not None:
             self.witness = "was_created", (parameters[0], self.now)
+            self._arrived(found[0], int(str(parameters[3])), int(str(parameters[6])))
         return found
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -306,7 +317,7 @@ class PostgresTransaction(Transaction):
         """
         missing = list(lane_ids)
         self._holds_lanes = True
-        self._places.forget(missing)
+        self._places.forget([lane_id for lane_id in missing if lane_id not in self._behind])
         while missing:
             known = set(self.array("hold_ready_lanes", numbers(missing)))
             missing = [lane_id for lane_id in missing if lane_id not in known]
