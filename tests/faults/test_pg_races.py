@@ -49,7 +49,7 @@ def world_of_two(
     request: pytest.FixtureRequest,
 ) -> Iterator[Fleet]:
     server = request.getfixturevalue("postgres_server")
-    url = server.create_database(f"races_{os.getpid()}")
+    url = server.create_database(f"races_{os.getpid()}_{time.monotonic_ns()}")
     with fleet(url) as made:
         yield made
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,7 +101,7 @@ def _fill(connection: psycopg.Connection[Any]) -> None:
 def connection(
     request: pytest.FixtureRequest, postgres_server: Server
 ) -> Iterator[psycopg.Connection[Any]]:
-    name = f"plans_{os.getpid()}"
+    name = f"plans_{os.getpid()}_{time.monotonic_ns()}"
     url = postgres_server.create_database(name)
     open_postgres(url).close()
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as made:
