@@ -174,6 +174,11 @@ class GroupCommit(Generic[Tx]):
         return operation.reply
 
     @property
+    def is_idle(self) -> bool:
+        """Does nothing wait to be claimed?"""
+        return not (self._urgent or self._inbox)
+
+    @property
     def failed(self) -> StoreError | None:
         """Why nothing more is written."""
         return self._failed

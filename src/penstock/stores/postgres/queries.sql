@@ -15,7 +15,7 @@ begin isolation level read committed
 -- statement goes by indexes, row by row, whatever the planner believes of tables that were empty a moment ago; so one
 -- plan does for all parameters.
 select
-    (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
+    (extract(epoch from now()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
     to_regnamespace('penstock')::oid::bigint,
     set_config('statement_timeout', '{statement_ms}', true), set_config('lock_timeout', '{lock_ms}', true),
@@ -259,9 +259,11 @@ select
 from gone
 
 -- worker_row --
--- A worker that is alive; $2 = the server's life, $3 = its time. Differs from sqlite because somebody else could end it
--- meanwhile: it is held, and a beat goes on all the same.
-select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
+-- A worker that is alive; $2 = the server's life, $3 = its time, or null: the transaction's. Differs from sqlite because
+-- somebody else could end it meanwhile: it is held, and a beat goes on all the same.
+select no, run_id from penstock.workers
+where id = $1 and ended_at + 0 is null and boot_id = $2
+    and expires_at > coalesce($3::bigint, (extract(epoch from now()) * 1000000)::bigint)
 for key share
 
 -- insert_worker --
@@ -345,6 +347,20 @@ select id, task, grp, nextval('penstock.turns') from penstock.lanes where id = a
 on conflict (lane_id) do nothing
 returning lane_id
 
+-- keep_heads --
+-- Both at once, so that it can go with the commit. Divides by zero where another transaction has made a lane known just
+-- now: it is not held, and could be forgotten before we are done.
+with held as materialized (
+    select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for key share
+), made as (
+    insert into penstock.ready_lanes (lane_id, task, grp, turn)
+    select id, task, grp, nextval('penstock.turns') from penstock.lanes
+    where id = any($1::bigint[]) and id <> all(array(select lane_id from held)) order by id
+    on conflict (lane_id) do nothing
+    returning lane_id
+)
+select 1 / ((select count(*) from held) + (select count(*) from made) = cardinality($1::bigint[]))::integer
+
 -- hold_empty_lanes --
 -- Lanes in which a lease has found nothing and into which nobody is putting anything.
 select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for update skip locked
@@ -388,9 +404,14 @@ select lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
 from found join penstock.lanes on lanes.id = found.lane_id order by found.n
 
 -- lease_view --
--- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
+-- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes];
+-- $1, $2 as in `worker_row`.
 select
-    exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $1 or expires_at <= $2)),
+    exists (
+        select 1 from penstock.workers where ended_at is null and (
+            boot_id <> $1 or expires_at <= coalesce($2::bigint, (extract(epoch from now()) * 1000000)::bigint)
+        )
+    ),
     exists (select 1 from penstock.settling) or exists (select 1 from penstock.reviving)
     or exists (select 1 from penstock.revivable),
     (select min(available_at) from penstock.hot where row_state = 1),

@@ -7,6 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from penstock.clock import BootTime, Clock
@@ -18,6 +19,7 @@ from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import Connected, Watch
 from penstock.stores.postgres.listening import Listener
 from penstock.stores.postgres.reading import PostgresReader
+from penstock.stores.postgres.round_trip import Question
 from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.refusals import closed, forked
@@ -81,15 +83,23 @@ class PostgresStore(SqlStore):
         return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        if self._writer.is_idle:  # else what comes before changes the answers
+            self._sessions[0].expect(partial(self._first_questions, request))
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
 
-    def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
+    def _first_questions(
+        self, request: LeaseRequest, life: str, at: int | None
+    ) -> Sequence[Question]:
         groups = min(GROUPS_PER_LEASE, request.limit)
-        tx.ask_ahead(
-            ("worker_row", (request.worker, tx.boot.boot_id, tx.boot.at)),
-            ("lease_view", (tx.boot.boot_id, tx.boot.at)),
+        return (
+            ("worker_row", (request.worker, life, at)),
+            ("lease_view", (life, at)),
             ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
         )
+
+    def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
+        self._sessions[0].expect(None)
+        tx.ask_ahead(*self._first_questions(request, tx.boot.boot_id, tx.boot.at))
         batch = leasing.lease(tx, request, self._cursor)
         self._lease_calls += 1
         if self._lease_calls % LEASES_BETWEEN_MERGES == 0:
@@ -106,7 +116,8 @@ class PostgresStore(SqlStore):
                 if pause <= 0:
                     return
             try:
-                await asyncio.wait_for(woken.wait(), pause)
+                async with asyncio.timeout(pause):  # no task of its own, as wait_for has
+                    await woken.wait()
                 return
             except TimeoutError:
                 if await self._sees_work():

@@ -131,6 +131,10 @@ class Transaction(Statements):
         """These lanes had fewer ready jobs than were asked for; True if some are empty now."""
         return False
 
+    def is_ready(self, tasks: str, *, gave: bool) -> bool:
+        """May a job of these tasks be ready? `gave`: no lane that gave some just now was parked."""
+        return bool(self.value("is_ready", tasks))
+
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
         """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
         wanted = as_json(refs)
