@@ -198,17 +198,21 @@ from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::smallin
 as job (job_id, lane_id, priority, bytes, row_state, due_at)
 
 -- insert_job --
--- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no.
+-- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no. Where
+-- $7 and $10 are null, it is due and accepted at the time of the transaction.
 with lane as materialized (
     select id from penstock.lanes where spec = $2 for key share
 ), fresh as (
     insert into penstock.jobs (key, lane_id, partition, priority, payload, plan_id, level, created_at)
-    select $1, lane.id, $3, $4, $5, $8, $9, $10 from lane
+    select $1, lane.id, $3, $4, $5, $8, $9, coalesce($10::bigint, (extract(epoch from now()) * 1000000)::bigint) from lane
     on conflict (key) do nothing
-    returning id, lane_id
+    returning id, lane_id, created_at
 ), placed as (
     insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
-    select id, lane_id, -greatest($4::bigint, -9223372036854775807), octet_length($5), $6::smallint, $7, $7, $10 from fresh
+    select
+        id, lane_id, -greatest($4::bigint, -9223372036854775807), octet_length($5), $6::smallint,
+        coalesce($7::bigint, created_at), coalesce($7::bigint, created_at), created_at
+    from fresh
 )
 select lane_id from fresh
 

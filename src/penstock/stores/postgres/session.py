@@ -66,10 +66,6 @@ class _Begun(NamedTuple):
     place: int  # the number of the schema
 
 
-def _nothing(life: str, at: int | None) -> Sequence[Question]:
-    return ()
-
-
 class PostgresSession:
     """Owns one connection for writing; connects again by itself. Used by one thread at a time."""
 
@@ -111,13 +107,18 @@ class PostgresSession:
         self._ahead = ahead
 
     def begin(self, *, wait: bool) -> PostgresTransaction:
+        ahead, self._ahead = self._ahead, None  # only for this one: it may write
         if self._connected is None:
             if not wait:
                 raise StoreBusy(f"The store {self._address.shown} is being connected to.")
             self._connect()
         try:
-            ahead, life, owned_now = self._foresee()
-            questions = ahead(life, owned_now)
+            connected = self._server()
+            if not connected.is_direct:  # it may lead to anybody
+                ahead = None
+            life = connected.server.life
+            owned_now = None if self._server_time is None else self._server_time()
+            questions = () if ahead is None else ahead(life, owned_now)
             begun, answers = self._open_transaction(questions)
         except psycopg.Error as error:
             raise self._not_begun(error, wait=wait) from error
@@ -130,6 +131,9 @@ class PostgresSession:
                 "Start it again with that version."
             )
         server = self._server_now(begun)
+        if answers and not begun.life == server.life == life:
+            self.rollback()
+            return self.begin(wait=wait)
         now = begun.now if owned_now is None else owned_now
         if len(self._lanes) > LANES_KNOWN_MAX:
             self._lanes.clear()
@@ -147,18 +151,9 @@ class PostgresSession:
         )
         if begun.life != server.life:
             self._enter_life(server.life, begun.life)
-        elif answers and server.life == life:
+        if ahead is not None and answers:
             self._tx.learn(ahead(life, now), answers)
         return self._tx
-
-    def _foresee(self) -> tuple[Ahead, str, int | None]:
-        """What to ask with the begin, the server's life to ask of, and the time if tests own it."""
-        ahead, self._ahead = self._ahead, None
-        connected = self._server()
-        if ahead is None or not connected.is_direct:  # behind a pooler it may be anybody
-            ahead = _nothing
-        owned_now = None if self._server_time is None else self._server_time()
-        return ahead, connected.server.life, owned_now
 
     def _server_now(self, begun: _Begun) -> Server:
         """Whom the connection leads to; behind a pooler, and after a restore, not whom it once did.

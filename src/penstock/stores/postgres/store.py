@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from penstock.clock import BootTime, Clock
 from penstock.errors import StoreClosed, StoreError
-from penstock.model.job import WorkerId
+from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import GroupCommit
 from penstock.stores.postgres.address import Address
@@ -24,7 +24,7 @@ from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
-from penstock.stores.sql import leasing, registering
+from penstock.stores.sql import enqueueing, leasing, registering
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.store import GROUPS_PER_LEASE
@@ -86,6 +86,12 @@ class PostgresStore(SqlStore):
         if self._writer.is_idle:  # else what comes before changes the answers
             self._sessions[0].expect(partial(self._first_questions, request))
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
+
+    def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
+        foreseen = enqueueing.foreseen_alone(jobs, PostgresTransaction.lane_text)
+        if foreseen is None:
+            return None
+        return lambda: self._sessions[0].expect(lambda life, at: (("insert_job", foreseen(at)),))
 
     def _first_questions(
         self, request: LeaseRequest, life: str, at: int | None

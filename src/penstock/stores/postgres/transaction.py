@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from penstock.clock import BootTime
+from penstock.errors import InternalError
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import numbers, texts
@@ -98,12 +99,12 @@ class PostgresTransaction(Transaction):
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
         asked = self._asked.pop((query, parameters), None)
-        if asked is not None and asked[0] == self.writes:
-            return asked[1]
-        statement = self._queries[query]
+        is_known = asked is not None and asked[0] == self.writes
         self.writes += query in self._changing
+        if asked is not None and is_known:
+            return asked[1]
         self._still_time()
-        return self._cursor.execute(statement, parameters).fetchall()
+        return self._round_trip.ask(((query, parameters),))[0]
 
     def ask_ahead(self, *questions: Question) -> None:
         """Ask several questions in one round trip; their answers are used if nothing is changed."""
@@ -122,6 +123,8 @@ class PostgresTransaction(Transaction):
 
         Nobody need be asked which lanes were unknown, if others are told of work anyway.
         """
+        if any(query in self._changing for query, _ in self._asked):
+            raise InternalError("A statement was run ahead, and nobody has taken its answer.")
         self._open_freed()
         if not self.made_work or self._left:
             self.flush_heads()
@@ -306,9 +309,10 @@ class PostgresTransaction(Transaction):
     def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
-    def lane_text(self, spec: LaneSpec) -> str:
+    @staticmethod
+    def lane_text(spec: LaneSpec) -> str:
         """Its digest where it is long: an index holds no more than 2,704 bytes."""
-        text = super().lane_text(spec)
+        text = Transaction.lane_text(spec)
         data = text.encode()
         return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
 

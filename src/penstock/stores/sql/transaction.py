@@ -87,7 +87,8 @@ class Transaction(Statements):
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Jobs of these lanes became ready: leasing shall find them."""
 
-    def lane_text(self, spec: LaneSpec) -> str:
+    @staticmethod
+    def lane_text(spec: LaneSpec) -> str:
         """What a lane is known by."""
         return as_json(spec)
 
