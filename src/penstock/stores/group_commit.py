@@ -35,6 +35,7 @@ from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
+ANTICIPATE_SECONDS = 0.005  # a transaction that was opened ahead waits for an operation
 CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
 AGAIN_SECONDS = 30.0  # operations are run again for this long, and wait this long for a server
 FINAL = (StoreFailed, StoreCorrupt, SchemaTooNew)  # after one of these nothing more is written
@@ -139,6 +140,7 @@ class GroupCommit(Generic[Tx]):
         self._inbox: deque[_Operation[Tx]] = deque()  # taken from under the session's lock only
         self._urgent: deque[_Operation[Tx]] = deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the thread
+        self._anticipates = False  # the thread shall open a transaction, though nothing waits
         self._failed: StoreError | None = None
         self._session_lock = threading.Lock()  # guards the session: the thread's, or a helper's
         self._closed = False
@@ -178,6 +180,11 @@ class GroupCommit(Generic[Tx]):
             self._refuse_all(closed())
         return operation.reply
 
+    def anticipate(self) -> None:
+        """Something will be submitted in a moment: open the transaction for it meanwhile."""
+        self._anticipates = True
+        self._wake.put(None)
+
     @property
     def is_idle(self) -> bool:
         """Does nothing wait to be claimed?"""
@@ -209,6 +216,10 @@ class GroupCommit(Generic[Tx]):
     def _loop(self) -> None:
         while not self._ended:
             self._wake.get()
+            anticipates, self._anticipates = self._anticipates, False
+            if anticipates and self.is_idle and not self._closed:
+                with self._session_lock:
+                    self._turn(wait=True, anticipates=True)
             while self._urgent or self._inbox:
                 with self._session_lock:
                     if self._urgent or self._inbox:  # no helper was faster
@@ -236,8 +247,8 @@ class GroupCommit(Generic[Tx]):
             finally:
                 self._session_lock.release()
 
-    def _turn(self, *, wait: bool) -> None:
-        """One transaction with whatever waits, in the order in which it came."""
+    def _turn(self, *, wait: bool, anticipates: bool = False) -> None:
+        """One transaction with whatever waits, or is about to, in the order in which it came."""
         if self._failed is not None:
             self._refuse_all(_again(self._failed))
             return
@@ -253,6 +264,12 @@ class GroupCommit(Generic[Tx]):
         except StoreError as error:
             self._refuse_all(error)
             return
+        if anticipates:
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=ANTICIPATE_SECONDS)
+            if self.is_idle:
+                self._session.rollback()
+                return
         batch: list[tuple[_Operation[Tx], Any, PenstockError | None]] = []
         try:
             while (operation := operation or self._claim_next()) is not None:

@@ -61,6 +61,7 @@ class PostgresStore(SqlStore):
         self._reader = PostgresReader(address, queries, clock, self._watch.guard())
         self._cursor = leasing.LeaseCursor()
         self._lease_calls = 0  # counted by the writer
+        self._last_request: LeaseRequest | None = None
         self._listener: Listener | None = None
         self._listener_lock = threading.Lock()
         self._closed = False  # guarded by the same: nobody begins to listen afterwards
@@ -83,6 +84,7 @@ class PostgresStore(SqlStore):
         return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        self._last_request = request
         if self._writer.is_idle:  # else what comes before changes the answers
             self._sessions[0].expect(partial(self._first_questions, request))
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
@@ -139,9 +141,17 @@ class PostgresStore(SqlStore):
                     self._queries,
                     self._clock,
                     self._watch.guard(),
-                    self._waiters.tell,
+                    self._told,
                 )
             return self._listener
+
+    def _told(self) -> None:
+        """The server says that there is work: who waits for it will lease as the last time."""
+        request = self._last_request
+        if request is not None and self._waiters.are_waiting and self._writer.is_idle:
+            self._sessions[0].expect(partial(self._first_questions, request))
+            self._writer.anticipate()
+        self._waiters.tell()
 
     async def _sees_work(self) -> bool:
         try:
