@@ -111,11 +111,12 @@ def test_a_lone_job_is_accepted_in_two_round_trips(noting: tuple[PostgresStore, 
 def test_what_was_accepted_with_the_begin_is_undone_when_the_server_lives_another_life(
     noting: tuple[PostgresStore, Noting], postgres_url: str
 ) -> None:
-    store, _ = noting
+    store, queries = noting
     with psycopg.connect(postgres_url, autocommit=True) as other:
         other.execute("update penstock.meta set value = 'another' where name = 'cluster'")
 
     assert store.enqueue([_job("a")]).result(WAIT).created == {"a"}
+    assert queries.used.count("insert_job") == 2
     assert store.check().result(WAIT) == []
 
 
