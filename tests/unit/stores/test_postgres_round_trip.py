@@ -62,6 +62,17 @@ def test_large_values_go_both_ways(trip: RoundTrip) -> None:
     assert trip.ask(asked) == [[(text,)], [(LARGE,)], [(text,)]]
 
 
+@pytest.mark.parametrize(
+    ("text", "error"), [("a\0b", psycopg.DataError), ("\ud800", UnicodeEncodeError)]
+)
+def test_a_text_that_cannot_be_sent_is_refused_before_anything_is(
+    trip: RoundTrip, text: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        trip.ask([("same", ("x",)), ("same", (text,))])
+    assert trip.ask([("same", ("x",))]) == [[("x",)]]
+
+
 def test_a_lost_connection_is_told_and_closed(trip: RoundTrip) -> None:
     for _ in range(2):
         with pytest.raises(psycopg.OperationalError):

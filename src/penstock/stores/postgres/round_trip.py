@@ -34,6 +34,19 @@ class _Prepared(NamedTuple):
     name: bytes
 
 
+def _encoded(parameters: Iterable[object]) -> tuple[tuple[int, ...], list[bytes | None]]:
+    """The types and texts of parameters; ValueError or DataError if one cannot be sent."""
+    types: list[int] = []
+    values: list[bytes | None] = []
+    for value in parameters:
+        data = None if value is None else str(value).encode()
+        if data is not None and b"\0" in data:
+            raise psycopg.DataError("A text with a NUL cannot be kept.")  # libpq would cut it
+        types.append(_INT8 if type(value) is int else _UNKNOWN)
+        values.append(data)
+    return tuple(types), values
+
+
 class RoundTrip:
     """Owns the statements that it has prepared on one connection, which psycopg uses as well."""
 
@@ -56,11 +69,12 @@ class RoundTrip:
         """The rows that each statement answers; psycopg's error of the first one that fails."""
         if self._connection.closed:
             raise psycopg.OperationalError("the connection is closed")
+        encoded = [(query, *_encoded(parameters)) for query, parameters in questions]
         answers: list[list[Row]] = []
         errors: list[psycopg.Error] = []
         try:
             self._pgconn.enter_pipeline_mode()
-            sent = [self._send(query, parameters) for query, parameters in questions]
+            sent = [self._send(*question) for question in encoded]
             self._pgconn.pipeline_sync()
             self._flush()
             self._receive(sent, answers, errors)
@@ -74,11 +88,11 @@ class RoundTrip:
             raise errors[0]
         return answers
 
-    def _send(self, query: str, parameters: tuple[object, ...]) -> _Prepared | None:
+    def _send(
+        self, query: str, types: tuple[int, ...], values: Sequence[bytes | None]
+    ) -> _Prepared | None:
         """Send a statement on its way; says what the server has to prepare for it first."""
         text = self._queries[query].encode()
-        types = tuple([_INT8 if type(value) is int else _UNKNOWN for value in parameters])
-        values = [None if value is None else str(value).encode() for value in parameters]
         fresh: _Prepared | None = None
         if not self._prepares:
             self._pgconn.send_query_params(text, values, types)
