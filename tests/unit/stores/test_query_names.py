@@ -91,6 +91,7 @@ ONLY_POSTGRES = {
         "note_migration",
         "schema_exists",
     },
+    "dead rows are removed by a vacuum": {"count_dead", "remove_dead"},
     "what a doctor asks a server": {
         "doctor_connections",
         "doctor_dead",
