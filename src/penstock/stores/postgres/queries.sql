@@ -1116,10 +1116,6 @@ cross join lateral (
 join penstock.ended as child on child.job_id = first.child_id and child.row_state = 6
 where exists (select 1 from penstock.jobs as cause where cause.id = child.skipped_by)
 
--- note_purged --
--- Differs from sqlite because ids come from a sequence, which gives none twice: there is nothing to note.
-select where $1::jsonb is null
-
 -- purge_history --
 -- $1 = [[id, …], …].
 delete from penstock.attempts
@@ -1200,10 +1196,6 @@ delete from penstock.lingering
 -- end_all_workers --
 -- Nobody is alive.
 update penstock.workers set ended_at = $1 where ended_at is null
-
--- raise_tokens --
--- Differs from sqlite because a lease looks at the floor itself: no row is changed.
-select where $1::bigint is null
 
 -- publish_status --
 -- What a worker says of itself.
