@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -146,6 +147,7 @@ def test_what_passes_through_the_queue_does_not_make_it_grow(
                 )
             assert store.check().result() == []
     assert sizes[-1] <= 2 * sizes[0]
+    wait_until(lambda: "penstock-vacuum" not in {thread.name for thread in threading.enumerate()})
 
 
 @contextmanager

@@ -152,8 +152,8 @@ class PostgresStore(SqlStore):
             self._closed = True
         if self._listener is not None:
             self._listener.close()
-        self._vacuum.close()
         self._reader.close()
+        self._vacuum.close()  # a look of its thread has been answered, or refused
         for writer in (self._writer, self._beats):
             if not writer.close():  # the server is silent: nothing is waited for any more
                 for session in self._sessions:
