@@ -293,12 +293,6 @@ class PostgresTransaction(Transaction):
     def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
-    def note_purged(self, rows: str) -> None:
-        return  # a sequence gives no id twice
-
-    def raise_tokens(self, floor: int) -> None:
-        return  # a lease looks at the floor itself
-
     def lane_text(self, spec: LaneSpec) -> str:
         """Its digest where it is long: an index holds no more than 2,704 bytes."""
         text = super().lane_text(spec)
@@ -382,6 +376,12 @@ class PostgresTransaction(Transaction):
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
         held = self.array("hold_ended", numbers(sorted(job_ids)))
         return set(self.array("without_unfinished", numbers(held)))
+
+    def note_purged(self, rows: str) -> None:
+        return  # a sequence gives no id twice
+
+    def raise_tokens(self, floor: int) -> None:
+        return  # a lease looks at the floor itself
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")
