@@ -129,6 +129,11 @@ $(BIN)/uv:
 	VIRTUAL_ENV=.venv-peers $(BIN)/uv pip install -q -r $<
 	touch $@
 
+.venv-designer/ok: benchmarks/peers/designer.txt | $(BIN)/uv
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-designer
+	VIRTUAL_ENV=.venv-designer $(BIN)/uv pip install -q -r $<
+	touch $@
+
 .venv/ok: requirements.lock pyproject.toml | $(BIN)/uv
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install -q --require-hashes -r requirements.lock
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
