@@ -94,7 +94,8 @@ class Case:
             return {}
         return {SLOT: self.capacity} | {group.key: group.weight for group in self.group_specs()}
 
-    def amounts(self, number: int, group: Group) -> dict[str, int]:
-        """What this task of this group asks for."""
-        keyed = self.mix is Mix.KEYED or (self.mix is Mix.MIXED and number // self.groups % 2 == 0)
-        return {SUBMISSION: 1} | ({SLOT: 1, group.key: 1} if keyed else {})
+    def amounts(self, group: Group) -> tuple[dict[str, int], ...]:
+        """What the tasks of this group ask for, in turn."""
+        local = {SUBMISSION: 1}
+        keyed = local | {SLOT: 1, group.key: 1}
+        return {Mix.LOCAL: (local,), Mix.KEYED: (keyed,), Mix.MIXED: (keyed, local)}[self.mix]

@@ -26,7 +26,6 @@ from benchmarks.peers.cases import Case, Question
 BATCH_SECONDS = 2e-4
 LARGEST_BATCH = 64  # cycles
 LEAST_BATCHES = 10
-MOST_BATCHES = 300
 BUDGET_SECONDS = 0.5  # for the batches of one case, once it has LEAST_BATCHES
 WARM_UP = 64  # cycles before the clock counts; at least one of each group
 TRIALS = 5  # single cycles that tell how many make a batch
@@ -57,17 +56,17 @@ class Driver(Protocol):
         ...
 
 
-def measure(driver: str, cases: list[Answer]) -> Answer:
+def measure(driver: str, cases: list[Answer], batches: int) -> Answer:
     """Probe: measure these cases with the driver of this name, one after another."""
     module: Any = importlib.import_module(f"benchmarks.peers.{driver}")
     return {
         "version": importlib.metadata.version(module.PACKAGE),
-        "cases": [measure_case(module, Case.of(case)) for case in cases],
+        "cases": [measure_case(module, Case.of(case), batches) for case in cases],
     }
 
 
-def measure_case(driver: Driver, case: Case) -> Answer:
-    """p50, p95 in microseconds, and how many times it was done."""
+def measure_case(driver: Driver, case: Case, batches: int) -> Answer:
+    """p50 and p95 of so many batches in microseconds, and how many cycles they had."""
     scheduler, tasks = driver.open_scheduler(case)
     start = time.perf_counter()
     accepted = len(scheduler.enqueue(tasks))
@@ -76,7 +75,7 @@ def measure_case(driver: Driver, case: Case) -> Answer:
     batch = _PREPARE[case.question](scheduler, case)
     del tasks
     gc.collect()
-    size, times = _times_us(batch)
+    size, times = _times_us(batch, batches)
     walls, cpus = zip(*times, strict=True)
     return {
         "p50": statistics.median(walls),
@@ -87,13 +86,13 @@ def measure_case(driver: Driver, case: Case) -> Answer:
     }
 
 
-def _times_us(batch: Batch) -> tuple[int, list[tuple[float, float]]]:
+def _times_us(batch: Batch, most: int) -> tuple[int, list[tuple[float, float]]]:
     """How many cycles a batch had, and what each took per cycle: by the wall and of the CPU."""
     once = min(batch(1)[0] for _ in range(TRIALS))
     size = max(1, min(LARGEST_BATCH, int(BATCH_SECONDS * 1e9 / once)))
     times: list[tuple[float, float]] = []
     end = time.perf_counter() + BUDGET_SECONDS
-    while len(times) < MOST_BATCHES:
+    while len(times) < most:
         if len(times) >= LEAST_BATCHES and time.perf_counter() > end:
             break
         wall, cpu = batch(size)

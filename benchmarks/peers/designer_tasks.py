@@ -56,18 +56,17 @@ def open_scheduler(case: Case) -> tuple[Scheduler, list[Any]]:
 def _tasks(case: Case) -> list[Any]:
     groups = case.group_specs()
     specs = [_group_spec(group, case.mix) for group in groups]
+    requests = [[*map(SchedulerResourceRequest, case.amounts(group))] for group in groups]
     tasks = []
     for number in range(case.tasks):
-        group = groups[number % case.groups]
-        payload = Task(
-            column=f"column-{group.number}", row_group=0, row_index=number, task_type="cell"
-        )
+        turn, group = divmod(number, case.groups)
+        payload = Task(column=f"column-{group}", row_group=0, row_index=number, task_type="cell")
         tasks.append(
             SchedulableTask(
                 stable_task_id(payload),
                 payload,
-                specs[group.number],
-                SchedulerResourceRequest(case.amounts(number, group)),
+                specs[group],
+                requests[group][turn % len(requests[group])],
             )
         )
     return tasks

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.measuring import Answer, fresh, pick
 from benchmarks.peers import cycles
 from benchmarks.peers.cases import Case
+from benchmarks.runner import Setup
 
 OURS = "penstock_tasks"
 
@@ -19,15 +20,16 @@ Figures = Mapping[Case, Sequence[Answer]]
 
 
 def ask(
-    cases: Sequence[Case], folder: Path, driver: str = OURS, python: Path | str = sys.executable
+    cases: Sequence[Case], setup: Setup, driver: str = OURS, python: Path | str = sys.executable
 ) -> Answer:
     """Measure these cases one after another in a new process."""
     return fresh(
         cycles.measure,
-        folder,
+        setup.folder,
         python=python,
         driver=driver,
         cases=[case.to_json() for case in cases],
+        batches=setup.size(300, smoke=50),
     )
 
 

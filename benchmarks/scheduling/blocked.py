@@ -10,6 +10,7 @@ from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from benchmarks.scheduling.asking import Figures, ask, by_case, deviation_percent, middle
 
 GROUPS = (1, 8, 64, 256)
+SMOKE_GROUPS = (256,)
 FEW = 8  # submissions, all of them held
 AMPLE = 4_096  # so that only the keyed resources are short
 TASKS_PER_GROUP = 8
@@ -42,8 +43,8 @@ def waits_for(case: Case) -> str:
 
 def measure(setup: Setup) -> Outcome:
     """Fill the capacity, then ask, several times over."""
-    asked = cases(GROUPS)
-    answers = [ask(asked, setup.folder) for _ in range(setup.rounds)]
+    asked = cases(SMOKE_GROUPS if setup.smoke else GROUPS)
+    answers = [ask(asked, setup) for _ in range(setup.rounds)]
     return to_outcome(by_case(asked, answers))
 
 

@@ -37,7 +37,7 @@ def measure(setup: Setup) -> Outcome:
     tasks = SMOKE_TASKS if setup.smoke else TASKS
     groups = SMOKE_GROUPS if setup.smoke else GROUPS
     cases = matrix(tasks, groups)
-    answers = [ask(cases, setup.folder) for _ in range(setup.rounds)]
+    answers = [ask(cases, setup) for _ in range(setup.rounds)]
     return to_outcome(by_case(cases, answers))
 
 

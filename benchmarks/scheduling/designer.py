@@ -64,16 +64,20 @@ def measure(setup: Setup) -> Outcome:
         ours |= by_case(cases, answers["ours"])
         theirs |= by_case(cases, answers["peer"])
     shown = cycle.matrix(cycle.SMOKE_TASKS if setup.smoke else cycle.TASKS, cycle.GROUPS)
-    whole = ask(shown, setup.folder, DRIVER, PYTHON)
-    return to_outcome(ours, theirs, by_case(shown, [whole]), whole["version"])
+    matrix: dict[Case, Sequence[Answer]] = {}
+    for mix in Mix:  # a process each: all together may take longer than a probe has
+        cases = [case for case in shown if case.mix is mix]
+        whole = ask(cases, setup, DRIVER, PYTHON)
+        matrix |= by_case(cases, [whole])
+    return to_outcome(ours, theirs, matrix, answers["peer"][0]["version"])
 
 
 def _in_turn(cases: Sequence[Case], setup: Setup) -> dict[str, list[Answer]]:
     return interleaved(
         setup.rounds,
         {
-            "ours": lambda: ask(cases, setup.folder, OURS),
-            "peer": lambda: ask(cases, setup.folder, DRIVER, PYTHON),
+            "ours": lambda: ask(cases, setup, OURS),
+            "peer": lambda: ask(cases, setup, DRIVER, PYTHON),
         },
     )
 

@@ -21,6 +21,7 @@ from benchmarks.peers.cycles import Scheduler
 from benchmarks.runner import Check, Outcome, Setup
 from benchmarks.scheduling import blocked, cycle, designer
 
+BATCHES = 10
 CASE = Case(Question.CYCLE, tasks=200, groups=8)
 
 
@@ -83,23 +84,20 @@ def check(outcome: Outcome, *words: str) -> Check:
     return found
 
 
-@pytest.fixture(autouse=True)
-def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cycles, "MOST_BATCHES", cycles.LEAST_BATCHES)
-
-
 @pytest.mark.parametrize("question", Question)
 def test_every_question_gets_figures(question: Question) -> None:
-    answer = cycles.measure_case(Fifo(), replace(CASE, question=question, tasks=2_000, capacity=4))
+    answer = cycles.measure_case(
+        Fifo(), replace(CASE, question=question, tasks=2_000, capacity=4), BATCHES
+    )
 
     assert 0 < answer["p50"] <= answer["p95"]
-    assert answer["count"] >= cycles.LEAST_BATCHES
+    assert answer["count"] >= BATCHES
 
 
 def test_a_measured_queue_is_as_long_afterwards_and_nothing_stays_held() -> None:
     fifo = Fifo()
 
-    cycles.measure_case(fifo, CASE)
+    cycles.measure_case(fifo, CASE, BATCHES)
 
     assert sorted(fifo.queue) == [*range(CASE.tasks)]
     assert fifo.free == CASE.capacity
@@ -116,7 +114,7 @@ def test_a_measured_queue_is_as_long_afterwards_and_nothing_stays_held() -> None
 )
 def test_a_measurement_of_something_else_is_refused(fifo: Fifo, case: Case, message: str) -> None:
     with pytest.raises(ProbeFailed, match=message):
-        cycles.measure_case(fifo, case)
+        cycles.measure_case(fifo, case, BATCHES)
 
 
 def test_a_case_survives_the_way_to_its_probe() -> None:
@@ -128,24 +126,20 @@ def test_a_case_survives_the_way_to_its_probe() -> None:
 def test_mixes_ask_for_what_they_say() -> None:
     asked = {}
     for mix in Mix:
-        case = replace(CASE, mix=mix, groups=2)
-        groups = case.group_specs()
-        asked[mix] = [{*case.amounts(number, groups[number % 2])} for number in range(4)]
+        case = replace(CASE, mix=mix)
+        asked[mix] = [{*amounts} for amounts in case.amounts(case.group_specs()[5])]
 
-    local, first, second = {SUBMISSION}, {SUBMISSION, SLOT, "host:0"}, {SUBMISSION, SLOT, "host:1"}
-    assert asked == {
-        Mix.LOCAL: [local] * 4,
-        Mix.KEYED: [first, second, first, second],
-        Mix.MIXED: [first, second, local, local],
-    }
+    local, keyed = {SUBMISSION}, {SUBMISSION, SLOT, "host:5"}
+    assert asked == {Mix.LOCAL: [local], Mix.KEYED: [keyed], Mix.MIXED: [keyed, local]}
 
 
 @pytest.mark.parametrize("mix", Mix)
 def test_every_resource_that_is_asked_for_has_a_limit(mix: Mix) -> None:
     case = replace(CASE, mix=mix)
-    groups = case.group_specs()
 
-    asked = {name for number in range(32) for name in case.amounts(number, groups[number % 8])}
+    asked = {
+        name for group in case.group_specs() for amounts in case.amounts(group) for name in amounts
+    }
 
     assert asked - {SUBMISSION} == set(case.limits())
 
