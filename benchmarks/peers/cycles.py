@@ -88,7 +88,7 @@ def measure_case(driver: Driver, case: Case, batches: int) -> Answer:
 
 def _times_us(batch: Batch, most: int) -> tuple[int, list[tuple[float, float]]]:
     """How many cycles a batch had, and what each took per cycle: by the wall and of the CPU."""
-    once = min(batch(1)[0] for _ in range(TRIALS))
+    once = min(batch(1)[1] for _ in range(TRIALS))
     size = max(1, min(LARGEST_BATCH, int(BATCH_SECONDS * 1e9 / once)))
     times: list[tuple[float, float]] = []
     end = time.perf_counter() + BUDGET_SECONDS

@@ -15,6 +15,7 @@ TASKS = (1_000, 10_000, 100_000)
 SMOKE_TASKS = (1_000, 10_000)
 GROUPS = (1, 8, 64, 256)
 SMOKE_GROUPS = (1, 256)
+ROUNDS = 3  # of the whole matrix
 GROUPS_GROWTH = 1.5
 TASKS_GROWTH = 1.3
 COLUMNS = ("mix", "groups", "queued tasks", "p50, µs", "p95, µs", "CPU, µs", "deviation, %")
@@ -37,7 +38,7 @@ def measure(setup: Setup) -> Outcome:
     tasks = SMOKE_TASKS if setup.smoke else TASKS
     groups = SMOKE_GROUPS if setup.smoke else GROUPS
     cases = matrix(tasks, groups)
-    answers = [ask(cases, setup) for _ in range(setup.rounds)]
+    answers = [ask(cases, setup) for _ in range(ROUNDS)]
     return to_outcome(by_case(cases, answers))
 
 
