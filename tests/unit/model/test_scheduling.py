@@ -44,7 +44,9 @@ def test_each_kind_has_a_constructor_with_its_identity() -> None:
 
 @pytest.mark.parametrize("kind", ["gpu", "", None, 5, ("local",), ["local"]])
 def test_an_unknown_kind_is_refused(kind: Any) -> None:
-    with pytest.raises(SchedulingMetadataError, match="'local', 'model' or 'custom_model', got") as e:
+    with pytest.raises(
+        SchedulingMetadataError, match="'local', 'model' or 'custom_model', got"
+    ) as e:
         SchedulingMetadata(kind, ("local", "x"))
 
     assert e.value.code is SchedulingMetadataCode.BAD_KIND
@@ -73,7 +75,9 @@ def test_an_unknown_kind_is_refused(kind: Any) -> None:
     ],
 )
 def test_an_identity_of_another_shape_is_refused(kind: Any, identity: Any) -> None:
-    with pytest.raises(SchedulingMetadataError, match=f"of '{kind}' metadata is .*, got ") as caught:
+    with pytest.raises(
+        SchedulingMetadataError, match=f"of '{kind}' metadata is .*, got "
+    ) as caught:
         SchedulingMetadata(kind, identity)
 
     assert caught.value.code is SchedulingMetadataCode.BAD_IDENTITY
@@ -86,8 +90,7 @@ def test_a_weight_is_a_whole_positive_number(weight: Any) -> None:
 
     assert caught.value.code is SchedulingMetadataCode.BAD_WEIGHT
     assert str(caught.value) == (
-        "The weight of ('local', 'parse') is a whole number from 1 to 1,000,000, "
-        f"got {weight!r}."
+        f"The weight of ('local', 'parse') is a whole number from 1 to 1,000,000, got {weight!r}."
     )
 
 
@@ -126,9 +129,7 @@ def test_an_object_that_raises_is_named() -> None:
         metadata_of(Column(ValueError("no model.")))
 
     assert caught.value.code is SchedulingMetadataCode.SOURCE_FAILED
-    assert str(caught.value) == (
-        "Column.get_scheduling_metadata() raised ValueError: no model."
-    )
+    assert str(caught.value) == ("Column.get_scheduling_metadata() raised ValueError: no model.")
     assert isinstance(caught.value.__cause__, ValueError)
 
 
