@@ -71,7 +71,9 @@ class GraphRun:
     def correlation(self, task: SchedulableTask) -> Correlation:
         attempt = self._attempts.get(task.task_id, 0) + 1
         execution = f"{task.task_id}:{attempt}"
-        return Correlation(self._run.run_id, str(task.task_id), None, task.group.key, None, execution)
+        return Correlation(
+            self._run.run_id, str(task.task_id), None, task.group.key, None, execution
+        )
 
     def start(
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation

@@ -321,6 +321,7 @@ class Worker:
             limit=limit,
             caps=self._caps,
             solo=solo,
+            weights=self._window.weights,
         )
         self._spawn(self._lease(request))
 
