@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
-TTL = 3.0
+TTL = 6.0
 CONFIG = f"""
 app = "{Path(partition_app.__file__)}"
 durability = "normal"
@@ -102,7 +102,7 @@ def test_f38_a_worker_that_is_cut_off_stops_in_time_and_its_late_ends_are_refuse
             heir.touch()
             assert runs[1].wait(60) == 0
             rows = {key: store.job(key).result() for key in KEYS}
-            wait_until(lambda: time.monotonic() - parted > 3 * TTL)
+            wait_until(lambda: time.monotonic() - parted > 2 * TTL)
             partition.heal()
             cut_off.touch()  # the body that did not stop ends now, if it still runs
             assert victim.wait(60) == 0
