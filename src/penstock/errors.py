@@ -10,6 +10,7 @@ PenstockError
 │   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
+│   ├── StoreMissing                 there is no store yet, and looking makes none
 │   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
 ├── StoreError                       the world's: the database
 │   ├── StoreBusy                    somebody else holds it; nothing was changed
@@ -77,6 +78,15 @@ class StrictJsonError(PayloadError):
 
 class UnknownTask(UsageError):
     """No task of this name is registered in the app."""
+
+
+class StoreMissing(UsageError):
+    """There is no store yet, and whoever only looks makes none."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(
+            f"There is no store {shown} yet. Enqueue a job first, or name another with --store."
+        )
 
 
 class EnqueueRefused(UsageError):

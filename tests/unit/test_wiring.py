@@ -103,11 +103,13 @@ def test_a_typed_limit_that_limits_nothing_is_told(
 def test_a_store_on_a_server_is_opened_with_what_was_configured(
     monkeypatch: pytest.MonkeyPatch, scheme: str, durability: str
 ) -> None:
-    asked: list[tuple[str, str, bool]] = []
+    asked: list[tuple[str, str, bool, bool]] = []
     store = MemoryStore(ManualClock())
 
-    def open_postgres(url: str, *, durability: str, reading_will_do: bool) -> MemoryStore:
-        asked.append((url, durability, reading_will_do))
+    def open_postgres(
+        url: str, *, durability: str, reading_will_do: bool, make: bool
+    ) -> MemoryStore:
+        asked.append((url, durability, reading_will_do, make))
         return store
 
     put_module(monkeypatch, "opening", open_postgres=open_postgres)
@@ -115,7 +117,7 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
 
     assert wiring.open_store(url, durability=durability, reading_will_do=True) is store
 
-    assert asked == [(url, durability, True)]
+    assert asked == [(url, durability, True, True)]
 
 
 def test_nobody_needs_psycopg_for_a_file(tmp_path: Path) -> None:
