@@ -191,7 +191,7 @@ def store_checkup(url: str, *, folder: Path, full: bool) -> StoreCheckup:
     """A look at a store that changes nothing."""
     if is_server(url):
         there = _of_postgres("checkup", url)
-        return ServerCheckup(url, there.postgres_findings, there.postgres_facts)
+        return ServerCheckup(url, there.postgres_findings, there.postgres_facts, full=full)
     path = store_file(url, folder)
     return Checkup(path, SystemProbe(), SystemClock(), SystemBootClock(), full=full)
 
@@ -205,16 +205,25 @@ class StoreCheckup(Protocol):
     def findings(self) -> Iterable[Finding]: ...
 
 
+class AskServer(Protocol):
+    """How a server is looked at; wholly, if that is wanted."""
+
+    def __call__(self, url: str, *, full: bool) -> list[Finding]: ...
+
+
 class ServerCheckup:
     """A look at a store on a server; and at its queue, if that can be read."""
 
     def __init__(
         self,
         url: str,
-        ask: Callable[[str], list[Finding]],
+        ask: AskServer,
         ask_queue: Callable[[str], QueueFacts | None],
+        *,
+        full: bool,
     ) -> None:
         self._url = url
+        self._full = full
         self._ask = ask
         self._ask_queue = ask_queue
 
@@ -224,7 +233,7 @@ class ServerCheckup:
 
     def findings(self) -> Iterable[Finding]:
         try:
-            return self._ask(self._url)
+            return self._ask(self._url, full=self._full)
         except StoreError as error:
             return [problem("store", str(error))]
 

@@ -195,14 +195,15 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     put_module(
         monkeypatch,
         "checkup",
-        postgres_findings=lambda url: [well("server", url)],
+        postgres_findings=lambda url, full: [well("server", f"{url}, {full}")],
         postgres_facts=lambda url: None,
     )
-    checkup = wiring.store_checkup(url, folder=Path(), full=False)
-    assert list(checkup.findings()) == [well("server", url)]
+    for full in (False, True):
+        checkup = wiring.store_checkup(url, folder=Path(), full=full)
+        assert list(checkup.findings()) == [well("server", f"{url}, {full}")]
     assert checkup.facts is None
 
-    def gone(url: str) -> list[Finding]:
+    def gone(url: str, *, full: bool) -> list[Finding]:
         raise StoreUnavailable("The server cannot be reached.")
 
     put_module(monkeypatch, "checkup", postgres_findings=gone, postgres_facts=lambda url: None)

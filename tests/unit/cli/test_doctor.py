@@ -80,7 +80,7 @@ def test_a_store_on_a_server_is_asked_and_its_password_not_told(
     facts = AppFacts(name="shop", store_url="postgresql://me:secret@db/x")
     asked: list[str] = []
 
-    def postgres_findings(url: str) -> list[Finding]:
+    def postgres_findings(url: str, *, full: bool) -> list[Finding]:
         asked.append(url)
         return [problem("server", "It is a standby.")]
 

@@ -35,7 +35,16 @@ ASK_SECONDS = 10.0  # how long a question waits for a server that is away
 T = TypeVar("T")
 
 
-class PostgresReader(SqlReader):
+class ServerReader(SqlReader):
+    """Knows what is to be checked only here: a job lies in one of two tables."""
+
+    def check(self) -> list[str]:
+        return super().check() + [
+            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
+        ]
+
+
+class PostgresReader(ServerReader):
     """Owns a connection for reading and the thread that uses it."""
 
     def __init__(
@@ -92,11 +101,6 @@ class PostgresReader(SqlReader):
         """The server's life and time."""
         now = int(self.value("server_time")) if server_time is None else server_time()
         return BootTime(self._connect().server.life, now)
-
-    def check(self) -> list[str]:
-        return super().check() + [
-            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
-        ]
 
     def close(self) -> None:
         with self._closing:
