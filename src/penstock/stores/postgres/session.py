@@ -371,7 +371,9 @@ class PostgresSession:
 
     def _current(self) -> PostgresTransaction:
         if self._tx is None:
-            raise RuntimeError("no transaction is open")
+            raise InternalError(
+                "No transaction is open. This is a bug of Penstock; please report it."
+            )
         return self._tx
 
     def _current_cursor(self) -> psycopg.RawCursor[Any]:
