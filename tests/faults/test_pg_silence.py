@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import StoreClosed, StoreUnavailable
 from penstock.stores import group_commit
-from penstock.stores.postgres import connecting, listening, reading, session
+from penstock.stores.postgres import connecting, listening, reading, session, silence
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.reply import Reply
@@ -47,7 +47,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "READ_SECONDS", _CALL_SECONDS)
     monkeypatch.setattr(reading, "ASK_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(listening, "LISTEN_SECONDS", 0.1)
-    monkeypatch.setattr(connecting, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(silence, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(group_commit, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(session, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(group_commit, "CLOSE_SECONDS", 1.0)

@@ -17,13 +17,12 @@ from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
     Connected,
-    Guard,
     closed_quietly,
     connect,
     pausing,
 )
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.refusals import closed
 from penstock.stores.reply import Reply
 from penstock.stores.sql.reading import SqlReader

@@ -30,9 +30,7 @@ from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
     Connected,
-    Guard,
     Server,
     ask_server,
     closed_quietly,
@@ -40,6 +38,7 @@ from penstock.stores.postgres.connecting import (
     pausing,
 )
 from penstock.stores.postgres.scan_places import ScanPlaces
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, Question, changing
 from penstock.stores.sql.statements import Row
 
