@@ -9,9 +9,14 @@ import threading
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store"]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
+
+# A busy machine is no bug: no example has a deadline, and slow ones are not complained about.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _FAULT_TEST = re.compile(r"::test_(f\d\d)_")
 
