@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -260,9 +261,15 @@ def test_f14_a_refused_acknowledgement_leaves_a_trace_with_its_token(
 def test_f15_an_acknowledgement_and_a_sweep_at_the_instant_of_expiry_have_one_winner(
     tmp_path: Path,
 ) -> None:
-    wins = race_ack_against_sweep(tmp_path, rounds=300)
+    wins: Counter[str] = Counter()
+    for number in range(5):  # again, if the machine has let the same one win each time
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        wins += race_ack_against_sweep(folder, rounds=300)
+        if min(wins["ack"], wins["sweep"]) > 0:
+            break
 
-    assert sum(wins.values()) == 300
+    assert sum(wins.values()) == 300 * (number + 1)
     assert min(wins["ack"], wins["sweep"]) > 0  # it was a race
 
 
