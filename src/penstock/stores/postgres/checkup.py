@@ -185,6 +185,18 @@ class _Look:
             "run 'create schema penstock authorization USER'.",
         )
 
+    def _invariants(self) -> Finding:
+        """Each is one statement, so what others write meanwhile contradicts nothing."""
+        broken = _Reader(self._connected.connection, self._queries).check()
+        if not broken:
+            return well("invariants", "all hold")
+        more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
+        return problem(
+            "invariants",
+            f"The store contradicts itself: {' '.join(broken[:BROKEN_SHOWN])}{more} This is our "
+            "bug, please report it; restore a backup with PostgreSQL's own tools.",
+        )
+
     def _rights(self) -> Finding:
         lacking = [name for name, ok in self._rows("doctor_rights") if not ok]
         if lacking:
@@ -222,15 +234,3 @@ class _Look:
                 "whether autovacuum is on.",
             )
         return well("vacuum", f"about {dead:,} dead rows for {live:,} live ones in penstock.hot")
-
-    def _invariants(self) -> Finding:
-        """Each is one statement, so what others write meanwhile contradicts nothing."""
-        broken = _Reader(self._connected.connection, self._queries).check()
-        if not broken:
-            return well("invariants", "all hold")
-        more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
-        return problem(
-            "invariants",
-            f"The store contradicts itself: {' '.join(broken[:BROKEN_SHOWN])}{more} This is our "
-            "bug, please report it; restore a backup with PostgreSQL's own tools.",
-        )
