@@ -584,8 +584,8 @@ select job_id, token from penstock.lingering where worker = $1
 
 -- leased_by_id --
 -- What a worker holds, by its id.
-select hot.job_id, hot.token from penstock.workers
-join penstock.hot on hot.worker = workers.no and hot.row_state = 4 where workers.id = $1 order by hot.job_id
+select job_id, token from penstock.hot
+where worker = (select no from penstock.workers where id = $1) and row_state = 4 order by job_id
 
 -- lingering_by_id --
 -- Leases of a worker that are over while their bodies may still run, by its id.
