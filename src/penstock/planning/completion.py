@@ -88,7 +88,7 @@ class CompletionTracker:
         self._settle(node, _COMPLETE)
         for dependant in self._dependants.pop(node, ()):
             left = self._places[dependant]
-            if left <= 0:
+            if left < 0:
                 continue  # it has ended before its turn
             self._places[dependant] = left - 1
             if left == 1:
@@ -189,16 +189,16 @@ class CompletionTracker:
 
     # ── The graph ─────────────────────────────────────────────────────────────────────────────
 
-    def _connect(self, node: Hashable, needs: Iterable[Hashable]) -> None:
-        wanted = dict.fromkeys(needs)
-        for needed in wanted:
+    def _connect(self, node: Hashable, needs: Collection[Hashable]) -> None:
+        """A need that is named twice is told twice, and counted so."""
+        for needed in needs:
             if needed not in self._places:
                 raise UsageError(
                     f"{node!r} needs {needed!r}, which is not in the graph of "
                     f"{len(self._places)} nodes. Add it, or remove the dependency."
                 )
             self._dependants.setdefault(needed, []).append(node)
-        self._places[node] = len(wanted)
+        self._places[node] = len(needs)
 
     def _refuse_circles(self, nodes: Mapping[Any, Collection[Hashable]]) -> None:
         """Let everything end once, on a copy; what never gets ready stands in a circle."""

@@ -79,7 +79,7 @@ def test_a_node_is_ready_when_the_last_of_its_needs_has_ended() -> None:
     assert tracker.is_finished
 
 
-def test_a_need_that_is_named_twice_counts_once() -> None:
+def test_a_need_may_be_named_twice() -> None:
     tracker = track({"a": [], "b": ["a", "a"]})
 
     end(tracker, "a")

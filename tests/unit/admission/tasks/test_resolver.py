@@ -135,6 +135,15 @@ def test_aliases_of_one_endpoint_are_one_resource_with_the_least_cap_in_any_orde
         assert note.text == "It is given 6 by 'c', 8 by 'fast', 4 by 'slow'; the least holds: 4."
 
 
+def test_one_alias_that_says_two_caps_has_the_least_in_any_order() -> None:
+    for caps in permutations([8, 4]):
+        endpoints = tuple(Endpoint(GPT, "fast", cap) for cap in caps)
+
+        resolver = TaskSchedulingResolver([define("a", endpoints=endpoints)])
+
+        assert resolver.resolve("a").group.weight == 4
+
+
 def test_equal_caps_need_no_word() -> None:
     both = (Endpoint(GPT, "fast", 8), Endpoint(GPT, "slow", 8))
 
