@@ -38,6 +38,7 @@ INTENDED = {
     "beat_worker": {"workers_id_key"},
     "count_holders": {"held_by_key"},
     "hold_ready_lanes": {"ready_lanes_pkey"},
+    "keep_heads": {"ready_lanes_pkey", "lanes_pkey"},
     "refresh_heads": {"lanes_pkey"},
     "drop_empty_lanes": {"ready_lanes_pkey", "hot_ready"},
     "park_lanes": {"ready_lanes_pkey"},

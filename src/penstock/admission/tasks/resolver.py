@@ -72,6 +72,10 @@ class TaskSchedulingResolver:
             name: (_request(definition, ()), self._resolved[name].group.weight)
             for name, definition in self._definitions.items()
         }
+        #: The weight of each definition that weighs more than 1.
+        self.weights: Mapping[str, int] = {
+            name: weight for name, (_, weight) in self._durable.items() if weight > 1
+        }
         self._groups: dict[str, TaskGroupSpec] = {}
         self._jobs: dict[tuple[str, str], ResolvedTaskScheduling] = {}
         self._keyed: dict[tuple[str, tuple[str, ...]], ResolvedTaskScheduling] = {}
@@ -82,11 +86,6 @@ class TaskSchedulingResolver:
             f"<TaskSchedulingResolver {len(self._definitions)} definitions, "
             f"{len(self.diagnostics)} diagnostics>"
         )
-
-    @property
-    def weights(self) -> Mapping[str, int]:
-        """The weight of each definition that weighs more than 1."""
-        return {name: weight for name, (_, weight) in self._durable.items() if weight > 1}
 
     def resolve(self, name: str, limit_keys: Iterable[str] = ()) -> ResolvedTaskScheduling:
         """The group and needs of a task in memory; its own keyed limits are resources, too."""
