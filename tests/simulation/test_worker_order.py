@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock, Skip
+from penstock import Context, Penstock, SchedulingMetadata, Skip
 from penstock.model.job import JobState
 from tests.unit.runtime.worker_world import World, simulate
 
@@ -46,6 +46,33 @@ def test_groups_take_turns_whatever_their_backlogs() -> None:
         assert first == {"big": 6, "small": 6, "tiny": 6}
 
     simulate(recording_app(order), main, seed=None, runtime={"async_slots": 3})
+
+
+def test_groups_share_by_the_weight_of_their_task() -> None:
+    app = Penstock("order")
+    order: list[str] = []
+
+    @app.task(metadata=SchedulingMetadata.local("live", weight=3))
+    async def heavy(ctx: Context) -> None:
+        order.append("heavy")
+        await asyncio.sleep(1)
+
+    @app.task()
+    async def light(ctx: Context) -> None:
+        order.append("light")
+        await asyncio.sleep(1)
+
+    async def main(world: World) -> None:
+        for n in range(400):
+            world.enqueue("light", f"l{n}")
+            world.enqueue("heavy", f"h{n}")
+
+        await world.drain()
+
+        first = Counter(order[:400])  # both have jobs all the time
+        assert 280 <= first["heavy"] <= 320
+
+    simulate(app, main, seed=None, runtime={"async_slots": 4})
 
 
 def test_a_group_that_arrives_late_is_served_within_one_round() -> None:
