@@ -46,6 +46,7 @@ INTENDED = {
     "parked_keys": {"ready_lanes_parked"},
     "open_freed_keys": {"ready_lanes_parked"},
     "leased_by": {"hot_leased"},
+    "leased_by_id": {"hot_leased", "workers_id_key"},
     "end_jobs": {"hot_pkey"},
     "fail_job": {"hot_pkey"},
     "release_job": {"hot_pkey"},

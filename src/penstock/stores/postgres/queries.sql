@@ -582,8 +582,13 @@ delete from penstock.lingering where job_id = $1 and token = $2
 -- Such leases of a worker, by its number.
 select job_id, token from penstock.lingering where worker = $1
 
+-- leased_by_id --
+-- What a worker holds, by its id.
+select hot.job_id, hot.token from penstock.workers
+join penstock.hot on hot.worker = workers.no and hot.row_state = 4 where workers.id = $1 order by hot.job_id
+
 -- lingering_by_id --
--- The same by its id.
+-- Leases of a worker that are over while their bodies may still run, by its id.
 select lingering.job_id, lingering.token from penstock.workers
 join penstock.lingering on lingering.worker = workers.no where workers.id = $1
 

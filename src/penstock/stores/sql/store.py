@@ -160,6 +160,9 @@ class SqlStore(ABC):
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         return self._writer.submit(lambda tx: operating.cancel(tx, keys))
 
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        return self._read(lambda: self._reader.leases(worker))
+
     def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.lingering(worker))
 
