@@ -69,7 +69,9 @@ def check_queue(queue: FairTaskQueue) -> None:
         for bucket in group.buckets.values():
             live = [entry for entry in bucket.entries if entry[1] not in bucket.dead]
             assert len(live) == len(bucket) > 0
-            assert bucket.entries[0] == min(live)
+            assert list(bucket.entries) == sorted(bucket.entries)
+            assert bucket.entries[0] == live[0]
+            assert len({entry[0] for entry in live}) == 1  # one priority
             assert all(facts.places[entry[2].task_id] == (bucket, entry) for entry in live)
             for contest, amount in bucket.needs:
                 assert facts.contests[contest.resource] is contest
@@ -82,9 +84,11 @@ def check_queue(queue: FairTaskQueue) -> None:
                 ):
                     claims[contest.resource][group.key] += 1
         assert group.queued == sum(len(bucket) for bucket in group.buckets.values())
-        assert group.demand == own
+        assert group.demand() == own
         demand += own
-    assert facts.demand == demand
+    assert {
+        key: contest.demand for key, contest in facts.contests.items() if contest.demand
+    } == demand
     assert len(facts.places) == sum(len(bucket) for bucket in buckets)
     for resource, contest in facts.contests.items():
         _check_contest(queue, contest, claims[resource])

@@ -23,7 +23,6 @@ from penstock.admission.tasks.policy import (
     Ledger,
     PolicyDecision,
     PolicyStateDelta,
-    contested,
 )
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import UsageError
@@ -74,27 +73,27 @@ class BoundedBorrowTaskAdmissionPolicy:
     def evaluate(
         self, item: SchedulableTask, queue_view: QueueView, admission_view: Ledger
     ) -> PolicyDecision:
-        group = item.group
+        group, key = item.group, item.group.key
         borrows: tuple[tuple[str, int], ...] = ()
-        for resource, amount in contested(item):
+        for resource, amount in item.resource_request.contested:
             limit = admission_view.limit(resource)
             if limit is None:
                 continue
-            rivals = queue_view.rivals(group.key, resource)
-            held = admission_view.held(group.key, resource)
-            share = self._share(group, resource, limit, rivals, queue_view)
-            debt = admission_view.debt(group.key, resource)
+            held = admission_view.held(key, resource)
+            rivals, weight = queue_view.rivalry(group, resource)
+            share = self._share(group, limit, rivals, weight)
+            debt = admission_view.debt(key, resource)
             ahead = held + amount - share if held else 0  # whoever holds nothing may have one
             if ahead <= 0 and not debt:
                 continue
-            if rivals or queue_view.is_behind(group.key, resource):
+            if rivals or queue_view.is_behind(key, resource):
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT if debt else DenialReason.GROUP_CAP,
                     Until.PEERS,
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            if ahead > self._ceiling(group.key, resource, limit, share):
+            if ahead > self._ceiling(key, resource, limit, share):
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT,
                     Until.OWN,
@@ -125,16 +124,13 @@ class BoundedBorrowTaskAdmissionPolicy:
                 changes += ((key, resource, -paid),)
         return PolicyStateDelta(changes) if changes else NO_CHANGE
 
-    def _share(
-        self, group: TaskGroupSpec, resource: str, limit: int, rivals: int, queue_view: QueueView
-    ) -> int:
-        if not rivals:
-            share = self._rounded(limit / 2)
+    def _share(self, group: TaskGroupSpec, limit: int, rivals: int, weight: int) -> int:
+        if rivals:
+            share = self._rounded(limit * group.weight / weight) or 1
         else:
-            weight = queue_view.weight_with(group, resource)
-            share = self._rounded(limit * group.weight / weight)
-        share = max(1, share)
-        return share if group.admitted_limit is None else min(share, group.admitted_limit)
+            share = self._rounded(limit / 2) or 1  # there may be an equal peer soon
+        cap = group.admitted_limit
+        return share if cap is None or cap > share else cap
 
     def _ceiling(self, group: str, resource: str, limit: int, share: int) -> int:
         config = self._config

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 
 import msgspec
@@ -30,7 +29,6 @@ from penstock.errors import InternalError, UsageError
 from penstock.model.resource import SUBMISSION
 from penstock.model.task import SchedulableTask
 
-RELEASED_LEASES_KEPT = 8_192  # ids of released leases, by which a second release is known
 SUBMISSION_CAPACITY = 1_024  # tasks at once, if nobody says otherwise
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
@@ -80,9 +78,7 @@ class TaskAdmissionController:
         self._running: dict[str, int] = {}  # group → tasks
         self._debt: dict[tuple[str, str], int] = {}
         self._leases: dict[int, TaskAdmissionLease] = {}
-        self._released: set[int] = set()
-        self._released_order: deque[int] = deque()
-        self._last_lease_id = 0
+        self._last_lease_id = 0  # each id is given once: what is not held was released
         self._is_shut = False
         self._openings = Openings()
         self._gates_due: dict[Hashable, float] = {}  # monotonic
@@ -114,7 +110,7 @@ class TaskAdmissionController:
         self._last_lease_id += 1
         lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
         self._leases[lease.lease_id] = lease
-        self._move(item, 1)
+        self._take(item)
         delta = self._policy.on_acquire(lease, answer)
         if delta.debt_changes:
             self._apply(delta)
@@ -129,7 +125,7 @@ class TaskAdmissionController:
             )
         held = self._leases.get(lease.lease_id)
         if held is None:
-            known = lease.lease_id in self._released
+            known = 0 < lease.lease_id <= self._last_lease_id
             reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
             return _refused(reason, f"lease {lease.lease_id} is not held")
         if held.item.task_id != lease.item.task_id:
@@ -138,8 +134,7 @@ class TaskAdmissionController:
                 f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
             )
         del self._leases[lease.lease_id]
-        self._remember(lease.lease_id)
-        self._move(held.item, -1)
+        self._give(held.item)
         delta = self._policy.on_release(held, self)
         if delta.debt_changes:
             self._apply(delta)
@@ -259,7 +254,10 @@ class TaskAdmissionController:
                 for resource, limit in self._limits.items()
             },
             leased_resources=leased,
-            leased_resources_by_group={group: dict(held) for group, held in self._held.items()},
+            leased_resources_by_group={
+                group: {resource: amount for resource, amount in held.items() if amount}
+                for group, held in self._held.items()
+            },
             running_counts_by_group=dict(self._running),
             policy_debt_by_group_resource=dict(self._debt),
         )
@@ -286,25 +284,34 @@ class TaskAdmissionController:
 
     # ── The books ─────────────────────────────────────────────────────────────────────────────
 
-    def _move(self, item: SchedulableTask, sign: int) -> None:
-        """Book a start or an end."""
+    def _take(self, item: SchedulableTask) -> None:
+        """Book a start."""
         self._changes += 1
-        key = item.group.key
+        key, leased = item.group.key, self._leased
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = {}
-        leased = self._leased
         for resource, amount in item.resource_request.needs:
-            amount *= sign
+            leased[resource] = leased.get(resource, 0) + amount
+            held[resource] = held.get(resource, 0) + amount
+        self._running[key] = self._running.get(key, 0) + 1
+
+    def _give(self, item: SchedulableTask) -> None:
+        """Book an end."""
+        self._changes += 1
+        key, leased = item.group.key, self._leased
+        held = self._held.get(key, {})
+        for resource, amount in item.resource_request.needs:
             for counts in (leased, held):
-                count = counts.get(resource, 0) + amount
-                if count > 0:
-                    counts[resource] = count
-                elif count == 0:
-                    del counts[resource]
-                else:
-                    raise _impossible(resource, count)
-        running = self._running.get(key, 0) + sign
+                left = counts.get(resource, 0) - amount
+                if left < 0:
+                    raise _impossible(resource, left)
+                counts[resource] = left
+            if not leased[resource]:
+                del leased[resource]
+        running = self._running.get(key, 0) - 1
+        if running < 0:
+            raise _impossible(key, running)
         if running:
             self._running[key] = running
         else:
@@ -318,12 +325,6 @@ class TaskAdmissionController:
                 raise _impossible(resource, debt)
             if debt:
                 self._debt[group, resource] = debt
-
-    def _remember(self, lease_id: int) -> None:
-        self._released.add(lease_id)
-        self._released_order.append(lease_id)
-        if len(self._released_order) > RELEASED_LEASES_KEPT:
-            self._released.remove(self._released_order.popleft())
 
 
 def _impossible(resource: str, count: int) -> InternalError:

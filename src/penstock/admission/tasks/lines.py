@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits where, in which order, and who competes for what?
 
-Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: the line
-of those that may go as far as is known, or the line of what it has to wait for. A line orders
-groups by virtual time, and each resource has its own: a group that could not use a resource keeps
-no claim to the time in which others did, and one that waits for it loses none.
+Tasks of one group with equal needs and priority share a bucket. A bucket stands in exactly one
+line: the line of those that may go as far as is known, or the line of what it has to wait for. A
+line orders groups by virtual time, and each resource has its own: a group that could not use a
+resource keeps no claim to the time in which others did, and one that waits for it loses none.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -18,14 +19,24 @@ from penstock.model.task import SchedulableTask, TaskGroupSpec
 TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
 STALE_KEPT = 64  # groups that left a line and are still in its heap; beyond, it is made anew
 
-#: (-priority, sequence, task): the order inside a bucket.
+#: (-priority, sequence, task): the order inside a group.
 Entry = tuple[int, int, SchedulableTask]
 
 
 class Contest:
     """One resource: its virtual time, and the groups that compete for it just now."""
 
-    __slots__ = ("buckets", "claimants", "resource", "tags", "v", "waiting", "weight", "yielding")
+    __slots__ = (
+        "buckets",
+        "claimants",
+        "demand",
+        "resource",
+        "tags",
+        "v",
+        "waiting",
+        "weight",
+        "yielding",
+    )
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -34,6 +45,7 @@ class Contest:
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
         self.buckets = 0  # that ask for it at all; without any it is forgotten
+        self.demand = 0  # how much all queued tasks ask for
         self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
         self.yielding = Line(self)  # for those who have less of it
 
@@ -84,7 +96,7 @@ class Contest:
 
 
 class Bucket:
-    """Tasks of one group that ask for the same, by priority and then first come."""
+    """Tasks of one group and one priority that ask for the same, first come first."""
 
     __slots__ = ("dead", "entries", "group", "key", "line", "needs")
 
@@ -92,7 +104,7 @@ class Bucket:
         self.group = group
         self.key = key
         self.needs = needs
-        self.entries: list[Entry] = []
+        self.entries: deque[Entry] = deque()
         self.dead: set[int] = set()  # sequences of discarded tasks that are still in `entries`
         self.line: Line | None = None
 
@@ -107,14 +119,13 @@ class Bucket:
             self.drop_dead_head()
             return True
         if len(dead) > len(self):
-            self.entries = [other for other in entries if other[1] not in dead]
-            heapify(self.entries)
+            self.entries = deque(other for other in entries if other[1] not in dead)
             dead.clear()
         return False
 
     def drop_dead_head(self) -> None:
         while self.entries and self.entries[0][1] in self.dead:
-            self.dead.remove(heappop(self.entries)[1])
+            self.dead.remove(self.entries.popleft()[1])
 
     def amount(self, contest: Contest) -> int:
         return next(amount for needed, amount in self.needs if needed is contest)
@@ -123,7 +134,7 @@ class Bucket:
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "demand", "key", "order", "queued", "spec", "weight", "yields_in")
+    __slots__ = ("buckets", "key", "order", "queued", "spec", "weight", "yields_in")
 
     def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
@@ -132,8 +143,16 @@ class Group:
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
         self.queued = 0
-        self.demand: dict[str, int] = {}
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
+
+    def demand(self) -> dict[str, int]:
+        """How much its queued tasks ask for, by resource."""
+        demand: dict[str, int] = {}
+        for bucket in self.buckets.values():
+            for contest, amount in bucket.needs:
+                resource = contest.resource
+                demand[resource] = demand.get(resource, 0) + amount * len(bucket)
+        return demand
 
 
 class Line:

@@ -9,7 +9,6 @@ denied stands in the line of what it waits for, and is not asked for again befor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from heapq import heappop, heappush
 from math import inf
 
 import msgspec
@@ -81,17 +80,14 @@ class FairTaskQueue:
             self._sequence += 1
             entry = (-item.priority, self._sequence, item)
             places[item.task_id] = (bucket, entry)
-            self._facts.count(bucket.group, item, 1)
+            bucket.entries.append(entry)
+            self._count(bucket, 1)
             if bucket.line is None:
-                bucket.entries.append(entry)
                 self._free.add(bucket)
                 for contest, _ in bucket.needs:
                     contest.claim(bucket.group)
             else:
-                heappush(bucket.entries, entry)
                 bucket.line.tasks += 1
-                if bucket.entries[0] is entry:
-                    bucket.line.reorder(bucket)
             accepted.append(item.task_id)
         if accepted:
             self._facts.version += 1
@@ -105,7 +101,7 @@ class FairTaskQueue:
         bucket, entry = place
         line = self._line_of(bucket)
         self._facts.version += 1
-        self._facts.count(bucket.group, entry[2], -1)
+        self._count(bucket, -1)
         line.tasks -= 1
         if bucket.drop(entry):
             if bucket.entries:
@@ -165,32 +161,36 @@ class FairTaskQueue:
 
     def commit(self, selection: QueueSelection) -> SchedulableTask | None:
         """Take the selected task out; None if the queue has changed since it was selected."""
-        item = selection.item
-        if (
-            selection.sequence_version != self._facts.version
-            or item.task_id not in self._facts.places
-        ):
+        item, facts = selection.item, self._facts
+        if selection.sequence_version != facts.version or item.task_id not in facts.places:
             return None
-        bucket, _ = self._facts.places.pop(item.task_id)
-        self._facts.version += 1
-        line, group = self._line_of(bucket), bucket.group
+        bucket, _ = facts.places.pop(item.task_id)
+        facts.version += 1
+        line, group, entries = self._line_of(bucket), bucket.group, bucket.entries
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
-            for waiting in contest.waiting.values():
-                if waiting.amount > amount and waiting.tasks and not waiting.is_open:
-                    waiting.passed += amount
+            contest.demand -= amount
+            if contest.waiting:
+                self._note_passing(contest, amount)
+        group.queued -= 1
         if line.passed:
             self._stop_keeping(line)
-        heappop(bucket.entries)
+        entries.popleft()
         line.tasks -= 1
-        self._facts.count(group, item, -1)
         if bucket.dead:
             bucket.drop_dead_head()
-        if bucket.entries:
+        if entries:
             line.reorder(bucket)
         else:
             self._retire(bucket)
         return item
+
+    @staticmethod
+    def _note_passing(contest: Contest, amount: int) -> None:
+        """Somebody got some of it while others wait for more at once."""
+        for waiting in contest.waiting.values():
+            if waiting.amount > amount and waiting.tasks and not waiting.is_open:
+                waiting.passed += amount
 
     def reopen(self, openings: Openings) -> None:
         """Something has changed: those who waited for it may be asked for again."""
@@ -413,6 +413,13 @@ class FairTaskQueue:
             if not self._facts.groups:
                 self._submissions.tags.clear()
 
+    @staticmethod
+    def _count(bucket: Bucket, sign: int) -> None:
+        """A task has come or gone."""
+        bucket.group.queued += sign
+        for contest, amount in bucket.needs:
+            contest.demand += sign * amount
+
     # ── Facts ─────────────────────────────────────────────────────────────────────────────────
 
     def _contest(self, resource: str) -> Contest:
@@ -430,7 +437,7 @@ class FairTaskQueue:
             self._respecify(group, spec)
         wanted = item.resource_request.needs
         gate = item.request_resource_key
-        key: Hashable = wanted if gate is None else (wanted, gate)
+        key = (wanted, gate, item.priority)
         bucket = group.buckets.get(key)
         if bucket is None:
             needs = tuple((self._contest(resource), amount) for resource, amount in wanted)

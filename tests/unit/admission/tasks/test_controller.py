@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.admission.tasks.controller import (
-    RELEASED_LEASES_KEPT,
     TaskAdmissionConfig,
     TaskAdmissionController,
 )
@@ -257,19 +256,18 @@ def test_the_controller_books_what_the_policy_says() -> None:
     assert desk.controller.view().policy_debt_by_group_resource == {}
 
 
-def test_the_history_of_released_leases_is_bounded() -> None:
+def test_a_second_release_is_known_however_many_came_since_and_nothing_is_kept_for_it() -> None:
     desk = Desk()
-    leases = [desk.acquire(task(0))]
-    desk.controller.release(leases[0])
+    first = desk.acquire(task(0))
+    desk.controller.release(first)
 
-    for n in range(RELEASED_LEASES_KEPT):
-        last = desk.acquire(task(n))
-        desk.controller.release(last)
+    for n in range(10_000):
+        desk.controller.release(desk.acquire(task(n)))
 
-    assert desk.controller.release(last).reason is ReleaseReason.DUPLICATE
-    assert desk.controller.release(leases[0]).reason is ReleaseReason.UNKNOWN_LEASE
-    assert len(desk.controller._released) == len(desk.controller._released_order)
-    assert len(desk.controller._released) == RELEASED_LEASES_KEPT
+    assert desk.controller.release(first).reason is ReleaseReason.DUPLICATE
+    assert desk.controller.leases == 0
+    never = msgspec.structs.replace(first, lease_id=10**9)
+    assert desk.controller.release(never).reason is ReleaseReason.UNKNOWN_LEASE
 
 
 def test_an_answer_is_not_kept_beyond_a_change_of_the_ledger() -> None:

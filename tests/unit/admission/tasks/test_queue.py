@@ -211,9 +211,9 @@ def test_weights_of_competitors_count_each_group_once() -> None:
     heavy, light = TaskGroupSpec("heavy", 5), TaskGroupSpec("light", 1)
     view = queue_of(*tasks(3, heavy, {"r": 1}), task("x", light, {"r": 2})).view()
 
-    assert view.weight_with(light, "r") == 6  # 5 + 1
-    assert view.weight_with(TaskGroupSpec("third", 2), "r") == 8  # 5 + 1 + 2
-    assert view.weight_with(light, "unheard of") == 1
+    assert view.rivalry(light, "r") == (1, 6)  # 5 + 1
+    assert view.rivalry(TaskGroupSpec("third", 2), "r") == (2, 8)  # 5 + 1 + 2
+    assert view.rivalry(light, "unheard of") == (0, 1)
 
 
 def test_a_denial_without_the_resource_it_waits_for_is_an_internal_error() -> None:
