@@ -118,11 +118,11 @@ def _check_lines(queue: FairTaskQueue, buckets: list[Bucket]) -> None:
         assert line.tasks == sum(len(b) for b, stands_in, _ in standing if stands_in is line)
         assert set(line.members) <= line._in_heap
         assert {entry[2] for entry in line._heap} == line._in_heap
-        assert line.is_open == (line in queue._open)
+        assert line.is_open == (line in queue._open or line in queue._conceded)
         assert (line in facts.blocked) == (bool(line.members) and line is not queue._free)
         assert line.denied is not None or not line.members or line is queue._free
         assert line.members or (line.passed == 0 and not line.is_open)
-    assert set(queue._open) <= set(lines)
+    assert {*queue._open, *queue._conceded} <= set(lines)
     assert set(facts.blocked) <= set(lines)
     for key, line in queue._gates.items():
         assert line.members, f"gate {key} is empty"

@@ -246,3 +246,22 @@ class Line:
         self._heap = [entry for entry in self._heap if entry[2] in self.members]
         self._in_heap = {entry[2] for entry in self._heap}
         heapify(self._heap)
+
+
+def first_of_chain(bucket: Bucket) -> Bucket:
+    """A bucket, or whoever is before it in the open line of something that it needs."""
+    seen = {bucket.line}
+    while (first := _before(bucket, seen)) is not None:
+        bucket = first
+    return bucket
+
+
+def _before(bucket: Bucket, seen: set[Line | None]) -> Bucket | None:
+    for contest, _ in bucket.needs:
+        for line in contest.waiting.values():
+            if line.is_open and line not in seen:
+                seen.add(line)
+                first = line.top()
+                if first is not None and contest.tag(first.group) < contest.tag(bucket.group):
+                    return first
+    return None
