@@ -82,12 +82,12 @@ def check_queue(queue: FairTaskQueue) -> None:
                 ):
                     claims[contest.resource][group.key] += 1
         assert group.queued == sum(len(bucket) for bucket in group.buckets.values())
-        assert group.demand == own
+        assert group.demand() == own
         demand += own
-    assert facts.demand == demand
     assert len(facts.places) == sum(len(bucket) for bucket in buckets)
     for resource, contest in facts.contests.items():
         _check_contest(queue, contest, claims[resource])
+        assert contest.demand == demand[resource]
         assert contest.buckets == needed[resource] + (resource == SUBMISSION)
 
 

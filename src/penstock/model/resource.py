@@ -21,6 +21,7 @@ class SchedulerResourceRequest(msgspec.Struct, frozen=True):
 
     amounts: Mapping[str, int] = _ONE_SUBMISSION
     needs: tuple[tuple[str, int], ...] = ()  # the same, sorted: equal requests have equal needs
+    contested: tuple[tuple[str, int], ...] = ()  # without the submission, unless that is all
 
     def __post_init__(self) -> None:
         for resource, amount in self.amounts.items():
@@ -32,7 +33,10 @@ class SchedulerResourceRequest(msgspec.Struct, frozen=True):
                 )
         amounts = MappingProxyType({SUBMISSION: 1, **self.amounts})
         msgspec.structs.force_setattr(self, "amounts", amounts)
-        msgspec.structs.force_setattr(self, "needs", tuple(sorted(amounts.items())))
+        needs = tuple(sorted(amounts.items()))
+        contested = tuple(need for need in needs if need[0] != SUBMISSION)
+        msgspec.structs.force_setattr(self, "needs", needs)
+        msgspec.structs.force_setattr(self, "contested", contested or needs)
 
     def __hash__(self) -> int:
         return hash(self.needs)

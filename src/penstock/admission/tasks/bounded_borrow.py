@@ -77,14 +77,14 @@ class BoundedBorrowTaskAdmissionPolicy:
         group = item.group
         borrows: tuple[tuple[str, int], ...] = ()
         for resource, amount in contested(item):
-            limit = admission_view.limit(resource)
-            if limit is None:
-                continue
-            rivals = queue_view.rivals(group.key, resource)
             held = admission_view.held(group.key, resource)
+            limit = admission_view.limit(resource) if held else None
+            if limit is None:
+                continue  # without a limit, and for whoever holds nothing yet, there is no share
+            rivals = queue_view.rivals(group.key, resource)
             share = self._share(group, resource, limit, rivals, queue_view)
             debt = admission_view.debt(group.key, resource)
-            ahead = held + amount - share if held else 0  # whoever holds nothing may have one
+            ahead = held + amount - share
             if ahead <= 0 and not debt:
                 continue
             if rivals or queue_view.is_behind(group.key, resource):

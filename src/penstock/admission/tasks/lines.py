@@ -25,7 +25,17 @@ Entry = tuple[int, int, SchedulableTask]
 class Contest:
     """One resource: its virtual time, and the groups that compete for it just now."""
 
-    __slots__ = ("buckets", "claimants", "resource", "tags", "v", "waiting", "weight", "yielding")
+    __slots__ = (
+        "buckets",
+        "claimants",
+        "demand",
+        "resource",
+        "tags",
+        "v",
+        "waiting",
+        "weight",
+        "yielding",
+    )
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -33,6 +43,7 @@ class Contest:
         self.tags: dict[str, float] = {}  # group → when its next turn is
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
+        self.demand = 0  # of everything that is queued
         self.buckets = 0  # that ask for it at all; without any it is forgotten
         self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
         self.yielding = Line(self)  # for those who have less of it
@@ -123,7 +134,7 @@ class Bucket:
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "demand", "key", "order", "queued", "spec", "weight", "yields_in")
+    __slots__ = ("buckets", "key", "order", "queued", "spec", "weight", "yields_in")
 
     def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
@@ -132,8 +143,16 @@ class Group:
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
         self.queued = 0
-        self.demand: dict[str, int] = {}
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
+
+    def demand(self) -> dict[str, int]:
+        """How much of what its tasks ask for."""
+        demand: dict[str, int] = {}
+        for bucket in self.buckets.values():
+            for contest, amount in bucket.needs:
+                name = contest.resource
+                demand[name] = demand.get(name, 0) + amount * len(bucket)
+        return demand
 
 
 class Line:

@@ -10,7 +10,6 @@ import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
 from penstock.admission.tasks.queue_view import QueueView
-from penstock.model.resource import SUBMISSION
 from penstock.model.task import SchedulableTask
 
 
@@ -76,7 +75,4 @@ def contested(item: SchedulableTask) -> tuple[tuple[str, int], ...]:
 
     Every task needs a submission; a group that runs on threads must not keep others from the loop.
     """
-    needs = item.resource_request.needs
-    if len(needs) == 1:
-        return needs
-    return tuple(need for need in needs if need[0] != SUBMISSION)
+    return item.resource_request.contested

@@ -82,7 +82,7 @@ class FairTaskQueue:
             self._sequence += 1
             entry = (-item.priority, self._sequence, item)
             places[item.task_id] = (bucket, entry)
-            self._facts.count(bucket.group, item, 1)
+            self._facts.count(bucket, 1)
             if bucket.line is None:
                 bucket.entries.append(entry)
                 self._free.add(bucket)
@@ -106,7 +106,7 @@ class FairTaskQueue:
         bucket, entry = place
         line = self._line_of(bucket)
         self._facts.version += 1
-        self._facts.count(bucket.group, entry[2], -1)
+        self._facts.count(bucket, -1)
         line.tasks -= 1
         if bucket.drop(entry):
             if bucket.entries:
@@ -184,7 +184,7 @@ class FairTaskQueue:
             self._stop_keeping(line)
         heappop(bucket.entries)
         line.tasks -= 1
-        self._facts.count(group, item, -1)
+        self._facts.count(bucket, -1)
         if bucket.dead:
             bucket.drop_dead_head()
         if bucket.entries:

@@ -15,26 +15,20 @@ from penstock.model.task import SchedulableTask, TaskGroupSpec
 class QueueFacts:
     """What a queue keeps up to date with every change; the queue alone writes it."""
 
-    __slots__ = ("blocked", "contests", "demand", "groups", "places", "version")
+    __slots__ = ("blocked", "contests", "groups", "places", "version")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.places: dict[Hashable, tuple[Bucket, Entry]] = {}  # task → where it is
         self.contests: dict[str, Contest] = {}
         self.blocked: dict[Line, None] = {}  # lines in which somebody waits for something
-        self.demand: dict[str, int] = {}  # resource → amount
         self.version = 0
 
-    def count(self, group: Group, item: SchedulableTask, sign: int) -> None:
+    def count(self, bucket: Bucket, sign: int) -> None:
         """A task has come or gone."""
-        group.queued += sign
-        for demand in (group.demand, self.demand):
-            for resource, amount in item.resource_request.needs:
-                left = demand.get(resource, 0) + sign * amount
-                if left:
-                    demand[resource] = left
-                else:
-                    del demand[resource]
+        bucket.group.queued += sign
+        for contest, amount in bucket.needs:
+            contest.demand += sign * amount
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
@@ -79,11 +73,12 @@ class QueueView:
     def demand(self, group: str, resource: str) -> int:
         """How much of a resource the queued tasks of a group ask for."""
         found = self._facts.groups.get(group)
-        return found.demand.get(resource, 0) if found is not None else 0
+        return found.demand().get(resource, 0) if found is not None else 0
 
     def peer_demand(self, group: str, resource: str) -> int:
         """How much of a resource the queued tasks of all other groups ask for."""
-        return self._facts.demand.get(resource, 0) - self.demand(group, resource)
+        contest = self._facts.contests.get(resource)
+        return 0 if contest is None else contest.demand - self.demand(group, resource)
 
     def first_candidate(self, group: str) -> SchedulableTask | None:
         """The task of a group that is next by priority and order, whether it may start or not."""
@@ -135,7 +130,7 @@ class QueueView:
         return QueueSnapshot(
             queued_total=len(facts.places),
             queued_by_group={key: group.queued for key, group in facts.groups.items()},
-            demand_by_group={key: dict(group.demand) for key, group in facts.groups.items()},
+            demand_by_group={key: group.demand() for key, group in facts.groups.items()},
             blocked_by_reason=blocked,
             version=facts.version,
         )
