@@ -67,11 +67,10 @@ def check_queue(queue: FairTaskQueue) -> None:
         assert group.buckets, f"group {group.key} has nothing queued"
         own: Counter[str] = Counter()
         for bucket in group.buckets.values():
-            live = [entry for entry in bucket.entries if entry[1] not in bucket.dead]
+            live = list(bucket)
             assert len(live) == len(bucket) > 0
-            assert list(bucket.entries) == sorted(bucket.entries)
-            assert bucket.entries[0] == live[0]
-            assert len({entry[0] for entry in live}) == 1  # one priority
+            assert live == sorted(live)
+            assert bucket.first is live[0]
             assert all(facts.places[entry[2].task_id] == (bucket, entry) for entry in live)
             for contest, amount in bucket.needs:
                 assert facts.contests[contest.resource] is contest
@@ -92,6 +91,7 @@ def check_queue(queue: FairTaskQueue) -> None:
     assert len(facts.places) == sum(len(bucket) for bucket in buckets)
     for resource, contest in facts.contests.items():
         _check_contest(queue, contest, claims[resource])
+        assert contest.demand == demand[resource]
         assert contest.buckets == needed[resource] + (resource == SUBMISSION)
 
 
@@ -116,17 +116,17 @@ def _check_lines(queue: FairTaskQueue, buckets: list[Bucket]) -> None:
     assert Counter(id(bucket) for bucket, _, _ in standing) == Counter(map(id, buckets))
     for bucket, line, (priority, sequence, _) in standing:
         assert bucket.line is line
-        assert (priority, sequence) == bucket.entries[0][:2]
+        assert (priority, sequence) == bucket.first[:2]
         assert not line.amount or line.amount == bucket.amount(line.contest)
     for line in lines:
         assert line.tasks == sum(len(b) for b, stands_in, _ in standing if stands_in is line)
         assert set(line.members) <= line._in_heap
         assert {entry[2] for entry in line._heap} == line._in_heap
-        assert line.is_open == (line in queue._open)
+        assert line.is_open == (line in queue._open or line in queue._conceded)
         assert (line in facts.blocked) == (bool(line.members) and line is not queue._free)
         assert line.denied is not None or not line.members or line is queue._free
         assert line.members or (line.passed == 0 and not line.is_open)
-    assert set(queue._open) <= set(lines)
+    assert {*queue._open, *queue._conceded} <= set(lines)
     assert set(facts.blocked) <= set(lines)
     for key, line in queue._gates.items():
         assert line.members, f"gate {key} is empty"

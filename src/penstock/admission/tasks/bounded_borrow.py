@@ -76,14 +76,14 @@ class BoundedBorrowTaskAdmissionPolicy:
         group, key = item.group, item.group.key
         borrows: tuple[tuple[str, int], ...] = ()
         for resource, amount in item.resource_request.contested:
-            limit = admission_view.limit(resource)
-            if limit is None:
-                continue
             held = admission_view.held(key, resource)
+            limit = admission_view.limit(resource) if held else None
+            if limit is None:
+                continue  # without a limit, and for whoever holds nothing yet, there is no share
             rivals, weight = queue_view.rivalry(group, resource)
             share = self._share(group, limit, rivals, weight)
             debt = admission_view.debt(key, resource)
-            ahead = held + amount - share if held else 0  # whoever holds nothing may have one
+            ahead = held + amount - share
             if ahead <= 0 and not debt:
                 continue
             if rivals or queue_view.is_behind(key, resource):

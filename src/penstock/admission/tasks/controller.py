@@ -139,7 +139,8 @@ class TaskAdmissionController:
         if delta.debt_changes:
             self._apply(delta)
         openings = self._openings
-        openings.resources.update(held.item.resource_request.amounts)
+        for resource, _ in held.item.resource_request.needs:
+            openings.resources.add(resource)
         openings.groups.add(held.item.group.key)
         return _RELEASED
 

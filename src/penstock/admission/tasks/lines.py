@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits where, in which order, and who competes for what?
 
-Tasks of one group with equal needs and priority share a bucket. A bucket stands in exactly one
-line: the line of those that may go as far as is known, or the line of what it has to wait for. A
-line orders groups by virtual time, and each resource has its own: a group that could not use a
-resource keeps no claim to the time in which others did, and one that waits for it loses none.
+Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: that of
+those that may go as far as is known, or that of what it has to wait for. A line orders groups by
+virtual time, and each resource has its own: a group that could not use a resource keeps no claim to
+the time in which others did, and one that waits for it loses none.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
@@ -96,39 +97,83 @@ class Contest:
 
 
 class Bucket:
-    """Tasks of one group and one priority that ask for the same, first come first."""
+    """Tasks of one group that ask for the same, by priority and then first come."""
 
-    __slots__ = ("dead", "entries", "group", "key", "line", "needs")
+    __slots__ = ("_dead", "_levels", "first", "group", "key", "line", "needs", "size")
+
+    first: Entry
 
     def __init__(self, group: Group, key: Hashable, needs: tuple[tuple[Contest, int], ...]) -> None:
         self.group = group
         self.key = key
         self.needs = needs
-        self.entries: deque[Entry] = deque()
-        self.dead: set[int] = set()  # sequences of discarded tasks that are still in `entries`
+        self.size = 0
         self.line: Line | None = None
+        self._levels: list[tuple[int, deque[Entry]]] = []  # one for each priority, highest first
+        self._dead: set[int] = set()  # sequences of discarded tasks that are still there
 
     def __len__(self) -> int:
-        return len(self.entries) - len(self.dead)
+        return self.size
+
+    def __iter__(self) -> Iterator[Entry]:
+        for _, entries in self._levels:
+            yield from (entry for entry in entries if entry[1] not in self._dead)
+
+    def add(self, entry: Entry) -> bool:
+        """Take a task in; True if it is the first now."""
+        self.size += 1
+        levels, priority = self._levels, entry[0]
+        if levels and levels[-1][0] == priority:
+            levels[-1][1].append(entry)
+            return False
+        place = bisect_left(levels, priority, key=_priority)
+        if place < len(levels) and levels[place][0] == priority:
+            levels[place][1].append(entry)
+            return False
+        levels.insert(place, (priority, deque([entry])))
+        if place:
+            return False
+        self.first = entry
+        return True
+
+    def take_first(self) -> bool:
+        """Take the first task out; False if it was the last."""
+        self.size -= 1
+        levels = self._levels
+        entries = levels[0][1]
+        entries.popleft()
+        if entries and not self._dead:
+            self.first = entries[0]
+            return True
+        while levels:
+            entries = levels[0][1]
+            while entries:
+                if entries[0][1] not in self._dead:
+                    self.first = entries[0]
+                    return True
+                self._dead.remove(entries.popleft()[1])
+            levels.pop(0)
+        return False
 
     def drop(self, entry: Entry) -> bool:
         """Take a task out, wherever it stands; True if it was the first."""
-        entries, dead = self.entries, self.dead
-        dead.add(entry[1])
-        if entries[0] is entry:
-            self.drop_dead_head()
+        if self.first is entry:
+            self.take_first()
             return True
-        if len(dead) > len(self):
-            self.entries = deque(other for other in entries if other[1] not in dead)
-            dead.clear()
+        self.size -= 1
+        self._dead.add(entry[1])
+        if len(self._dead) > self.size:
+            kept = ((p, deque(x for x in xs if x[1] not in self._dead)) for p, xs in self._levels)
+            self._levels = [level for level in kept if level[1]]
+            self._dead.clear()
         return False
-
-    def drop_dead_head(self) -> None:
-        while self.entries and self.entries[0][1] in self.dead:
-            self.dead.remove(self.entries.popleft()[1])
 
     def amount(self, contest: Contest) -> int:
         return next(amount for needed, amount in self.needs if needed is contest)
+
+
+def _priority(level: tuple[int, deque[Entry]]) -> int:
+    return level[0]
 
 
 class Group:
@@ -194,7 +239,7 @@ class Line:
     def add(self, bucket: Bucket) -> None:
         group = bucket.group
         bucket.line = self
-        priority, sequence, _ = bucket.entries[0]
+        priority, sequence, _ = bucket.first
         standing = self.members.get(group)
         if standing is None:
             self.members[group] = [(priority, sequence, bucket)]
@@ -252,7 +297,7 @@ class Line:
     def reorder(self, bucket: Bucket) -> None:
         """The first task of a bucket is another one now."""
         standing = self.members[bucket.group]
-        priority, sequence, _ = bucket.entries[0]
+        priority, sequence, _ = bucket.first
         if standing[0][2] is bucket:
             heapreplace(standing, (priority, sequence, bucket))
             return
@@ -265,3 +310,22 @@ class Line:
         self._heap = [entry for entry in self._heap if entry[2] in self.members]
         self._in_heap = {entry[2] for entry in self._heap}
         heapify(self._heap)
+
+
+def first_of_chain(bucket: Bucket) -> Bucket:
+    """A bucket, or whoever is before it in the open line of something that it needs."""
+    seen = {bucket.line}
+    while (first := _before(bucket, seen)) is not None:
+        bucket = first
+    return bucket
+
+
+def _before(bucket: Bucket, seen: set[Line | None]) -> Bucket | None:
+    for contest, _ in bucket.needs:
+        for line in contest.waiting.values():
+            if line.is_open and line not in seen:
+                seen.add(line)
+                first = line.top()
+                if first is not None and contest.tag(first.group) < contest.tag(bucket.group):
+                    return first
+    return None

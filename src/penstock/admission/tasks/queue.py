@@ -18,7 +18,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionDenied,
     Until,
 )
-from penstock.admission.tasks.lines import Bucket, Contest, Group, Line
+from penstock.admission.tasks.lines import Bucket, Contest, Group, Line, first_of_chain
 from penstock.admission.tasks.queue_view import QueueFacts, QueueView
 from penstock.errors import InternalError
 from penstock.model.resource import SUBMISSION
@@ -47,6 +47,7 @@ class FairTaskQueue:
         self._free = Line(self._submissions)  # may go, as far as is known
         self._gates: dict[Hashable, Line] = {}  # lines that no resource opens
         self._open: dict[Line, None] = {}  # in the order in which they were opened
+        self._conceded: dict[Line, None] = {}  # the same of those who yield: they come last
         self._eased: dict[tuple[Line, Group], float] = {}  # see _ease
         self._sequence = 0
         self._view = QueueView(self._facts)
@@ -80,14 +81,16 @@ class FairTaskQueue:
             self._sequence += 1
             entry = (-item.priority, self._sequence, item)
             places[item.task_id] = (bucket, entry)
-            bucket.entries.append(entry)
-            self._count(bucket, 1)
+            is_first = bucket.add(entry)
+            self._facts.count(bucket, 1)
             if bucket.line is None:
                 self._free.add(bucket)
                 for contest, _ in bucket.needs:
                     contest.claim(bucket.group)
             else:
                 bucket.line.tasks += 1
+                if is_first:
+                    bucket.line.reorder(bucket)
             accepted.append(item.task_id)
         if accepted:
             self._facts.version += 1
@@ -101,10 +104,10 @@ class FairTaskQueue:
         bucket, entry = place
         line = self._line_of(bucket)
         self._facts.version += 1
-        self._count(bucket, -1)
+        self._facts.count(bucket, -1)
         line.tasks -= 1
         if bucket.drop(entry):
-            if bucket.entries:
+            if len(bucket):
                 line.reorder(bucket)
             else:
                 self._retire(bucket)
@@ -123,8 +126,7 @@ class FairTaskQueue:
             entry[2]
             for group in self._facts.groups.values()
             for bucket in group.buckets.values()
-            for entry in bucket.entries
-            if entry[1] not in bucket.dead
+            for entry in bucket
         ]
 
     def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
@@ -143,7 +145,7 @@ class FairTaskQueue:
         set_aside: list[tuple[Bucket, Line]] = []
         try:
             while (bucket := self._candidate()) is not None:
-                item = bucket.entries[0][2]
+                item = bucket.first[2]
                 answer = is_eligible(item, view)
                 if answer is True:
                     return QueueSelection(item, view, self._facts.version)
@@ -166,7 +168,7 @@ class FairTaskQueue:
             return None
         bucket, _ = facts.places.pop(item.task_id)
         facts.version += 1
-        line, group, entries = self._line_of(bucket), bucket.group, bucket.entries
+        line, group = self._line_of(bucket), bucket.group
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
             contest.demand -= amount
@@ -175,11 +177,8 @@ class FairTaskQueue:
         group.queued -= 1
         if line.passed:
             self._stop_keeping(line)
-        entries.popleft()
         line.tasks -= 1
-        if bucket.dead:
-            bucket.drop_dead_head()
-        if entries:
+        if bucket.take_first():
             line.reorder(bucket)
         else:
             self._retire(bucket)
@@ -234,11 +233,14 @@ class FairTaskQueue:
     def _open_line(self, line: Line) -> None:
         if line.tasks:
             line.is_open, line.is_full = True, False
-            self._open[line] = None
+            self._opened(line)[line] = None
+
+    def _opened(self, line: Line) -> dict[Line, None]:
+        return self._conceded if line is line.contest.yielding else self._open
 
     def _close_line(self, line: Line) -> None:
         line.is_open = False
-        self._open.pop(line, None)
+        self._opened(line).pop(line, None)
 
     def _candidate(self) -> Bucket | None:
         """The next bucket to ask for; those that cannot go, as is known, are moved on the way."""
@@ -250,35 +252,21 @@ class FairTaskQueue:
                     self._close_line(line)
                     continue
                 if len(self._open) > 1:
-                    bucket = self._first_of_chain(bucket)
-            elif (bucket := self._free.top()) is None:
-                if not self._eased:
-                    return None
+                    bucket = first_of_chain(bucket)
+            elif (bucket := self._free.top()) is not None:
+                pass
+            elif self._eased:
                 (line, group), below = next(iter(self._eased.items()))
                 bucket = line.top_of(group, below)
                 if bucket is None:
                     del self._eased[line, group]
                     continue
+            elif self._conceded:
+                bucket = next(iter(self._conceded)).top()
+            if bucket is None:
+                return None
             if not self._is_full_for(bucket):
                 return bucket
-
-    def _first_of_chain(self, bucket: Bucket) -> Bucket:
-        """A bucket, or whoever is before it in the line of something that it needs."""
-        seen = {bucket.line}
-        while (first := self._before(bucket, seen)) is not None:
-            bucket = first
-        return bucket
-
-    @staticmethod
-    def _before(bucket: Bucket, seen: set[Line | None]) -> Bucket | None:
-        for contest, _ in bucket.needs:
-            for line in contest.waiting.values():
-                if line.is_open and line not in seen:
-                    seen.add(line)
-                    first = line.top()
-                    if first is not None and contest.tag(first.group) < contest.tag(bucket.group):
-                        return first
-        return None
 
     def _is_full_for(self, bucket: Bucket) -> bool:
         """Is something that it needs known to be used up, or kept? Then it waits in that line."""
@@ -317,7 +305,8 @@ class FairTaskQueue:
             eased = (line, bucket.group)
             if eased in self._eased:
                 self._eased[eased] = bucket.amount(line.contest)
-            if not line.contest.claimants and came_from is not line:
+            was_first = came_from is line and line.top() is bucket
+            if not line.contest.claimants and not was_first:
                 self._open_line(line)  # it stands behind others who may go
 
     def _line_for(self, bucket: Bucket, denied: TaskAdmissionDenied) -> Line:
@@ -413,13 +402,6 @@ class FairTaskQueue:
             if not self._facts.groups:
                 self._submissions.tags.clear()
 
-    @staticmethod
-    def _count(bucket: Bucket, sign: int) -> None:
-        """A task has come or gone."""
-        bucket.group.queued += sign
-        for contest, amount in bucket.needs:
-            contest.demand += sign * amount
-
     # ── Facts ─────────────────────────────────────────────────────────────────────────────────
 
     def _contest(self, resource: str) -> Contest:
@@ -437,7 +419,7 @@ class FairTaskQueue:
             self._respecify(group, spec)
         wanted = item.resource_request.needs
         gate = item.request_resource_key
-        key = (wanted, gate, item.priority)
+        key = (wanted, gate)
         bucket = group.buckets.get(key)
         if bucket is None:
             needs = tuple((self._contest(resource), amount) for resource, amount in wanted)

@@ -24,6 +24,12 @@ class QueueFacts:
         self.blocked: dict[Line, None] = {}  # lines in which somebody waits for something
         self.version = 0
 
+    def count(self, bucket: Bucket, sign: int) -> None:
+        """A task has come or gone."""
+        bucket.group.queued += sign
+        for contest, amount in bucket.needs:
+            contest.demand += sign * amount
+
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
     """The facts of a queue at one moment, copied."""
@@ -79,7 +85,7 @@ class QueueView:
         found = self._facts.groups.get(group)
         if found is None:
             return None
-        return min(bucket.entries[0] for bucket in found.buckets.values())[2]
+        return min(bucket.first for bucket in found.buckets.values())[2]
 
     def groups(self) -> Iterable[str]:
         return self._facts.groups.keys()

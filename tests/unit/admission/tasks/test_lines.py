@@ -11,7 +11,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionLease,
     Until,
 )
-from penstock.admission.tasks.lines import TAGS_KEPT
+from penstock.admission.tasks.lines import TAGS_KEPT, Contest, Group
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
@@ -306,3 +306,19 @@ def test_tags_of_groups_that_left_are_bounded_and_those_of_competitors_kept() ->
 
     assert len(queue._submissions.tags) <= TAGS_KEPT + 2
     check_queue(queue)
+
+
+def test_a_competitor_is_charged_from_its_place_and_anybody_else_from_the_present() -> None:
+    contest = Contest("r")
+    waits, goes = Group(TaskGroupSpec("waits"), 1), Group(TaskGroupSpec("goes"), 2)
+    contest.claim(waits)
+    contest.claim(goes)
+    for _ in range(3):
+        contest.charge(goes, 1)
+
+    contest.charge(waits, 1)
+    assert contest.tags == {"waits": 1.0, "goes": 3.0}
+
+    contest.unclaim(waits)
+    contest.charge(waits, 1)
+    assert contest.tags["waits"] == 3.0  # the present is 2, where `goes` was last served
