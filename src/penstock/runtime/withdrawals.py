@@ -13,13 +13,15 @@ from penstock.errors import TRANSIENT
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import JobRef
 from penstock.runtime.slots import Slots
-from penstock.stores.store import JobStore
+from penstock.stores.store import ControlStore
 
 
 class Withdrawals:
     """Keeps the refs of cancelled jobs that wait in the window. Belongs to one loop."""
 
-    def __init__(self, store: JobStore, slots: Slots, release: Callable[[JobRef], None]) -> None:
+    def __init__(
+        self, store: ControlStore, slots: Slots, release: Callable[[JobRef], None]
+    ) -> None:
         self._store = store
         self._slots = slots
         self._release = release
@@ -32,12 +34,12 @@ class Withdrawals:
             return  # the store is slow; one question at a time
         self._asking = True
         try:
-            refs = await self._store.lingering(worker)
+            inbox = await self._store.inbox(worker)
         except TRANSIENT:
             return  # the next tick asks again
         finally:
             self._asking = False
-        self._waiting = {ref for ref in refs if not self._slots.withdraw(ref)}
+        self._waiting = {ref for ref in inbox.lingering if not self._slots.withdraw(ref)}
 
     def take(self, job: LeasedJob) -> bool:
         """Was this job cancelled before it began? Then its lease is let go."""
