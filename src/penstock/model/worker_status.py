@@ -13,6 +13,8 @@ import msgspec
 
 STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out before it is more
 GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
+TASKS_SHOWN = 100  # tasks of a document, by name
+CAPS_SHOWN = 100  # caps of a document; more are not told at all
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
 
 
@@ -43,25 +45,19 @@ class BlockedTasks(msgspec.Struct, frozen=True):
     available_at: int | None = None  # when it ends by itself, if that is known
 
 
-class FullLimit(msgspec.Struct, frozen=True):
-    """A limit key that was full at the last lease call, with the cap that holds for this worker."""
-
-    limit_key: str
-    cap: int
-
-
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment."""
 
     captured_at: int
     stopping: bool = False
     slots: dict[str, SlotUse] = {}  # by resource
+    task_slots: dict[str, str] = {}  # task → the resource that its bodies run on; a bounded number
     running: int = 0
     waiting: int = 0  # leased, and not started
     groups: dict[str, GroupUse] = {}  # a bounded number
     groups_total: int = 0
     blocked: tuple[BlockedTasks, ...] = ()  # a bounded number
-    full_limits: tuple[FullLimit, ...] = ()  # a bounded number
+    caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
 
     def same_but_time(self, other: WorkerStatus | None) -> bool:
         """Is there nothing new in it?"""
@@ -125,7 +121,7 @@ def read_standing(document: str | None) -> JobStanding | None:
 def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
     text = msgspec.json.encode(whole)
     if len(text) > STATUS_BYTES_MAX:
-        small = msgspec.structs.replace(status, groups={}, blocked=(), full_limits=())
+        small = msgspec.structs.replace(status, task_slots={}, groups={}, blocked=(), caps=None)
         text = msgspec.json.encode(
             small
             if isinstance(whole, WorkerStatus)

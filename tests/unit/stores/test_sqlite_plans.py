@@ -81,7 +81,7 @@ INTENDED = {
     "list_unhappy": ["jobs_unhappy (row_state=? AND id>?)"],
     "oldest_ready": ["jobs_ready (lane_id=? AND priority<?)", "jobs_ready (lane_id>?)"],
     "inbox_of": [
-        "workers USING INDEX sqlite_autoindex_workers_1 (id=?)",
+        "workers USING COVERING INDEX sqlite_autoindex_workers_1 (id=?)",
         "lingering_by_worker (worker=?)",
         "control_open (target=?)",
     ],
