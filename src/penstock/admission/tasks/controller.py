@@ -240,6 +240,10 @@ class TaskAdmissionController:
     def debt(self, group: str, resource: str) -> int:
         return self._debt.get((group, resource), 0) if self._debt else 0
 
+    def leased(self) -> dict[str, int]:
+        """How much of each resource is held, copied."""
+        return dict(self._leased)
+
     @property
     def leases(self) -> int:
         """How many are held."""

@@ -144,6 +144,14 @@ class FairTaskQueue:
             if entry[1] not in bucket.dead
         ]
 
+    def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
+        """The answer that keeps a task waiting; None: nothing is known to, or it is not queued."""
+        place = self._facts.places.get(task_id)
+        if place is None:
+            return None
+        line = self._line_of(place[0])
+        return None if line is self._free else line.denied
+
     # ── Selecting ─────────────────────────────────────────────────────────────────────────────
 
     def select_next(self, is_eligible: IsEligible) -> QueueSelection | None:
