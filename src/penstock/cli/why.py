@@ -65,7 +65,7 @@ def _nearest(target: Target, key: str) -> str:
             keys = wiring.keys_beginning(url, key[:length], KEYS_COMPARED, folder=target.folder)
         except (PenstockError, TimeoutError):
             return ""
-        near = difflib.get_close_matches(key, keys, KEYS_NAMED)
+        near = difflib.get_close_matches(key, keys, KEYS_NAMED, 0.5)
         if near:
             break
     return f"; closest: {', '.join(map(repr, near))}" if near else ""

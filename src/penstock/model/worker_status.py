@@ -41,8 +41,20 @@ class BlockedTasks(msgspec.Struct, frozen=True):
     resource: str | None
     tasks: int
     groups: int
+    since_at: int  # when this was first seen
     numbers: dict[str, float] = {}
     available_at: int | None = None  # when it ends by itself, if that is known
+
+    def same_gate(self, other: BlockedTasks) -> bool:
+        """Do these wait for the same thing?"""
+        return (self.reason, self.until, self.resource) == (
+            other.reason,
+            other.until,
+            other.resource,
+        )
+
+    def since(self, since_at: int) -> BlockedTasks:
+        return msgspec.structs.replace(self, since_at=since_at)
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +71,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     blocked: tuple[BlockedTasks, ...] = ()  # a bounded number
     caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
 
-    def same_but_time(self, other: WorkerStatus | None) -> bool:
-        """Is there nothing new in it?"""
-        return other is not None and self == msgspec.structs.replace(
-            other, captured_at=self.captured_at
-        )
+    def same(self, other: WorkerStatus) -> bool:
+        """Is there nothing new in it, but for its time?"""
+        return self == msgspec.structs.replace(other, captured_at=self.captured_at)
 
     def encoded(self) -> str:
         """The document, in no more than STATUS_BYTES_MAX."""

@@ -223,8 +223,7 @@ def _waiting(facts: Facts) -> Why:
         )
     )
     names = some([f"{link.key!r} ({link.state.value})" for link in waits], this.job.pending)
-    way = f", by way of {some([repr(key) for key in chain[1:-1]])}" if len(chain) > 2 else ""
-    sentence = f"{this.job.key!r} waits for {names}{way}. {root.sentence}"
+    sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
     return msgspec.structs.replace(
         _why(facts, Gate.DEPENDENCY, sentence),
         unblocks=f"{chain[1]!r} ends{_as_it_must(waits, chain[1])}",
@@ -237,6 +236,15 @@ def _waiting(facts: Facts) -> Why:
         worker=root.worker,
         as_of=root.as_of,
     )
+
+
+def _way(chain: tuple[str, ...]) -> str:
+    """How the first of what a job waits for leads to what holds it up."""
+    if len(chain) <= 2:
+        return ""
+    between = len(chain) - 3
+    over = f", over {between:,} more," if between else ""
+    return f"; {chain[1]!r} waits{over} for {chain[-1]!r}"
 
 
 def _as_it_must(waits: list[Dependency], key: str) -> str:

@@ -106,7 +106,6 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
         ),
         unblocks="its attempt ends",
         when=until,
-        command=command("queue", "cancel", job.key),
     )
 
 
@@ -191,7 +190,21 @@ def busy(facts: Facts) -> Why:
     """A job is ready, and nothing in the store holds it up: are all workers full?"""
     this = facts.this
     job, statuses = this.job, facts.statuses
-    able = [view.id for view in facts.alive if job.task in view.tasks]
+    able = [
+        view.id
+        for view in facts.alive
+        if job.task in view.tasks and not _is_stopping(statuses.get(view.id))
+    ]
+    if not able:
+        return Why(
+            key=job.key,
+            state=job.state,
+            gate=Gate.STOPPING,
+            sentence=f"Every worker that knows the task {job.task!r} of {job.key!r} is stopping.",
+            unblocks=f"another worker starts that knows the task {job.task!r}",
+            command=command("queue", "run"),
+            as_of=min((status.captured_at for status in statuses.values()), default=None),
+        )
     known = {name: statuses[name] for name in able if name in statuses}
     full = {name: status for name, status in known.items() if is_full(status, job.task)}
     ready = span(this.now - job.available_at)
@@ -232,11 +245,18 @@ def busy(facts: Facts) -> Why:
     )
 
 
+def _is_stopping(status: WorkerStatus | None) -> bool:
+    return status is not None and status.stopping
+
+
 def is_full(status: WorkerStatus, task: str) -> bool:
     """Would a worker have no slot for one more job of this task?"""
     kind = status.task_slots.get(task)
-    uses = list(status.slots.values()) if kind is None else [status.slots[kind]]
-    return any(use.limit is not None and use.used >= use.limit for use in uses)
+    return any(
+        use.limit is not None and use.used >= use.limit
+        for name, use in status.slots.items()
+        if kind is None or name == kind
+    )
 
 
 def on_worker(facts: Facts, found: Why) -> Why:

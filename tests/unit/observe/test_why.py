@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -336,7 +338,7 @@ def test_a_running_job_says_where_since_when_and_until_when() -> None:
         "time limit is 2027-01-15 08:00:55Z."
     )
     assert (found.when, found.as_of, found.worker) == (NOW + seconds(55), NOW, W)
-    assert found.command == "penstock queue cancel k"
+    assert found.command is None
 
 
 @pytest.mark.parametrize(
@@ -358,7 +360,7 @@ def test_a_leased_job_that_does_not_start_says_what_its_worker_says(
     reason: str, gate: Gate, said: str
 ) -> None:
     numbers = {"held": 2.0, "share": 2.0, "rivals": 1.0, "debt": float(reason == "borrow_debt")}
-    denied = BlockedTasks(reason, "capacity", "async", 3, 2, numbers)
+    denied = BlockedTasks(reason, "capacity", "async", 3, 2, NOW, numbers)
 
     found = explain(facts(leased(), answers=(answer(Standing.WAITING, denied=denied),)))
 
@@ -419,10 +421,27 @@ def test_a_dependency_is_named_with_what_holds_it_up_in_turn() -> None:
     assert found.gate is Gate.DEPENDENCY
     assert found.chain == ("c", "b", "a")
     assert found.sentence.startswith(
-        "'c' waits for 'b' (waiting) and 'd' (queued), by way of 'b'. 'a' was leased by worker"
+        "'c' waits for 'b' (waiting) and 'd' (queued); 'b' waits for 'a'. 'a' was leased by worker"
     )
     assert found.unblocks == "'b' ends well"
     assert [link.key for link in found.waits_for] == ["b", "d"]
+
+
+def test_a_long_chain_is_counted_and_its_end_is_named() -> None:
+    names = "cbxya"
+    chain = tuple(
+        waiting(name, (following, JobState.WAITING)) for name, following in pairwise(names[1:])
+    )
+
+    found = explain(
+        facts(waiting("c", ("b", JobState.WAITING)), chain=(*chain, around(job("a"))), workers=())
+    )
+
+    assert found.sentence == (
+        "'c' waits for 'b' (waiting); 'b' waits, over 2 more, for 'a'. No worker is alive that "
+        "could take 'a'."
+    )
+    assert found.command == "penstock queue run"
 
 
 def test_a_dependency_that_may_end_in_any_way_says_so() -> None:
@@ -510,3 +529,11 @@ def test_a_job_that_was_put_back_while_its_body_goes_on_says_what_is_behind_that
     assert found.gate is Gate.LINGERING
     assert "was put back" in found.sentence
     assert "is tried again" in found.details[0]
+
+
+def test_workers_that_stop_take_nothing_more() -> None:
+    stopping = msgspec.structs.replace(FULL, stopping=True)
+
+    found = explain(facts(job(), workers=(worker(status=stopping),)))
+
+    assert (found.gate, found.command) == (Gate.STOPPING, "penstock queue run")

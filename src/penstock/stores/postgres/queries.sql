@@ -559,8 +559,7 @@ select job_id, token from penstock.lingering where worker = $1
 
 -- inbox_of --
 -- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
-select lingering.job_id, lingering.token, null::bigint from penstock.workers
-join penstock.lingering on lingering.worker = workers.no where workers.id = $1
+select job_id, token, null::bigint from penstock.lingering where worker = (select no from penstock.workers where id = $1)
 union all
 select job_id, token, id from penstock.control where target = $1 and answer is null
 
@@ -1408,7 +1407,7 @@ from penstock.held join penstock.jobs on jobs.id = held.job_id
 left join penstock.hot on hot.job_id = held.job_id
 left join penstock.lingering on lingering.job_id = held.job_id and lingering.token = held.token
 left join penstock.workers on workers.no = coalesce(lingering.worker, hot.worker)
-where held.limit_key = $1 order by held.job_id, held.token limit $2
+where held.limit_key = $1 order by held.job_id + 0, held.token limit $2
 
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].

@@ -393,8 +393,7 @@ select job_id, token from lingering where worker = ?1
 
 -- inbox_of --
 -- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
-select lingering.job_id, lingering.token, null from workers
-cross join lingering on lingering.worker = workers.no where workers.id = ?1
+select job_id, token, null from lingering where worker = (select no from workers where id = ?1)
 union all
 select job_id, token, id from control where target = ?1 and answer is null
 
