@@ -204,14 +204,17 @@ def _waiting(facts: Facts) -> Why:
     this = facts.this
     waits = [link for link in this.dependencies if link.open]
     chain = (this.job.key, *(link.job.key for link in facts.chain))
-    untold = [link for link in waits if link.state in TERMINAL]
-    if not facts.chain or (untold and len(untold) == len(waits)):
+    if all(link.state in TERMINAL for link in waits):
         sentence = f"What {this.job.key!r} waited for has ended; it is told by the next lease."
         return msgspec.structs.replace(
             _why(facts, Gate.DEPENDENCY, sentence),
             unblocks="any worker asks for work",
             waits_for=tuple(waits),
         )
+    names = some([f"{link.key!r} ({link.state.value})" for link in waits], this.job.pending)
+    if not facts.chain:  # it was not followed any further
+        found = _why(facts, Gate.DEPENDENCY, f"{this.job.key!r} waits for {names}.")
+        return msgspec.structs.replace(found, waits_for=tuple(waits))
     root = explain(
         Facts(
             this=facts.chain[-1],
@@ -222,7 +225,6 @@ def _waiting(facts: Facts) -> Why:
             answers=facts.answers,
         )
     )
-    names = some([f"{link.key!r} ({link.state.value})" for link in waits], this.job.pending)
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
     return msgspec.structs.replace(
         _why(facts, Gate.DEPENDENCY, sentence),

@@ -14,7 +14,7 @@ import msgspec
 from penstock.clock import MICROSECONDS, Clock, blocking_sleep
 from penstock.errors import StoreError
 from penstock.model.circumstances import Circumstances
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.views import WorkerView
 from penstock.model.worker_status import JobStanding, read_standing, read_status
@@ -64,7 +64,8 @@ def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:
 
 def _before(link: Circumstances) -> str | None:
     if link.job.state is JobState.WAITING:
-        return next((x.key for x in link.dependencies if x.open), None)
+        left = (x.key for x in link.dependencies if x.open and x.state not in TERMINAL)
+        return next(left, None)
     return link.skipped_by if link.job.state is JobState.SKIPPED else None
 
 

@@ -461,6 +461,15 @@ def test_a_dependency_that_has_ended_is_told_by_the_next_lease() -> None:
     assert found.sentence == "What 'c' waited for has ended; it is told by the next lease."
 
 
+def test_a_chain_that_was_not_followed_to_its_end_says_no_more_than_is_known() -> None:
+    this = waiting("c", ("b", JobState.WAITING))
+    chain = (waiting("b", ("a", JobState.WAITING)),)
+
+    found = explain(facts(this, chain=chain))
+
+    assert found.sentence == "'c' waits for 'b' (waiting). 'b' waits for 'a' (waiting)."
+
+
 def test_a_done_job_says_when_it_ended() -> None:
     found = explain(facts(job(state=JobState.DONE, finished_at=NOW - seconds(61))))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
+
 from penstock.errors import StoreReadOnly
+from penstock.model.circumstances import Circumstances
 from penstock.model.job import Edge, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.worker_status import JobStanding, Standing, WorkerStatus
@@ -110,6 +113,25 @@ def test_a_chain_is_followed_to_a_bounded_length() -> None:
         world.add(world.job(name, after=[Edge(before)]))
 
     assert len(facts_of(world, names[-1]).chain) == CHAIN_MAX
+
+
+def test_what_has_ended_does_not_hold_a_job_up() -> None:
+    """An end of which the dependant was not told yet, beside a dependency that goes on."""
+
+    class Untold(Answering):
+        def circumstances(self, key: str) -> Reply[Circumstances | None]:
+            found = super().circumstances(key).result()
+            assert found is not None
+            edges = tuple(msgspec.structs.replace(x, open=True) for x in found.dependencies)
+            return Reply.of(msgspec.structs.replace(found, dependencies=edges))
+
+    clock = ManualClock()
+    world = StoreWorld(Untold(clock, ""), clock)
+    world.add("a", "b")
+    world.add(world.job("c", after=[Edge("a"), Edge("b")]))
+    world.run(world.new_worker(), "a")
+
+    assert [link.job.key for link in facts_of(world, "c").chain] == ["b"]
 
 
 def test_a_skipped_job_leads_to_the_one_that_failed() -> None:
