@@ -13,20 +13,19 @@ from typing import Any, Protocol
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionLease
+from penstock.admission.tasks.resolver import TaskSchedulingResolver
 from penstock.clock import Clock
 from penstock.definitions.task import Task
 from penstock.events.correlation import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.dispatcher import Appetite, WindowSize
 from penstock.runtime.leased_jobs import LeasedJobs
 from penstock.runtime.scheduler import AsyncTaskScheduler
 
-GROUPS_KEPT = 4_096  # descriptions of groups; they are made anew when there are more
 SPAWN_FAILURES_MAX = 3  # in a row: then this process is not fit to start anything
 
 log = logging.getLogger("penstock.worker")
@@ -57,14 +56,13 @@ class JobWindow:
         failed: Callable[[BaseException], None],
     ) -> None:
         self._run_id = run_id
-        self._requests = {
-            name: SchedulerResourceRequest({task.kind: 1}) for name, (task, _) in tasks.items()
-        }
+        self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
+        for note in self._resolver.diagnostics:
+            log.warning("%s", note.text)
         self._give_back = give_back
         self._failed = failed
         self._slots: Slotting | None = None
         self._is_withdrawn: Callable[[LeasedJob], bool] = lambda _: False
-        self._groups: dict[str, TaskGroupSpec] = {}
         self._failures = 0  # of starts, in a row
         self._source = LeasedJobs(self._task_of)
         self.rate = WindowSize(clock.monotonic())
@@ -96,6 +94,11 @@ class JobWindow:
     def wanted(self) -> tuple[tuple[str, ...], int]:
         """The tasks that there is room for, and for how many jobs in all."""
         return self._appetite.wanted(self._slots.free()) if self._slots is not None else ((), 0)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """Of tasks that weigh more than 1."""
+        return self._resolver.weights
 
     def clear(self) -> list[JobRef]:
         """Take everything out that has not started."""
@@ -137,13 +140,14 @@ class JobWindow:
             self._failed(error)
 
     def _task_of(self, job: LeasedJob) -> SchedulableTask:
-        spec = self._groups.get(job.group)
-        if spec is None:
-            if len(self._groups) >= GROUPS_KEPT:
-                self._groups.clear()
-            spec = self._groups[job.group] = TaskGroupSpec(job.group)
+        scheduling = self._resolver.for_job(job.task, job.group)
         return SchedulableTask(
-            (job.id, job.token), job, spec, self._requests[job.task], None, job.priority
+            (job.id, job.token),
+            job,
+            scheduling.group,
+            scheduling.resource_request,
+            scheduling.request_resource_key,
+            job.priority,
         )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from penstock.model.job import LeasedJob
 from penstock.model.task import SchedulableTask
@@ -28,11 +28,11 @@ class LeasedJobs:
             task = to_task(job)
             pending[task.task_id] = task
 
-    def ready_frontier(self) -> Iterable[SchedulableTask]:
-        return self._pending.values()
+    def ready_frontier(self) -> Sequence[SchedulableTask]:
+        return [*self._pending.values()]
 
-    def mark_enqueued(self, task_ids: Iterable[Hashable]) -> None:
-        for task_id in task_ids:
+    def mark_enqueued(self, ids: Iterable[Hashable]) -> None:
+        for task_id in ids:
             self._pending.pop(task_id, None)
 
     def mark_complete(self, task: SchedulableTask) -> None:

@@ -99,7 +99,8 @@ class AsyncTaskScheduler:
         """The resources of a task are free. Safe to repeat: only the first time counts."""
         result = self.controller.release(lease)
         if result.released:
-            self._events.emit(Kind.TASK_LEASE_RELEASED, correlation)
+            if self._events.tells_steps:
+                self._events.emit(Kind.TASK_LEASE_RELEASED, correlation)
             self._wake()
         else:
             self._events.emit(Kind.RELEASE_DIAGNOSTIC, correlation, result.reason)
@@ -137,8 +138,9 @@ class AsyncTaskScheduler:
             self.controller.release(lease)
             emit(Kind.STALE_SELECTION, correlation)
             return 0
-        emit(Kind.SELECTED, correlation)
-        emit(Kind.TASK_LEASE_ACQUIRED, correlation)
+        if self._events.tells_steps:
+            emit(Kind.SELECTED, correlation)
+            emit(Kind.TASK_LEASE_ACQUIRED, correlation)
         try:
             self._starter.start(task, lease, correlation)
         except Exception as error:

@@ -168,6 +168,10 @@ class JobStore(Protocol):
         """
         ...
 
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        """What a worker holds now, by id; nothing if nobody knows it."""
+        ...
+
     def settle(self) -> Reply[Settled]:
         """Go on with what ended and retried jobs have still to tell, a slice.
 

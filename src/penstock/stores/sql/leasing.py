@@ -2,7 +2,7 @@
 """Which ready jobs does a worker get, fairly?
 
 A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
-finished. Groups share the limit evenly; inside a group jobs come by priority, due time and id.
+finished. Groups share the limit by weight; inside a group jobs come by priority, due time and id.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock import failpoints
 from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
+from penstock.stores.shares import share_of, weight_of
 from penstock.stores.sql.settling import settle
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.sweeping import sweep
@@ -38,6 +39,19 @@ class LeaseCursor:
     def __init__(self) -> None:
         self.group = ""
         self.largest = PAYLOAD_BYTES_MAX  # characters of the largest payload of the last lease
+        self.largest_of: dict[int, int] = {}  # the same by lane, of the last lease with jobs
+
+    def note(self, jobs: Sequence[LeasedJob]) -> None:
+        """These are a lease: the next ones of their lanes are likely to be as large."""
+        if not jobs:
+            self.largest = PAYLOAD_BYTES_MAX
+            return
+        largest: dict[int, int] = {}
+        for job in jobs:
+            size = len(job.payload)
+            if size > largest.get(job.lane_id, -1):
+                largest[job.lane_id] = size
+        self.largest, self.largest_of = max(largest.values()), largest
 
 
 class _Room:
@@ -139,7 +153,7 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
             if jobs or not found.emptied:
                 break
         tx.flush_heads()
-        more = more or bool(tx.value("is_ready", tasks))
+        more = more or tx.is_ready(tasks, gave=bool(jobs) and not parked)
         if view.parked or parked:
             blocked = _name_blocked(tx, request, tasks)
     failpoints.hit("lease.in_tx")
@@ -218,7 +232,7 @@ def _lease_ready(
             parked.append((lane.id, full))
         elif room is None or not room.is_busy(lane.keys):
             by_group[lane.group].append(lane)
-    _share(tx, list(by_group.values()), request.limit, room)
+    _share(tx, list(by_group.values()), request, room)
     jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
     given: dict[int, int] = {}
     for job in jobs:
@@ -272,10 +286,14 @@ def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> 
     return heads
 
 
-def _share(tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None) -> None:
-    """Divide the limit evenly between groups, and a group's part between its lanes."""
-    quota = max(1, limit // len(groups))
-    for lanes in groups:
+def _share(
+    tx: Transaction, groups: Sequence[list[_Lane]], request: LeaseRequest, room: _Room | None
+) -> None:
+    """Divide the limit by weight between groups, and a group's part between its lanes."""
+    weights = [weight_of((lane.task for lane in lanes), request.weights) for lanes in groups]
+    total, others = sum(weights), len(groups) - 1
+    for lanes, weight in zip(groups, weights, strict=True):
+        quota = share_of(request.limit, weight, others, total - weight)
         open_lanes = [lane for lane in lanes if room is None or room.full(lane.keys) is None]
         if len(open_lanes) > 1:
             _share_lanes(tx, open_lanes, quota, room)
@@ -310,8 +328,9 @@ def _take_jobs(
 ) -> list[LeasedJob]:
     """The first jobs of lanes; fewer of each where their payloads are large."""
     lanes = as_json(lane_ids)
+    largest = sum(cursor.largest_of.get(lane_id, cursor.largest) for lane_id in lane_ids)
     while most > 1:
-        likely = cursor.largest * len(lane_ids) * most > LEASE_BYTES_MAX
+        likely = largest * most > LEASE_BYTES_MAX
         if not (likely and tx.value("weigh_jobs", lanes, most) > LEASE_BYTES_MAX):
             break
         most //= 2
@@ -319,8 +338,9 @@ def _take_jobs(
         jobs = tx.take_jobs(lane_ids, most, no)
     except PayloadsTooLarge:  # all at once they became large: weigh them, and take fewer
         cursor.largest = PAYLOAD_BYTES_MAX
+        cursor.largest_of.clear()
         return _take_jobs(tx, cursor, lane_ids, max(most // 2, 1), no) if most > 1 else []
-    cursor.largest = max((len(job.payload) for job in jobs), default=PAYLOAD_BYTES_MAX)
+    cursor.note(jobs)
     return jobs
 
 

@@ -391,6 +391,11 @@ delete from lingering where job_id = ?1 and token = ?2
 -- Such leases of a worker, by its number.
 select job_id, token from lingering where worker = ?1
 
+-- leased_by_id --
+-- What a worker holds, by its id.
+select jobs.id, jobs.token from workers join jobs on jobs.worker = workers.no and jobs.row_state = 4
+where workers.id = ?1 order by jobs.id
+
 -- inbox_of --
 -- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
 select job_id, token, null from lingering where worker = (select no from workers where id = ?1)
