@@ -273,7 +273,9 @@ class SchedulingMachine(RuleBasedStateMachine):
 
     def nobody_else_was_first(self, item: SchedulableTask) -> None:
         """A group takes no more than its part while one that wants the same has none of it."""
-        for _, other in [] if item.group.key in self.changed else self.queued.values():
+        if item.group.key in self.changed or len(_contested(item)) > 1:
+            return  # whoever waits for one of two resources competes for that one only
+        for _, other in self.queued.values():
             if (
                 other.group.key not in {item.group.key, *self.changed}
                 and other.resource_request.amounts.keys() == item.resource_request.amounts.keys()

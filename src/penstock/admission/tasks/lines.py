@@ -123,11 +123,12 @@ class Bucket:
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "demand", "key", "queued", "spec", "weight", "yields_in")
+    __slots__ = ("buckets", "demand", "key", "order", "queued", "spec", "weight", "yields_in")
 
-    def __init__(self, spec: TaskGroupSpec) -> None:
+    def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
         self.key = spec.key
+        self.order = order  # of its coming: between equal tags
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
         self.queued = 0
@@ -145,7 +146,6 @@ class Line:
     __slots__ = (
         "_heap",
         "_in_heap",
-        "_sequence",
         "amount",
         "contest",
         "denied",
@@ -171,7 +171,6 @@ class Line:
         self.patience: float = 1  # of the resource: so much may pass, then it is kept for this line
         self._heap: list[tuple[float, int, Group]] = []
         self._in_heap: set[Group] = set()
-        self._sequence = 0
 
     def add(self, bucket: Bucket) -> None:
         group = bucket.group
@@ -182,8 +181,7 @@ class Line:
             self.members[group] = [(priority, sequence, bucket)]
             if group not in self._in_heap:  # else `top` puts it right
                 self._in_heap.add(group)
-                self._sequence += 1
-                heappush(self._heap, (self.contest.tag(group), self._sequence, group))
+                heappush(self._heap, (self.contest.tag(group), group.order, group))
                 if len(self._heap) > STALE_KEPT + 2 * len(self.members):
                     self._drop_stale()
         else:
@@ -202,8 +200,7 @@ class Line:
                 continue
             now = contest.tags.get(group.key, tag)
             if now > tag:
-                self._sequence += 1
-                heapreplace(heap, (now, self._sequence, group))
+                heapreplace(heap, (now, group.order, group))
                 continue
             return standing[0][2]
         return None

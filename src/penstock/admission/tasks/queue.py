@@ -425,8 +425,8 @@ class FairTaskQueue:
         spec = item.group
         group = self._facts.groups.get(spec.key)
         if group is None:
-            group = self._facts.groups[spec.key] = Group(spec)
-        elif group.spec is not spec:
+            group = self._facts.groups[spec.key] = Group(spec, self._sequence)
+        elif group.spec is not spec and group.spec != spec:
             self._respecify(group, spec)
         wanted = item.resource_request.needs
         gate = item.request_resource_key

@@ -23,5 +23,6 @@ from penstock.testing.store_contract.redaction import *  # noqa: F403
 from penstock.testing.store_contract.suspects import *  # noqa: F403
 from penstock.testing.store_contract.transitions import *  # noqa: F403
 from penstock.testing.store_contract.voiding import *  # noqa: F403
+from penstock.testing.store_contract.weights import *  # noqa: F403
 from penstock.testing.store_contract.workers import *  # noqa: F403
 from penstock.testing.store_contract.world import StoreWorld as StoreWorld
