@@ -299,7 +299,7 @@ def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
 
 def _lingering(shop: Shop) -> bool:
     workers = shop.store.workers().result()
-    return any(shop.store.lingering(worker.id).result() for worker in workers)
+    return any(shop.store.inbox(worker.id).result().lingering for worker in workers)
 
 
 def test_f56_workers_that_are_fouled_again_and_again_are_replaced_ever_more_slowly(

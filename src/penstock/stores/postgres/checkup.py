@@ -57,7 +57,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
     connected = None
     try:
         connected = connect(address, queries)
-        if version_of(address, connected.connection, queries) != len(known_steps()):
+        if version_of(address, connected.connection, queries, known_steps()) != len(known_steps()):
             return None
         reader = _Reader(connected.connection, queries)
         boot = BootTime(connected.server.life, int(reader.value("server_time")))
@@ -112,7 +112,9 @@ class _Look:
         yield self._clock()
         yield self._connections()
         try:
-            version = version_of(self._address, self._connected.connection, self._queries)
+            version = version_of(
+                self._address, self._connected.connection, self._queries, known_steps()
+            )
         except (SchemaTooNew, StoreForeign) as error:
             yield problem("schema", str(error))
             return
