@@ -80,6 +80,7 @@ class TaskAdmissionController:
         self._leases: dict[int, TaskAdmissionLease] = {}
         self._last_lease_id = 0  # each id is given once: what is not held was released
         self._is_shut = False
+        self._freed: dict[tuple[str, tuple[tuple[str, int], ...]], None] = {}  # group and needs
         self._openings = Openings()
         self._gates_due: dict[Hashable, float] = {}  # monotonic
         # What was found for a task, while neither queue nor ledger have changed.
@@ -97,21 +98,49 @@ class TaskAdmissionController:
 
     def judge(self, item: SchedulableTask, queue_view: QueueView) -> bool | TaskAdmissionDenied:
         """The same with the reason: True, or the denial."""
-        answer = self._evaluate(item, queue_view)
-        if type(answer) is TaskAdmissionDenied:
-            return answer
+        if self._is_shut:
+            return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
+        limits, leased = self._limits, self._leased
+        for resource, amount in item.resource_request.needs:
+            limit = limits.get(resource)
+            if limit is not None and leased.get(resource, 0) + amount > limit:
+                return TaskAdmissionDenied(
+                    item,
+                    DenialReason.NO_CAPACITY,
+                    Until.CAPACITY if amount <= limit else Until.NEVER,
+                    resource,
+                    numbers={
+                        "limit": limit,
+                        "leased": leased.get(resource, 0),
+                        "asked": amount,
+                    },
+                )
+        decision = self._policy.evaluate(item, queue_view, self)
+        if decision.reason is not None:
+            return self._denied(item, decision.reason, decision)
+        self._found = (item, self._changes, queue_view.version, decision)
         return True
 
     def try_acquire(self, item: SchedulableTask, queue_view: QueueView) -> TaskAdmissionDecision:
         """A lease for a task, or the denial."""
-        answer = self._evaluate(item, queue_view)
-        if isinstance(answer, TaskAdmissionDenied):
-            return answer
+        found = self._found
+        if (
+            found is None
+            or found[0] is not item
+            or found[1] != self._changes
+            or found[2] != queue_view.version
+        ):
+            answer = self.judge(item, queue_view)
+            if isinstance(answer, TaskAdmissionDenied):
+                return answer
+            found = self._found
+            if found is None:
+                raise InternalError("A task was found eligible, but not under which decision.")
         self._last_lease_id += 1
         lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
         self._leases[lease.lease_id] = lease
         self._take(item)
-        delta = self._policy.on_acquire(lease, answer)
+        delta = self._policy.on_acquire(lease, found[3])
         if delta.debt_changes:
             self._apply(delta)
         return lease
@@ -138,42 +167,8 @@ class TaskAdmissionController:
         delta = self._policy.on_release(held, self)
         if delta.debt_changes:
             self._apply(delta)
-        openings = self._openings
-        for resource, _ in held.item.resource_request.needs:
-            openings.resources.add(resource)
-        openings.groups.add(held.item.group.key)
+        self._freed[held.item.group.key, held.item.resource_request.needs] = None
         return _RELEASED
-
-    def _evaluate(
-        self, item: SchedulableTask, queue_view: QueueView
-    ) -> PolicyDecision | TaskAdmissionDenied:
-        found = self._found
-        if found is not None and found[0] is item:
-            _, changes, version, decision = found
-            if changes == self._changes and version == queue_view.version:
-                return decision
-        if self._is_shut:
-            return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
-        limits, leased = self._limits, self._leased
-        for resource, amount in item.resource_request.needs:
-            limit = limits.get(resource)
-            if limit is not None and leased.get(resource, 0) + amount > limit:
-                return TaskAdmissionDenied(
-                    item,
-                    DenialReason.NO_CAPACITY,
-                    Until.CAPACITY if amount <= limit else Until.NEVER,
-                    resource,
-                    numbers={
-                        "limit": limit,
-                        "leased": leased.get(resource, 0),
-                        "asked": amount,
-                    },
-                )
-        decision = self._policy.evaluate(item, queue_view, self)
-        if decision.reason is not None:
-            return self._denied(item, decision.reason, decision)
-        self._found = (item, self._changes, queue_view.version, decision)
-        return decision
 
     def _denied(
         self, item: SchedulableTask, reason: DenialReason, decision: PolicyDecision
@@ -189,13 +184,18 @@ class TaskAdmissionController:
 
     def take_openings(self) -> Openings | None:
         """What may let a denied task start now; None if nothing has happened since."""
+        openings = self._openings
         if self._gates_due:
             now = self._monotonic()
             for gate in [gate for gate, due in self._gates_due.items() if due <= now]:
                 del self._gates_due[gate]
-                self._openings.gates.add(gate)
-        openings = self._openings
-        if not openings:
+                openings.gates.add(gate)
+        if self._freed:
+            for group, needs in self._freed:
+                openings.groups.add(group)
+                openings.resources.update(dict(needs))
+            self._freed.clear()
+        elif not openings:
             return None
         self._changes += 1
         self._openings = Openings()

@@ -28,6 +28,7 @@ class Contest:
     """One resource: its virtual time, and the groups that compete for it just now."""
 
     __slots__ = (
+        "_tags_max",
         "buckets",
         "claimants",
         "demand",
@@ -43,6 +44,7 @@ class Contest:
         self.resource = resource
         self.v = 0.0  # the tag of the group that was served last
         self.tags: dict[str, float] = {}  # group → when its next turn is
+        self._tags_max = TAGS_KEPT
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
         self.buckets = 0  # that ask for it at all; without any it is forgotten
@@ -87,9 +89,14 @@ class Contest:
         elif key not in self.claimants:
             tag = v
         tags[key] = tag + amount / group.weight
-        if len(tags) > TAGS_KEPT + 2 * (len(self.claimants) + len(self.yielding.members)):
-            keep = {*self.claimants, *(member.key for member in self.yielding.members)}
-            self.tags = {key: tag for key, tag in tags.items() if key in keep}
+        if len(tags) > self._tags_max:
+            self._forget_tags()
+
+    def _forget_tags(self) -> None:
+        """Keep the tags of those who stand in a line; the others begin where the clock stands."""
+        keep = {*self.claimants, *(member.key for member in self.yielding.members)}
+        self.tags = {key: tag for key, tag in self.tags.items() if key in keep}
+        self._tags_max = TAGS_KEPT + 2 * len(keep)
 
     def reweigh(self, group: Group, weight: int) -> None:
         if group.key in self.claimants:
