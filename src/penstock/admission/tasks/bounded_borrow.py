@@ -111,6 +111,8 @@ class BoundedBorrowTaskAdmissionPolicy:
         return PolicyStateDelta(tuple((key, resource, n) for resource, n in decision.borrows))
 
     def on_release(self, lease: TaskAdmissionLease, admission_view: Ledger) -> PolicyStateDelta:
+        if not admission_view.anybody_owes:
+            return NO_CHANGE
         key = lease.item.group.key
         changes: tuple[tuple[str, str, int], ...] = ()
         for resource, amount in lease.item.resource_request.needs:

@@ -26,7 +26,7 @@ from penstock.admission.tasks.decisions import (
 from penstock.admission.tasks.policy import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError, UsageError
-from penstock.model.resource import SUBMISSION
+from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
 from penstock.model.task import SchedulableTask
 
 SUBMISSION_CAPACITY = 1_024  # tasks at once, if nobody says otherwise
@@ -80,7 +80,7 @@ class TaskAdmissionController:
         self._leases: dict[int, TaskAdmissionLease] = {}
         self._last_lease_id = 0  # each id is given once: what is not held was released
         self._is_shut = False
-        self._freed: dict[tuple[str, tuple[tuple[str, int], ...]], None] = {}  # group and needs
+        self._freed: dict[int, SchedulerResourceRequest] = {}  # what was given back, by identity
         self._openings = Openings()
         self._gates_due: dict[Hashable, float] = {}  # monotonic
         # What was found for a task, while neither queue nor ledger have changed.
@@ -152,22 +152,24 @@ class TaskAdmissionController:
                 ReleaseReason.WRONG_CONTROLLER_GENERATION,
                 f"lease {lease.lease_id} is of controller {lease.controller_generation}",
             )
-        held = self._leases.get(lease.lease_id)
+        held = self._leases.pop(lease.lease_id, None)
         if held is None:
             known = 0 < lease.lease_id <= self._last_lease_id
             reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
             return _refused(reason, f"lease {lease.lease_id} is not held")
-        if held.item.task_id != lease.item.task_id:
+        if held is not lease and held.item.task_id != lease.item.task_id:
+            self._leases[held.lease_id] = held
             return _refused(
                 ReleaseReason.STALE_LEASE,
                 f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
             )
-        del self._leases[lease.lease_id]
         self._give(held.item)
         delta = self._policy.on_release(held, self)
         if delta.debt_changes:
             self._apply(delta)
-        self._freed[held.item.group.key, held.item.resource_request.needs] = None
+        request = held.item.resource_request
+        self._freed[id(request)] = request
+        self._openings.groups.add(held.item.group.key)
         return _RELEASED
 
     def _denied(
@@ -191,9 +193,8 @@ class TaskAdmissionController:
                 del self._gates_due[gate]
                 openings.gates.add(gate)
         if self._freed:
-            for group, needs in self._freed:
-                openings.groups.add(group)
-                openings.resources.update(dict(needs))
+            for request in self._freed.values():
+                openings.resources.update(request.amounts)
             self._freed.clear()
         elif not openings:
             return None
@@ -234,7 +235,11 @@ class TaskAdmissionController:
         return self._running.get(group, 0)
 
     def debt(self, group: str, resource: str) -> int:
-        return self._debt.get((group, resource), 0) if self._debt else 0
+        return self._debt.get((group, resource), 0)
+
+    @property
+    def anybody_owes(self) -> bool:
+        return bool(self._debt)
 
     def leased(self) -> dict[str, int]:
         """How much of each resource is held, copied."""
@@ -303,12 +308,13 @@ class TaskAdmissionController:
         key, leased = item.group.key, self._leased
         held = self._held.get(key, {})
         for resource, amount in item.resource_request.needs:
-            for counts in (leased, held):
-                left = counts.get(resource, 0) - amount
-                if left < 0:
-                    raise _impossible(resource, left)
-                counts[resource] = left
-            if not leased[resource]:
+            in_all, own = leased.get(resource, 0) - amount, held.get(resource, 0) - amount
+            if in_all < 0 or own < 0:
+                raise _impossible(resource, min(in_all, own))
+            held[resource] = own
+            if in_all:
+                leased[resource] = in_all
+            else:
                 del leased[resource]
         running = self._running.get(key, 0) - 1
         if running < 0:

@@ -13,8 +13,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
+from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
 TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
@@ -32,6 +34,8 @@ class Contest:
         "buckets",
         "claimants",
         "demand",
+        "lacking",
+        "largest",
         "resource",
         "tags",
         "v",
@@ -50,6 +54,8 @@ class Contest:
         self.buckets = 0  # that ask for it at all; without any it is forgotten
         self.demand = 0  # how much all queued tasks ask for
         self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
+        self.largest = 0  # of the amounts that somebody has waited for
+        self.lacking: float = inf  # the least amount that is known not to be had
         self.yielding = Line(self)  # for those who have less of it
 
     def tag(self, group: Group) -> float:
@@ -60,6 +66,7 @@ class Contest:
         line = self.waiting.get(amount)
         if line is None:
             line = self.waiting[amount] = Line(self, amount=amount)
+            self.largest = max(self.waiting)
         return line
 
     def claim(self, group: Group) -> None:
@@ -91,6 +98,12 @@ class Contest:
         tags[key] = tag + amount / group.weight
         if len(tags) > self._tags_max:
             self._forget_tags()
+
+    def note_passing(self, amount: int) -> None:
+        """Somebody got some of it while others wait for more at once."""
+        for line in self.waiting.values():
+            if line.amount > amount and line.tasks and not line.is_open:
+                line.passed += amount
 
     def _forget_tags(self) -> None:
         """Keep the tags of those who stand in a line; the others begin where the clock stands."""
@@ -186,7 +199,7 @@ def _priority(level: tuple[int, deque[Entry]]) -> int:
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "key", "order", "queued", "spec", "weight", "yields_in")
+    __slots__ = ("buckets", "key", "order", "queued", "recent", "spec", "weight", "yields_in")
 
     def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
@@ -195,6 +208,8 @@ class Group:
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
         self.queued = 0
+        #: What the latest task asked for, and its bucket: the next one mostly asks for the same.
+        self.recent: tuple[SchedulerResourceRequest, Hashable, Bucket] | None = None
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
 
     def demand(self) -> dict[str, int]:
@@ -288,6 +303,15 @@ class Line:
         first = min(smaller, default=None)
         return None if first is None else first[2]
 
+    def set_full(self, is_full: bool) -> None:
+        """So much is not to be had, or may be to be had."""
+        if is_full is not self.is_full:
+            self.is_full = is_full
+            contest = self.contest
+            contest.lacking = min(
+                (line.amount for line in contest.waiting.values() if line.is_full), default=inf
+            )
+
     def remove(self, bucket: Bucket) -> None:
         """Take a bucket out; cheap for the first of its group."""
         standing = self.members[bucket.group]
@@ -305,6 +329,9 @@ class Line:
         """The first task of a bucket is another one now."""
         standing = self.members[bucket.group]
         priority, sequence, _ = bucket.first
+        if len(standing) == 1:
+            standing[0] = (priority, sequence, bucket)
+            return
         if standing[0][2] is bucket:
             heapreplace(standing, (priority, sequence, bucket))
             return

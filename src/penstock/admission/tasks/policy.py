@@ -28,6 +28,11 @@ class Ledger(Protocol):
 
     def debt(self, group: str, resource: str) -> int: ...
 
+    @property
+    def anybody_owes(self) -> bool:
+        """Is there any debt at all?"""
+        ...
+
 
 class PolicyDecision(msgspec.Struct, frozen=True):
     """May it start, as far as this policy is concerned?"""

@@ -172,8 +172,8 @@ class FairTaskQueue:
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
             contest.demand -= amount
-            if contest.waiting:
-                self._note_passing(contest, amount)
+            if contest.largest > amount:
+                contest.note_passing(amount)
         group.queued -= 1
         if line.passed:
             self._stop_keeping(line)
@@ -183,13 +183,6 @@ class FairTaskQueue:
         else:
             self._retire(bucket)
         return item
-
-    @staticmethod
-    def _note_passing(contest: Contest, amount: int) -> None:
-        """Somebody got some of it while others wait for more at once."""
-        for waiting in contest.waiting.values():
-            if waiting.amount > amount and waiting.tasks and not waiting.is_open:
-                waiting.passed += amount
 
     def reopen(self, openings: Openings) -> None:
         """Something has changed: those who waited for it may be asked for again."""
@@ -232,7 +225,8 @@ class FairTaskQueue:
 
     def _open_line(self, line: Line) -> None:
         if line.tasks:
-            line.is_open, line.is_full = True, False
+            line.is_open = True
+            line.set_full(False)
             self._opened(line)[line] = None
 
     def _opened(self, line: Line) -> dict[Line, None]:
@@ -265,12 +259,14 @@ class FairTaskQueue:
                 bucket = next(iter(self._conceded)).top()
             if bucket is None:
                 return None
-            if not self._is_full_for(bucket):
+            if not (self._facts.blocked and self._is_full_for(bucket)):
                 return bucket
 
     def _is_full_for(self, bucket: Bucket) -> bool:
         """Is something that it needs known to be used up, or kept? Then it waits in that line."""
         for contest, amount in bucket.needs:
+            if amount < contest.lacking and amount >= contest.largest:
+                continue
             for line in contest.waiting.values():
                 if not line.tasks:
                     continue
@@ -279,7 +275,7 @@ class FairTaskQueue:
                     to = contest.line_for(amount)
                     to.denied, to.patience = line.denied, line.patience
                     self._close_line(to)
-                    to.is_full = is_lacking
+                    to.set_full(is_lacking)
                     self._move(bucket, to)
                     return True
         return False
@@ -299,7 +295,7 @@ class FairTaskQueue:
         self._close_line(line)
         self._move(bucket, line)
         if denied.until is Until.CAPACITY:
-            line.is_full = True
+            line.set_full(True)
             line.patience = max(1, denied.numbers.get("limit", 1))
         elif denied.until is Until.PEERS:
             eased = (line, bucket.group)
@@ -393,6 +389,7 @@ class FairTaskQueue:
         self._leave(bucket, line)
         self._unclaim(group, self._claims(bucket, line))
         del group.buckets[bucket.key]
+        group.recent = None
         for contest, _ in bucket.needs:
             contest.buckets -= 1
             if not contest.buckets:
@@ -417,8 +414,11 @@ class FairTaskQueue:
             group = self._facts.groups[spec.key] = Group(spec, self._sequence)
         elif group.spec is not spec and group.spec != spec:
             self._respecify(group, spec)
-        wanted = item.resource_request.needs
-        gate = item.request_resource_key
+        request, gate = item.resource_request, item.request_resource_key
+        recent = group.recent
+        if recent is not None and recent[0] is request and recent[1] is gate:
+            return recent[2]
+        wanted = request.needs
         key = (wanted, gate)
         bucket = group.buckets.get(key)
         if bucket is None:
@@ -426,6 +426,7 @@ class FairTaskQueue:
             for contest, _ in needs:
                 contest.buckets += 1
             bucket = group.buckets[key] = Bucket(group, key, needs)
+        group.recent = (request, gate, bucket)
         return bucket
 
     def _respecify(self, group: Group, spec: TaskGroupSpec) -> None:
