@@ -47,6 +47,7 @@ from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.wear import Wear
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
+from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
@@ -323,7 +324,7 @@ class Worker:
             solo=solo,
             weights=self._window.weights,
         )
-        self._spawn(self._lease(request))
+        self._spawn(self._lease(request, self._store.lease(request)))
 
     def _solo_turn(self) -> bool:
         """Without a supervisor a suspect runs here, when nothing else does."""
@@ -335,10 +336,10 @@ class Worker:
             and not self._acks.pending
         )
 
-    async def _lease(self, request: LeaseRequest) -> None:
-        worker = self.worker_id
+    async def _lease(self, request: LeaseRequest, reply: Reply[LeaseBatch]) -> None:
+        worker = request.worker
         try:
-            batch = await self._store.lease(request)
+            batch = await reply
         except TRANSIENT as error:
             if isinstance(error, StoreUnknown) and worker == self.worker_id:
                 self._reclaiming.doubt()

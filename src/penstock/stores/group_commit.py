@@ -35,6 +35,7 @@ from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
+ANTICIPATE_SECONDS = 0.005  # a transaction that was opened ahead waits for an operation
 CLOSE_SECONDS = 10.0  # close() waits at most this long for the thread
 AGAIN_SECONDS = 30.0  # operations are run again for this long, and wait this long for a server
 FINAL = (StoreFailed, StoreCorrupt, SchemaTooNew)  # after one of these nothing more is written
@@ -108,7 +109,7 @@ class Session(Protocol[TxC]):
 
 
 class _Operation(Generic[Tx]):
-    __slots__ = ("atomic", "claimed", "reply", "run", "since")
+    __slots__ = ("atomic", "claimed", "opening", "reply", "run", "since")
 
     def __init__(
         self,
@@ -117,8 +118,10 @@ class _Operation(Generic[Tx]):
         help_out: Callable[[], None],
         start: Callable[[], None] | None,
         since: float,
+        opening: Callable[[], None] | None,
     ) -> None:
         self.run = run
+        self.opening = opening
         self.atomic = atomic
         self.since = since
         self.claimed = threading.Lock()  # whoever gets it decides: the writer, or the withdrawal
@@ -137,6 +140,7 @@ class GroupCommit(Generic[Tx]):
         self._inbox: deque[_Operation[Tx]] = deque()  # taken from under the session's lock only
         self._urgent: deque[_Operation[Tx]] = deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the thread
+        self._anticipates = False  # the thread shall open a transaction, though nothing waits
         self._failed: StoreError | None = None
         self._session_lock = threading.Lock()  # guards the session: the thread's, or a helper's
         self._closed = False
@@ -152,11 +156,13 @@ class GroupCommit(Generic[Tx]):
         urgent: bool = False,
         atomic: bool = False,
         lazy: bool = False,
+        opening: Callable[[], None] | None = None,
     ) -> Reply[T]:
         """Run this in the next transaction; `atomic` gives it a savepoint of its own.
 
         A lazy one does not wake the thread before somebody waits for its answer: whoever blocks for
-        it does the work itself, and two switches of threads are spared.
+        it does the work itself, and two switches of threads are spared. `opening` is called before
+        the begin, if the operation is alone then and claimed: the session may do part of it ahead.
         """
         if self._closed:
             return Reply.failed(closed())
@@ -165,13 +171,24 @@ class GroupCommit(Generic[Tx]):
         if os.getpid() != self._pid:
             return Reply.failed(forked())
         since = self._session.monotonic()
-        operation = _Operation(run, atomic, self._help, self._rouse if lazy else None, since)
+        start = self._rouse if lazy else None
+        operation = _Operation(run, atomic, self._help, start, since, opening)
         (self._urgent if urgent else self._inbox).append(operation)
         if not lazy:
             self._wake.put(None)
         if self._ended:  # it was closed between the question above and now
             self._refuse_all(closed())
         return operation.reply
+
+    def anticipate(self) -> None:
+        """Something will be submitted in a moment: open the transaction for it meanwhile."""
+        self._anticipates = True
+        self._wake.put(None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nothing wait to be claimed?"""
+        return not (self._urgent or self._inbox)
 
     @property
     def failed(self) -> StoreError | None:
@@ -199,6 +216,10 @@ class GroupCommit(Generic[Tx]):
     def _loop(self) -> None:
         while not self._ended:
             self._wake.get()
+            anticipates, self._anticipates = self._anticipates, False
+            if anticipates and self.is_idle and not self._closed:
+                with self._session_lock:
+                    self._turn(wait=True, anticipates=True)
             while self._urgent or self._inbox:
                 with self._session_lock:
                     if self._urgent or self._inbox:  # no helper was faster
@@ -226,13 +247,13 @@ class GroupCommit(Generic[Tx]):
             finally:
                 self._session_lock.release()
 
-    def _turn(self, *, wait: bool) -> None:
-        """One transaction with whatever waits, in the order in which it came."""
+    def _turn(self, *, wait: bool, anticipates: bool = False) -> None:
+        """One transaction with whatever waits, or is about to, in the order in which it came."""
         if self._failed is not None:
             self._refuse_all(_again(self._failed))
             return
         try:
-            tx = self._session.begin(wait=wait)
+            tx, operation = self._begin(wait=wait)
         except StoreBusy as error:
             if self._closed:
                 self._refuse_all(error)
@@ -243,20 +264,19 @@ class GroupCommit(Generic[Tx]):
         except StoreError as error:
             self._refuse_all(error)
             return
+        if anticipates:
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=ANTICIPATE_SECONDS)
+            if self.is_idle:
+                self._session.rollback()
+                return
         batch: list[tuple[_Operation[Tx], Any, PenstockError | None]] = []
         try:
-            while True:
-                if self._urgent:
-                    operation = self._urgent.popleft()
-                elif self._inbox:
-                    operation = self._inbox.popleft()
-                else:
-                    break
-                if not operation.claim():
-                    continue
+            while (operation := operation or self._claim_next()) is not None:
                 batch.append((operation, None, None))
                 value, refusal = self._run(operation, tx)
                 batch[-1] = (operation, value, refusal)
+                operation = None
                 if self._session.elapsed() > TURN_SECONDS:
                     break
             self._session.commit()
@@ -276,6 +296,33 @@ class GroupCommit(Generic[Tx]):
             else:
                 operation.reply.refuse(refusal)
         self._after_commit()
+
+    def _begin(self, *, wait: bool) -> tuple[Tx, _Operation[Tx] | None]:
+        """Open a transaction; a lone operation that has an opening is claimed before.
+
+        Only for a caller that does the work itself: nobody else waits for it, so it is given back
+        without loss if there is no transaction to be had at once.
+        """
+        if wait or self._urgent or len(self._inbox) != 1 or self._inbox[0].opening is None:
+            return self._session.begin(wait=wait), None
+        operation = self._claim_next()
+        if operation is None or operation.opening is None:
+            return self._session.begin(wait=wait), operation
+        try:
+            operation.opening()
+            return self._session.begin(wait=wait), operation
+        except BaseException:
+            operation.claimed.release()
+            self._inbox.appendleft(operation)
+            raise
+
+    def _claim_next(self) -> _Operation[Tx] | None:
+        """The next operation that was not withdrawn, urgent ones first."""
+        while self._urgent or self._inbox:
+            operation = (self._urgent or self._inbox).popleft()
+            if operation.claim():
+                return operation
+        return None
 
     def _after_commit(self) -> None:
         """What was committed stays; but an error here ends the store."""

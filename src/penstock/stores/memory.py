@@ -298,6 +298,10 @@ class MemoryStore:
         return frozenset(row.new.key for row in unfinished)
 
     @_operation
+    def leases(self, worker: WorkerId) -> list[JobRef]:
+        return [row.ref for row in self._tables.held_by(worker)]
+
+    @_operation
     def lingering(self, worker: WorkerId) -> list[JobRef]:
         row = self._tables.workers.get(worker)
         return sorted(row.lingering) if row is not None else []
@@ -400,8 +404,7 @@ class MemoryStore:
 
     @_operation
     def manifests(self, dataset: str) -> list[Manifest]:
-        committed = self._tables.committed
-        return [committed[where] for where in sorted(committed) if where[0] == dataset]
+        return [x for where, x in sorted(self._tables.committed.items()) if where[0] == dataset]
 
     @_operation
     def staged(self, plan_id: str) -> list[Manifest]:
@@ -420,8 +423,7 @@ class MemoryStore:
 
     @_operation
     def holders(self, limit: int) -> dict[str, int]:
-        held = self._tables.held
-        return {key: len(held[key]) for key in sorted(held)[:limit]}
+        return {key: len(refs) for key, refs in sorted(self._tables.held.items())[:limit]}
 
     @_operation
     def set_cap(self, limit_key: str, cap: int | None) -> None:

@@ -387,6 +387,11 @@ class Tables:
                 del self.held[key]
             self.version += 1
 
+    def held_by(self, worker: WorkerId) -> list[JobRow]:
+        """What a worker holds, by id; nothing if it is not known."""
+        row = self.workers.get(worker)
+        return row.held() if row is not None else []
+
     def _count(self, row: JobRow, step: int) -> None:
         self.task_counts.add(row.new.task, row.public, step)
         self.group_counts.add(row.new.group, row.public, step)

@@ -162,6 +162,10 @@ class JobStore(Protocol):
         """
         ...
 
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        """What a worker holds now, by id; nothing if nobody knows it."""
+        ...
+
     def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
         """Leases of a worker that are over while their bodies may still run.
 

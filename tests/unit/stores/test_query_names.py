@@ -49,6 +49,7 @@ ONLY_POSTGRES = {
         "hold_lanes",
         "hold_parents",
         "hold_ready_lanes",
+        "keep_heads",
         "hold_settling",
         "known_keys",
         "without_unfinished",

@@ -40,7 +40,7 @@ class BoundedBorrowTaskAdmissionPolicyConfig(msgspec.Struct, frozen=True):
     dynamic_borrow_reserve_fraction: float = 0.0  # of a resource, kept for whoever may come
     dynamic_borrow_max_reserved_slots: int = RESERVED_SLOTS_MAX
     strict_share_rounding: Literal["ceil", "floor"] = "ceil"
-    repay_on_withheld_peer_pressure: bool = True  # each end pays back; False: the last one does
+    repay_on_withheld_peer_pressure: bool = True  # each end pays back; False: the last ones do
 
     def __post_init__(self) -> None:
         ceilings = [*self.borrow_ceiling_by_group_resource.values()]
@@ -84,7 +84,8 @@ class BoundedBorrowTaskAdmissionPolicy:
             held = admission_view.held(group.key, resource)
             share = self._share(group, resource, limit, rivals, queue_view)
             debt = admission_view.debt(group.key, resource)
-            if held + amount <= share and not debt:
+            ahead = held + amount - share if held else 0  # whoever holds nothing may have one
+            if ahead <= 0 and not debt:
                 continue
             if rivals or queue_view.is_behind(group.key, resource):
                 return PolicyDecision(
@@ -93,17 +94,15 @@ class BoundedBorrowTaskAdmissionPolicy:
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            if held + amount <= share:
-                continue
-            new_debt = min(amount, held + amount - share)
-            if debt + new_debt > self._ceiling(group.key, resource, limit, share):
+            if ahead > self._ceiling(group.key, resource, limit, share):
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT,
                     Until.OWN,
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            borrows += ((resource, new_debt),)
+            if ahead > debt:
+                borrows += ((resource, min(amount, ahead - debt)),)
         return PolicyDecision(borrows=borrows) if borrows else ALLOWED
 
     def on_acquire(self, lease: TaskAdmissionLease, decision: PolicyDecision) -> PolicyStateDelta:
@@ -119,10 +118,11 @@ class BoundedBorrowTaskAdmissionPolicy:
             debt = admission_view.debt(key, resource)
             if not debt:
                 continue
-            if self._config.repay_on_withheld_peer_pressure:
-                changes += ((key, resource, -min(debt, amount)),)
-            elif not admission_view.held(key, resource):
-                changes += ((key, resource, -debt),)
+            paid = min(debt, amount)
+            if not self._config.repay_on_withheld_peer_pressure:
+                paid = debt - min(debt, admission_view.held(key, resource))
+            if paid:
+                changes += ((key, resource, -paid),)
         return PolicyStateDelta(changes) if changes else NO_CHANGE
 
     def _share(

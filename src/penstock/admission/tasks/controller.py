@@ -165,7 +165,7 @@ class TaskAdmissionController:
                 return TaskAdmissionDenied(
                     item,
                     DenialReason.NO_CAPACITY,
-                    Until.CAPACITY,
+                    Until.CAPACITY if amount <= limit else Until.NEVER,
                     resource,
                     numbers={
                         "limit": limit,

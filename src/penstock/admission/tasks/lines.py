@@ -15,7 +15,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
-FORGET_TAGS_ABOVE = 1_024  # tags of groups that left, kept while they may still matter
+TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
+STALE_KEPT = 64  # groups that left a line and are still in its heap; beyond, it is made anew
 
 #: (-priority, sequence, task): the order inside a bucket.
 Entry = tuple[int, int, SchedulableTask]
@@ -33,11 +34,18 @@ class Contest:
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
         self.buckets = 0  # that ask for it at all; without any it is forgotten
-        self.waiting = Line(self)  # for some of it to be free
+        self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
         self.yielding = Line(self)  # for those who have less of it
 
     def tag(self, group: Group) -> float:
         return self.tags.get(group.key, self.v)
+
+    def line_for(self, amount: int) -> Line:
+        """Where those stand who could not get so much of it."""
+        line = self.waiting.get(amount)
+        if line is None:
+            line = self.waiting[amount] = Line(self, amount=amount)
+        return line
 
     def claim(self, group: Group) -> None:
         """A bucket of the group wants some of it now."""
@@ -46,27 +54,29 @@ class Contest:
         claimants[key] = count + 1
         if not count:
             self.weight += group.weight
-            if self.tags.get(key, 0.0) < self.v:
+            if self.tags.get(key, -1.0) < self.v:
                 self.tags[key] = self.v
 
-    def unclaim(self, group: Group) -> bool:
-        """The opposite; True if nobody competes any more."""
+    def unclaim(self, group: Group) -> None:
         claimants, key = self.claimants, group.key
         if claimants[key] > 1:
             claimants[key] -= 1
-            return False
-        del claimants[key]
-        self.weight -= group.weight
-        return not claimants
+        else:
+            del claimants[key]
+            self.weight -= group.weight
 
     def charge(self, group: Group, amount: int) -> None:
         """A task of the group got some of it."""
-        tag = self.tags.get(group.key, self.v)
-        if tag > self.v:
+        key, tags, v = group.key, self.tags, self.v
+        tag = tags.get(key, v)
+        if tag > v:
             self.v = tag
-        self.tags[group.key] = tag + amount / group.weight
-        if len(self.tags) > FORGET_TAGS_ABOVE + 2 * len(self.claimants):
-            self.tags = {key: tag for key, tag in self.tags.items() if tag > self.v}
+        elif key not in self.claimants:
+            tag = v
+        tags[key] = tag + amount / group.weight
+        if len(tags) > TAGS_KEPT + 2 * (len(self.claimants) + len(self.yielding.members)):
+            keep = {*self.claimants, *(member.key for member in self.yielding.members)}
+            self.tags = {key: tag for key, tag in tags.items() if key in keep}
 
     def reweigh(self, group: Group, weight: int) -> None:
         if group.key in self.claimants:
@@ -89,9 +99,18 @@ class Bucket:
     def __len__(self) -> int:
         return len(self.entries) - len(self.dead)
 
-    @property
-    def head(self) -> SchedulableTask:
-        return self.entries[0][2]
+    def drop(self, entry: Entry) -> bool:
+        """Take a task out, wherever it stands; True if it was the first."""
+        entries, dead = self.entries, self.dead
+        dead.add(entry[1])
+        if entries[0] is entry:
+            self.drop_dead_head()
+            return True
+        if len(dead) > len(self):
+            self.entries = [other for other in entries if other[1] not in dead]
+            heapify(self.entries)
+            dead.clear()
+        return False
 
     def drop_dead_head(self) -> None:
         while self.entries and self.entries[0][1] in self.dead:
@@ -127,25 +146,29 @@ class Line:
         "_heap",
         "_in_heap",
         "_sequence",
+        "amount",
         "contest",
         "denied",
         "gate",
+        "is_full",
         "is_open",
         "members",
         "passed",
-        "refused",
+        "patience",
         "tasks",
     )
 
-    def __init__(self, contest: Contest, gate: Hashable = None) -> None:
+    def __init__(self, contest: Contest, gate: Hashable = None, amount: int = 0) -> None:
         self.contest = contest
         self.gate = gate  # what opens it, if no resource does
+        self.amount = amount  # of the resource that everybody here waits for; 0: for nothing
         self.denied: TaskAdmissionDenied | None = None  # the last answer that closed it
         self.is_open = False
+        self.is_full = False  # it was closed because so much is not to be had
         self.members: dict[Group, list[tuple[int, int, Bucket]]] = {}
         self.tasks = 0
-        self.refused = 0  # of the resource: so much was not to be had when the line was closed
-        self.passed = 0  # of the resource: so much went to smaller tasks past its first
+        self.passed = 0  # of the resource: so much went to smaller tasks while it was closed
+        self.patience: float = 1  # of the resource: so much may pass, then it is kept for this line
         self._heap: list[tuple[float, int, Group]] = []
         self._in_heap: set[Group] = set()
         self._sequence = 0
@@ -161,6 +184,8 @@ class Line:
                 self._in_heap.add(group)
                 self._sequence += 1
                 heappush(self._heap, (self.contest.tag(group), self._sequence, group))
+                if len(self._heap) > STALE_KEPT + 2 * len(self.members):
+                    self._drop_stale()
         else:
             heappush(standing, (priority, sequence, bucket))
         self.tasks += len(bucket)
@@ -183,9 +208,17 @@ class Line:
             return standing[0][2]
         return None
 
-    def top_of(self, group: Group) -> Bucket | None:
+    def top_of(self, group: Group, below: float) -> Bucket | None:
+        """The first bucket of a group that asks for less than so much."""
         standing = self.members.get(group)
-        return standing[0][2] if standing else None
+        if standing is None:
+            return None
+        contest = self.contest
+        if standing[0][2].amount(contest) < below:
+            return standing[0][2]
+        smaller = (entry for entry in standing if entry[2].amount(contest) < below)
+        first = min(smaller, default=None)
+        return None if first is None else first[2]
 
     def remove(self, bucket: Bucket) -> None:
         """Take a bucket out; cheap for the first of its group."""
@@ -211,3 +244,8 @@ class Line:
             (priority, sequence, bucket) if entry[2] is bucket else entry for entry in standing
         ]
         heapify(standing)
+
+    def _drop_stale(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[2] in self.members]
+        self._in_heap = {entry[2] for entry in self._heap}
+        heapify(self._heap)

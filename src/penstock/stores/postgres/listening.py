@@ -8,6 +8,7 @@ of its own. Behind a pooler nothing may arrive, so the store is asked now and th
 from __future__ import annotations
 
 import random
+import select
 import threading
 from collections.abc import Callable
 
@@ -17,15 +18,14 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
-    Guard,
     PgConnection,
     closed_quietly,
     connect,
     pausing,
 )
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 
-LISTEN_SECONDS = 5.0  # how long one wait for a notification lasts
+LISTEN_SECONDS = 5.0  # of silence, after which the server is asked whether it is there
 CLOSE_SECONDS = 1.0  # close() waits at most this long for the thread
 
 
@@ -78,10 +78,19 @@ class Listener:
             self._closed.wait(pausing(random.SystemRandom().random, failures))
 
     def _listen(self, connection: PgConnection) -> None:
+        """Ask libpq itself: what psycopg does about a notification holds up the loop we wake."""
+        connection.add_notify_handler(lambda _: self._told())  # for what comes with a ping
+        readable = select.poll()
+        readable.register(connection.fileno(), select.POLLIN)
         while not self._closed.is_set():
-            for _ in connection.notifies(timeout=LISTEN_SECONDS):
+            if not readable.poll(LISTEN_SECONDS * 1000):
+                self._ask(connection, "ping")
+                continue
+            connection.pgconn.consume_input()
+            if connection.pgconn.notifies() is not None:
                 self._told()
-            self._ask(connection, "ping")
+                while connection.pgconn.notifies() is not None:
+                    continue
 
     def _ask(self, connection: PgConnection, query: str) -> None:
         self._guard.until = self._clock.monotonic() + CALL_SECONDS

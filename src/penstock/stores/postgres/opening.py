@@ -10,7 +10,7 @@ import psycopg
 
 from penstock import failpoints
 from penstock.clock import SystemClock
-from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreReadOnly
+from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreMissing, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
 from penstock.stores.postgres import meaning
@@ -60,18 +60,22 @@ def open_postgres(
     *,
     durability: str = "full",
     reading_will_do: bool = False,
+    make: bool = True,
     server_time: Callable[[], int] | None = None,
 ) -> Store:
     """Open the store of a database, make it if it is missing, and bring its schema up to date.
 
-    With `reading_will_do` a standby is opened all the same; each write is then refused. A server
-    that cannot be reached is StoreUnavailable at once. `server_time` replaces the server's clock,
-    for tests.
+    Without `make` a store that is missing is StoreMissing, and the database stays as it is. With
+    `reading_will_do` a standby is opened all the same; each write is then refused. A server that
+    cannot be reached is StoreUnavailable at once. `server_time` replaces the server's clock, for
+    tests.
     """
     address = Address.of(url)
     queries = statements_for(durability)
     connected = _connected(address, queries)
     try:
+        if not make and version_of(address, connected.connection, queries) == 0:
+            raise StoreMissing(address.shown)
         if connected.server.is_standby:
             _refuse_standby(address, connected, queries, reading_will_do=reading_will_do)
         elif _prepare(address, connected, queries):

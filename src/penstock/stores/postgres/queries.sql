@@ -15,7 +15,7 @@ begin isolation level read committed
 -- statement goes by indexes, row by row, whatever the planner believes of tables that were empty a moment ago; so one
 -- plan does for all parameters.
 select
-    (extract(epoch from clock_timestamp()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
+    (extract(epoch from now()) * 1000000)::bigint, pg_backend_pid(), pg_current_xact_id()::text,
     (select max(version) from penstock.schema_versions), (select value from penstock.meta where name = 'cluster'),
     to_regnamespace('penstock')::oid::bigint,
     set_config('statement_timeout', '{statement_ms}', true), set_config('lock_timeout', '{lock_ms}', true),
@@ -198,17 +198,21 @@ from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::smallin
 as job (job_id, lane_id, priority, bytes, row_state, due_at)
 
 -- insert_job --
--- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no.
+-- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no. Where
+-- $7 and $10 are null, it is due and accepted at the time of the transaction.
 with lane as materialized (
     select id from penstock.lanes where spec = $2 for key share
 ), fresh as (
     insert into penstock.jobs (key, lane_id, partition, priority, payload, plan_id, level, created_at)
-    select $1, lane.id, $3, $4, $5, $8, $9, $10 from lane
+    select $1, lane.id, $3, $4, $5, $8, $9, coalesce($10::bigint, (extract(epoch from now()) * 1000000)::bigint) from lane
     on conflict (key) do nothing
-    returning id, lane_id
+    returning id, lane_id, created_at
 ), placed as (
     insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
-    select id, lane_id, -greatest($4::bigint, -9223372036854775807), octet_length($5), $6::smallint, $7, $7, $10 from fresh
+    select
+        id, lane_id, -greatest($4::bigint, -9223372036854775807), octet_length($5), $6::smallint,
+        coalesce($7::bigint, created_at), coalesce($7::bigint, created_at), created_at
+    from fresh
 )
 select lane_id from fresh
 
@@ -259,9 +263,11 @@ select
 from gone
 
 -- worker_row --
--- A worker that is alive; $2 = the server's life, $3 = its time. Differs from sqlite because somebody else could end it
--- meanwhile: it is held, and a beat goes on all the same.
-select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
+-- A worker that is alive; $2 = the server's life, $3 = its time, or null: the transaction's. Differs from sqlite because
+-- somebody else could end it meanwhile: it is held, and a beat goes on all the same.
+select no, run_id from penstock.workers
+where id = $1 and ended_at + 0 is null and boot_id = $2
+    and expires_at > coalesce($3::bigint, (extract(epoch from now()) * 1000000)::bigint)
 for key share
 
 -- insert_worker --
@@ -345,6 +351,20 @@ select id, task, grp, nextval('penstock.turns') from penstock.lanes where id = a
 on conflict (lane_id) do nothing
 returning lane_id
 
+-- keep_heads --
+-- Both at once, so that it can go with the commit. Divides by zero where another transaction has made a lane known just
+-- now: it is not held, and could be forgotten before we are done.
+with held as materialized (
+    select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for key share
+), made as (
+    insert into penstock.ready_lanes (lane_id, task, grp, turn)
+    select id, task, grp, nextval('penstock.turns') from penstock.lanes
+    where id = any($1::bigint[]) and id <> all(array(select lane_id from held)) order by id
+    on conflict (lane_id) do nothing
+    returning lane_id
+)
+select 1 / ((select count(*) from held) + (select count(*) from made) = cardinality($1::bigint[]))::integer
+
 -- hold_empty_lanes --
 -- Lanes in which a lease has found nothing and into which nobody is putting anything.
 select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for update skip locked
@@ -388,9 +408,14 @@ select lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
 from found join penstock.lanes on lanes.id = found.lane_id order by found.n
 
 -- lease_view --
--- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
+-- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes];
+-- $1, $2 as in `worker_row`.
 select
-    exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $1 or expires_at <= $2)),
+    exists (
+        select 1 from penstock.workers where ended_at is null and (
+            boot_id <> $1 or expires_at <= coalesce($2::bigint, (extract(epoch from now()) * 1000000)::bigint)
+        )
+    ),
     exists (select 1 from penstock.settling) or exists (select 1 from penstock.reviving)
     or exists (select 1 from penstock.revivable),
     (select min(available_at) from penstock.hot where row_state = 1),
@@ -557,8 +582,13 @@ delete from penstock.lingering where job_id = $1 and token = $2
 -- Such leases of a worker, by its number.
 select job_id, token from penstock.lingering where worker = $1
 
+-- leased_by_id --
+-- What a worker holds, by its id.
+select job_id, token from penstock.hot
+where worker = (select no from penstock.workers where id = $1) and row_state = 4 order by job_id
+
 -- lingering_by_id --
--- The same by its id.
+-- Leases of a worker that are over while their bodies may still run, by its id.
 select lingering.job_id, lingering.token from penstock.workers
 join penstock.lingering on lingering.worker = workers.no where workers.id = $1
 

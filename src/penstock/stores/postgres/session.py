@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -30,17 +30,17 @@ from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
     Connected,
-    Guard,
     Server,
     ask_server,
     closed_quietly,
     connect,
     pausing,
 )
+from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, Question, changing
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
+from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 
 LANES_KNOWN_MAX = 100_000
@@ -48,6 +48,10 @@ EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
 UNKNOWN_PAUSE_SECONDS = 0.02
 
 log = logging.getLogger("penstock.store")
+
+
+#: What a transaction will ask first, in this life of the server, at a time (None: its own).
+Ahead = Callable[[str, int | None], Sequence[Question]]
 
 
 class _Begun(NamedTuple):
@@ -83,25 +87,38 @@ class PostgresSession:
         self._server_time = server_time  # tests own the time
         self._connected: Connected | None = None
         self._cursor: psycopg.RawCursor[Any] | None = None
+        self._round_trip: RoundTrip | None = None
         self._failures = 0
         self._away_since: float | None = None
         self._lanes: dict[int, LaneFacts] = {}
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None
+        self._ahead: Ahead | None = None
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
         self._closing = False
         if first is not None:
             self._use(first)
 
+    def expect(self, ahead: Ahead | None) -> None:
+        """A hint from any thread: the next transaction may ask this with its begin."""
+        self._ahead = ahead
+
     def begin(self, *, wait: bool) -> PostgresTransaction:
+        ahead, self._ahead = self._ahead, None  # only for this one: it may write
         if self._connected is None:
             if not wait:
                 raise StoreBusy(f"The store {self._address.shown} is being connected to.")
             self._connect()
         try:
-            begun = self._open_transaction()
+            connected = self._server()
+            if not connected.is_direct:  # it may lead to anybody
+                ahead = None
+            life = connected.server.life
+            owned_now = None if self._server_time is None else self._server_time()
+            questions = () if ahead is None else ahead(life, owned_now)
+            begun, answers = self._open_transaction(questions)
         except psycopg.Error as error:
             raise self._not_begun(error, wait=wait) from error
         self._began_monotonic = self._clock.monotonic()
@@ -113,12 +130,16 @@ class PostgresSession:
                 "Start it again with that version."
             )
         server = self._server_now(begun)
-        now = begun.now if self._server_time is None else self._server_time()
+        if answers and not begun.life == server.life == life:
+            self.rollback()
+            return self.begin(wait=wait)
+        now = begun.now if owned_now is None else owned_now
         if len(self._lanes) > LANES_KNOWN_MAX:
             self._lanes.clear()
         self._begun = begun
         self._tx = PostgresTransaction(
             self._current_cursor(),
+            self._current_round_trip(),
             self._queries,
             self._changing,
             now,
@@ -129,6 +150,8 @@ class PostgresSession:
         )
         if begun.life != server.life:
             self._enter_life(server.life, begun.life)
+        if ahead is not None and answers:
+            self._tx.learn(ahead(life, now), answers)
         return self._tx
 
     def _server_now(self, begun: _Begun) -> Server:
@@ -146,14 +169,20 @@ class PostgresSession:
             self._lanes.clear()
         return server
 
-    def _open_transaction(self) -> _Begun:
-        connection = self._server().connection
+    def _open_transaction(
+        self, questions: Sequence[Question]
+    ) -> tuple[_Begun, Sequence[list[Row]]]:
         self._arm()
-        with connection.pipeline():
-            connection.execute(self._queries["begin_write"])
-            cursor = connection.execute(self._queries["set_up"])
-        (row,) = cursor.fetchall()
-        return _Begun(*row[: len(_Begun._fields)])
+        try:
+            _, (row,), *answers = self._current_round_trip().ask(
+                (("begin_write", ()), ("set_up", ()), *questions)
+            )
+        except psycopg.Error as error:
+            if not questions or meaning.is_lost(error):
+                raise
+            self.rollback()  # another version's tables, or a lock: who asks again is told
+            return self._open_transaction(())
+        return _Begun(*row[: len(_Begun._fields)]), answers
 
     def _not_begun(self, error: psycopg.Error, *, wait: bool) -> StoreError:
         """A connection that was idle may have been lost long ago: only a fresh one tells."""
@@ -215,7 +244,7 @@ class PostgresSession:
     def commit(self) -> None:
         failpoints.hit("commit.begin")
         tx, begun = self._current(), self._begun
-        tx.flush_heads()
+        tx.flush_early()
         try:
             tx.commit()
         except psycopg.Error as error:
@@ -296,7 +325,7 @@ class PostgresSession:
             return
         try:
             self._arm()
-            self._current_cursor().execute(self._queries["rollback"])
+            self._current_round_trip().ask((("rollback", ()),))
             self._guard.until = None
         except psycopg.Error:
             self._drop()
@@ -358,26 +387,36 @@ class PostgresSession:
         self._connected = connected
         self._lanes.clear()  # another server may have given their numbers to others
         self._cursor = psycopg.RawCursor(connected.connection)
+        self._round_trip = RoundTrip(
+            connected.connection, self._queries, prepares=connected.is_direct
+        )
         self._guard.watch_over(connected.connection)
 
     def _drop(self) -> None:
         if self._connected is not None:
             self._guard.watch_over(None)
             closed_quietly(self._connected.connection)
-            self._connected, self._cursor = None, None
+            self._connected = self._cursor = self._round_trip = None
 
     def _arm(self) -> None:
         self._guard.until = self._clock.monotonic() + CALL_SECONDS
 
     def _current(self) -> PostgresTransaction:
         if self._tx is None:
-            raise RuntimeError("no transaction is open")
+            raise InternalError(
+                "No transaction is open. This is a bug of Penstock; please report it."
+            )
         return self._tx
 
     def _current_cursor(self) -> psycopg.RawCursor[Any]:
         if self._cursor is None:
             raise psycopg.OperationalError("the connection is closed")
         return self._cursor
+
+    def _current_round_trip(self) -> RoundTrip:
+        if self._round_trip is None:
+            raise psycopg.OperationalError("the connection is closed")
+        return self._round_trip
 
     def _server(self) -> Connected:
         if self._connected is None:

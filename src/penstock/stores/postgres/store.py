@@ -7,23 +7,26 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from penstock.clock import BootTime, Clock
 from penstock.errors import StoreClosed, StoreError
-from penstock.model.job import WorkerId
+from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import GroupCommit
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import Connected, Watch
+from penstock.stores.postgres.connecting import Connected
 from penstock.stores.postgres.listening import Listener
 from penstock.stores.postgres.reading import PostgresReader
+from penstock.stores.postgres.round_trip import Question
 from penstock.stores.postgres.session import PostgresSession
+from penstock.stores.postgres.silence import Watch
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.postgres.vacuuming import DeadRows, Vacuum
 from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
-from penstock.stores.sql import leasing, registering
+from penstock.stores.sql import enqueueing, leasing, registering
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.store import GROUPS_PER_LEASE
@@ -61,6 +64,7 @@ class PostgresStore(SqlStore):
         self._vacuum = Vacuum(address, queries, clock, self._watch.guard(), self._count_dead)
         self._cursor = leasing.LeaseCursor()
         self._lease_calls = 0  # counted by the writer
+        self._last_request: LeaseRequest | None = None
         self._listener: Listener | None = None
         self._listener_lock = threading.Lock()
         self._closed = False  # guarded by the same: nobody begins to listen afterwards
@@ -83,15 +87,30 @@ class PostgresStore(SqlStore):
         return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        self._last_request = request
+        if self._writer.is_idle:  # else what comes before changes the answers
+            self._sessions[0].expect(partial(self._first_questions, request))
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
 
-    def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
+    def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
+        foreseen = enqueueing.foreseen_alone(jobs, PostgresTransaction.lane_text)
+        if foreseen is None:
+            return None
+        return lambda: self._sessions[0].expect(lambda life, at: (("insert_job", foreseen(at)),))
+
+    def _first_questions(
+        self, request: LeaseRequest, life: str, at: int | None
+    ) -> Sequence[Question]:
         groups = min(GROUPS_PER_LEASE, request.limit)
-        tx.ask_ahead(
-            ("worker_row", (request.worker, tx.boot.boot_id, tx.boot.at)),
-            ("lease_view", (tx.boot.boot_id, tx.boot.at)),
+        return (
+            ("worker_row", (request.worker, life, at)),
+            ("lease_view", (life, at)),
             ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
         )
+
+    def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
+        self._sessions[0].expect(None)
+        tx.ask_ahead(*self._first_questions(request, tx.boot.boot_id, tx.boot.at))
         batch = leasing.lease(tx, request, self._cursor)
         self._vacuum.leased(len(batch.jobs))
         self._lease_calls += 1
@@ -113,7 +132,8 @@ class PostgresStore(SqlStore):
                 if pause <= 0:
                     return
             try:
-                await asyncio.wait_for(woken.wait(), pause)
+                async with asyncio.timeout(pause):  # no task of its own, as wait_for has
+                    await woken.wait()
                 return
             except TimeoutError:
                 if await self._sees_work():
@@ -129,9 +149,17 @@ class PostgresStore(SqlStore):
                     self._queries,
                     self._clock,
                     self._watch.guard(),
-                    self._waiters.tell,
+                    self._told,
                 )
             return self._listener
+
+    def _told(self) -> None:
+        """The server says that there is work: who waits for it will lease as the last time."""
+        request = self._last_request
+        if request is not None and self._waiters.are_waiting and self._writer.is_idle:
+            self._sessions[0].expect(partial(self._first_questions, request))
+            self._writer.anticipate()
+        self._waiters.tell()
 
     async def _sees_work(self) -> bool:
         try:

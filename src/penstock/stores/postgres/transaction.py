@@ -17,9 +17,11 @@ from typing import Any
 import psycopg
 
 from penstock.clock import BootTime
+from penstock.errors import InternalError
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
@@ -39,7 +41,6 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
 LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
 
 
@@ -60,6 +61,7 @@ class PostgresTransaction(Transaction):
     def __init__(
         self,
         cursor: Cursor,
+        round_trip: RoundTrip,
         queries: dict[str, str],
         changing: frozenset[str],
         now: int,
@@ -70,6 +72,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(now, boot)
         self._cursor = cursor
+        self._round_trip = round_trip
         self._queries = queries
         self._changing = changing
         self._lanes = lanes  # names of lanes, which never change; kept by the session
@@ -96,42 +99,55 @@ class PostgresTransaction(Transaction):
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
         asked = self._asked.pop((query, parameters), None)
-        if asked is not None and asked[0] == self.writes:
-            return asked[1]
-        statement = self._queries[query]
+        is_known = asked is not None and asked[0] == self.writes
         self.writes += query in self._changing
+        if asked is not None and is_known:
+            return asked[1]
         self._still_time()
-        return self._cursor.execute(statement, parameters).fetchall()
+        return self._round_trip.ask(((query, parameters),))[0]
 
-    def ask_ahead(self, *questions: tuple[str, tuple[object, ...]]) -> None:
+    def ask_ahead(self, *questions: Question) -> None:
         """Ask several questions in one round trip; their answers are used if nothing is changed."""
+        if all(self._asked.get(question, (-1,))[0] == self.writes for question in questions):
+            return
         self._still_time()
-        connection = self._cursor.connection
-        with connection.pipeline():
-            cursors = [
-                connection.execute(self._queries[query], parameters)
-                for query, parameters in questions
-            ]
-        for question, cursor in zip(questions, cursors, strict=True):
-            self._asked[question] = (self.writes, cursor.fetchall())
+        self.learn(questions, self._round_trip.ask(questions))
+
+    def learn(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
+        """What would be answered now, as long as nothing is changed."""
+        for question, rows in zip(questions, answers, strict=True):
+            self._asked[question] = (self.writes, rows)
+
+    def flush_early(self) -> None:
+        """Do before the commit what can not go with it.
+
+        Nobody need be asked which lanes were unknown, if others are told of work anyway.
+        """
+        if any(query in self._changing for query, _ in self._asked):
+            raise InternalError("A statement was run ahead, and nobody has taken its answer.")
+        self._open_freed()
+        if not self.made_work or self._left:
+            self.flush_heads()
 
     def commit(self) -> None:
         """Write all merged consequences and commit, in one round trip."""
-        self.flush_heads()
         counts = self._merged_counts()
-        last: list[tuple[str, tuple[object, ...]]] = []
+        last: list[Question] = []
+        if self._touched:
+            touched = sorted(self._touched)
+            self._touched.clear()
+            self._begin_behind(touched)
+            last.append(("keep_heads", (numbers(touched),)))
         if counts:
             last.append(("add_counts", (counts,)))
         if self.made_work:
             last.append(("tell", ()))
+        last.append(("commit", ()))
         self._still_time()
-        if not last:
-            self._cursor.execute(self._queries["commit"])
-            return
-        connection = self._cursor.connection
-        with connection.pipeline():
-            for query, parameters in (*last, ("commit", ())):
-                connection.execute(self._queries[query], parameters)
+        try:
+            self._round_trip.ask(last)
+        except psycopg.errors.DivisionByZero as error:
+            raise Contended("Another process was making a lane known just now.") from error
 
     def flush_heads(self) -> None:
         self._open_freed()
@@ -293,9 +309,10 @@ class PostgresTransaction(Transaction):
     def close_edges(self, edges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
-    def lane_text(self, spec: LaneSpec) -> str:
+    @staticmethod
+    def lane_text(spec: LaneSpec) -> str:
         """Its digest where it is long: an index holds no more than 2,704 bytes."""
-        text = super().lane_text(spec)
+        text = Transaction.lane_text(spec)
         data = text.encode()
         return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
 
@@ -317,7 +334,7 @@ class PostgresTransaction(Transaction):
         """
         missing = list(lane_ids)
         self._holds_lanes = True
-        self._places.forget([lane_id for lane_id in missing if lane_id not in self._behind])
+        self._begin_behind(missing)
         while missing:
             known = set(self.array("hold_ready_lanes", numbers(missing)))
             missing = [lane_id for lane_id in missing if lane_id not in known]
@@ -326,6 +343,13 @@ class PostgresTransaction(Transaction):
                 if made:
                     self.made_work = True
                 missing = [lane_id for lane_id in missing if lane_id not in made]
+
+    def _begin_behind(self, lane_ids: Sequence[int]) -> None:
+        """Jobs became ready: a lease begins at the front of the lane, unless all are behind."""
+        self._places.forget([lane_id for lane_id in lane_ids if lane_id not in self._behind])
+
+    def is_ready(self, tasks: str, *, gave: bool) -> bool:
+        return gave or super().is_ready(tasks, gave=gave)  # lanes stay known until found empty
 
     def one_at_a_time(self) -> None:
         if not self._walks:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -68,19 +68,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
 def _insert_alone(tx: Transaction, job: NewJob) -> bool:
     """The short way for one new job in a known lane; False if it has to go the long way."""
     state, due_at = _first_state(job, tx.now)
-    row = tx.row(
-        "insert_job",
-        job.key,
-        tx.lane_text(_spec(job)),
-        job.partition,
-        job.priority,
-        job.payload,
-        int(state),
-        due_at,
-        job.plan_id,
-        job.level,
-        tx.now,
-    )
+    row = tx.row("insert_job", *_row_alone(job, tx.lane_text(_spec(job)), state, due_at, tx.now))
     if row is None:
         return False
     failpoints.hit("enqueue.in_tx")
@@ -90,6 +78,33 @@ def _insert_alone(tx: Transaction, job: NewJob) -> bool:
     if state is RowState.READY:
         tx.touch(row[0])
     return True
+
+
+def foreseen_alone(
+    jobs: Sequence[NewJob], lane_text: Callable[[LaneSpec], str]
+) -> Callable[[int | None], tuple[object, ...]] | None:
+    """What `insert_job` will be asked with at a time; None where that is not certain."""
+    if len(jobs) != 1 or jobs[0].after or jobs[0].delay_seconds > 0:
+        return None
+    job, lane = jobs[0], lane_text(_spec(jobs[0]))
+    return lambda now: _row_alone(job, lane, RowState.READY, now, now)
+
+
+def _row_alone(
+    job: NewJob, lane: str, state: RowState, due_at: int | None, now: int | None
+) -> tuple[object, ...]:
+    return (
+        job.key,
+        lane,
+        job.partition,
+        job.priority,
+        job.payload,
+        int(state),
+        due_at,
+        job.plan_id,
+        job.level,
+        now,
+    )
 
 
 def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:

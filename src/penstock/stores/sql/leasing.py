@@ -39,6 +39,19 @@ class LeaseCursor:
     def __init__(self) -> None:
         self.group = ""
         self.largest = PAYLOAD_BYTES_MAX  # characters of the largest payload of the last lease
+        self.largest_of: dict[int, int] = {}  # the same by lane, of the last lease with jobs
+
+    def note(self, jobs: Sequence[LeasedJob]) -> None:
+        """These are a lease: the next ones of their lanes are likely to be as large."""
+        if not jobs:
+            self.largest = PAYLOAD_BYTES_MAX
+            return
+        largest: dict[int, int] = {}
+        for job in jobs:
+            size = len(job.payload)
+            if size > largest.get(job.lane_id, -1):
+                largest[job.lane_id] = size
+        self.largest, self.largest_of = max(largest.values()), largest
 
 
 class _Room:
@@ -140,7 +153,7 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
             if jobs or not found.emptied:
                 break
         tx.flush_heads()
-        more = more or bool(tx.value("is_ready", tasks))
+        more = more or tx.is_ready(tasks, gave=bool(jobs) and not parked)
         if view.parked or parked:
             blocked = _name_blocked(tx, request, tasks)
     failpoints.hit("lease.in_tx")
@@ -315,8 +328,9 @@ def _take_jobs(
 ) -> list[LeasedJob]:
     """The first jobs of lanes; fewer of each where their payloads are large."""
     lanes = as_json(lane_ids)
+    largest = sum(cursor.largest_of.get(lane_id, cursor.largest) for lane_id in lane_ids)
     while most > 1:
-        likely = cursor.largest * len(lane_ids) * most > LEASE_BYTES_MAX
+        likely = largest * most > LEASE_BYTES_MAX
         if not (likely and tx.value("weigh_jobs", lanes, most) > LEASE_BYTES_MAX):
             break
         most //= 2
@@ -324,8 +338,9 @@ def _take_jobs(
         jobs = tx.take_jobs(lane_ids, most, no)
     except PayloadsTooLarge:  # all at once they became large: weigh them, and take fewer
         cursor.largest = PAYLOAD_BYTES_MAX
+        cursor.largest_of.clear()
         return _take_jobs(tx, cursor, lane_ids, max(most // 2, 1), no) if most > 1 else []
-    cursor.largest = max((len(job.payload) for job in jobs), default=PAYLOAD_BYTES_MAX)
+    cursor.note(jobs)
     return jobs
 
 

@@ -170,6 +170,9 @@ class SqlReader(Statements):
             for d, s, doc, p, level, j in self.rows(query, name)
         ]
 
+    def leases(self, worker: WorkerId) -> list[JobRef]:
+        return [JobRef(job_id, token) for job_id, token in self.rows("leased_by_id", worker)]
+
     def lingering(self, worker: WorkerId) -> list[JobRef]:
         return [JobRef(job_id, token) for job_id, token in self.rows("lingering_by_id", worker)]
 

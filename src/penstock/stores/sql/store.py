@@ -61,6 +61,7 @@ class Writer(Protocol):
         urgent: bool = False,
         atomic: bool = False,
         lazy: bool = False,
+        opening: Callable[[], None] | None = None,
     ) -> Reply[T]: ...
 
 
@@ -112,8 +113,15 @@ class SqlStore(ABC):
         # written.
         atomic = any(job.after for job in jobs)
         return self._writer.submit(
-            lambda tx: enqueueing.enqueue(tx, jobs), atomic=atomic, lazy=len(jobs) == 1
+            lambda tx: enqueueing.enqueue(tx, jobs),
+            atomic=atomic,
+            lazy=len(jobs) == 1,
+            opening=self._opening(jobs),
         )
+
+    def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
+        """What lets the session accept these jobs with its begin; None where that gains nothing."""
+        return None
 
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         return self._writer.submit(
@@ -151,6 +159,9 @@ class SqlStore(ABC):
 
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         return self._writer.submit(lambda tx: operating.cancel(tx, keys))
+
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        return self._read(lambda: self._reader.leases(worker))
 
     def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.lingering(worker))

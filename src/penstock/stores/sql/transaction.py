@@ -87,7 +87,8 @@ class Transaction(Statements):
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Jobs of these lanes became ready: leasing shall find them."""
 
-    def lane_text(self, spec: LaneSpec) -> str:
+    @staticmethod
+    def lane_text(spec: LaneSpec) -> str:
         """What a lane is known by."""
         return as_json(spec)
 
@@ -138,6 +139,10 @@ class Transaction(Statements):
     def ran_short(self, lane_ids: Sequence[int]) -> bool:
         """These lanes had fewer ready jobs than were asked for; True if some are empty now."""
         return False
+
+    def is_ready(self, tasks: str, *, gave: bool) -> bool:
+        """May a job of these tasks be ready? `gave`: no lane that gave some just now was parked."""
+        return bool(self.value("is_ready", tasks))
 
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
         """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""

@@ -26,6 +26,11 @@ class Waiters:
         """Has anything been made that may be leased, since somebody last went to look?"""
         return self._version != self._seen
 
+    @property
+    def are_waiting(self) -> bool:
+        """Does anybody wait for news?"""
+        return bool(self._wakes)
+
     def saw(self) -> None:
         """Somebody goes to look."""
         with self._lock:

@@ -391,8 +391,13 @@ delete from lingering where job_id = ?1 and token = ?2
 -- Such leases of a worker, by its number.
 select job_id, token from lingering where worker = ?1
 
+-- leased_by_id --
+-- What a worker holds, by its id.
+select jobs.id, jobs.token from workers join jobs on jobs.worker = workers.no and jobs.row_state = 4
+where workers.id = ?1 order by jobs.id
+
 -- lingering_by_id --
--- The same by its id.
+-- Leases of a worker that are over while their bodies may still run, by its id.
 select lingering.job_id, lingering.token from workers join lingering on lingering.worker = workers.no
 where workers.id = ?1
 

@@ -28,6 +28,7 @@ class RefusingWriter:
         urgent: bool = False,
         atomic: bool = False,
         lazy: bool = False,
+        opening: Callable[[], None] | None = None,
     ) -> Reply[T]:
         return Reply.failed(type(self._reason)(*self._reason.args))
 

@@ -48,6 +48,24 @@ def test_the_token_counts_the_leases_of_a_job(store_world: StoreWorld) -> None:
     assert tokens == [1, 2, 3]
 
 
+def test_a_worker_can_ask_what_it_holds(store_world: StoreWorld) -> None:
+    worker, other = store_world.new_worker(), store_world.new_worker()
+    assert store_world.store.leases(worker).result() == []
+    store_world.add("a", "b")
+    mine = store_world.take_all(worker)
+    store_world.add("c")
+    theirs = store_world.take_all(other)
+    held = sorted(ref(job) for job in mine.values())
+
+    assert store_world.store.leases(worker).result() == held
+    assert store_world.store.leases(other).result() == [ref(job) for job in theirs.values()]
+    assert store_world.store.leases(WorkerId("nobody")).result() == []
+    store_world.ack(worker, mine["a"])
+    assert store_world.store.leases(worker).result() == [ref(mine["b"])]
+    store_world.store.release(worker, [ref(mine["b"])]).result()
+    assert store_world.store.leases(worker).result() == []
+
+
 def test_only_tasks_that_the_worker_knows_are_handed_out(store_world: StoreWorld) -> None:
     store_world.add(
         store_world.job("a", task="mine"),
