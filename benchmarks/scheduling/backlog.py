@@ -61,7 +61,9 @@ def fill(request: JobRequest[None], count: int, name: str) -> None:
     for first in range(0, count, BATCH_JOBS_MAX):
         numbers = range(first, min(count, first + BATCH_JOBS_MAX))
         jobs = [msgspec.structs.replace(template, key=f"{name}-{number}") for number in numbers]
-        app.store.enqueue(jobs).result()
+        created = app.store.enqueue(jobs).result().created
+        if len(created) != len(jobs):
+            raise RuntimeError(f"{len(created)} of {len(jobs)} jobs were created")
 
 
 def fill_groups(big: int, small: int) -> Answer:

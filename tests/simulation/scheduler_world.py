@@ -82,7 +82,7 @@ class GraphWorld:
             TaskAdmissionConfig(capacity, limits or {}), policy, monotonic=self.clock.monotonic
         )
         self.tracker = LoggingTracker(nodes, self.task, self.clock)
-        self.events = SchedulerEvents(self.clock, (self.sink, *sinks))
+        self.events = SchedulerEvents(self.clock, (*sinks, self.sink))
         self.run = GraphRun(
             self.tracker, self.controller, body, self.events, self.clock, "run-1", attempts_max
         )

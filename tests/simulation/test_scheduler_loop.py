@@ -21,6 +21,7 @@ from penstock.testing import run_virtual
 from tests.simulation.scheduler_world import GraphWorld, Steps
 
 SEEDS = [None, 0, 1, 2]
+CLEANUP_SECONDS = 0.25
 
 #: Two roots, a diamond below them, and a chain beside.
 GRAPH = {
@@ -57,7 +58,7 @@ class Bodies:
                 raise Trouble(name)
             await asyncio.sleep(0.5)
         finally:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(CLEANUP_SECONDS)
 
 
 async def finish(world: GraphWorld) -> CompletionSnapshot:
@@ -139,6 +140,7 @@ class Cancelled:
     steps: int = 0
     at_seconds: float | None = None  # when the run itself was cancelled
     ended_early: bool = False
+    ended_seconds: float = 0.0
 
 
 def run_cancelled(seed: int | None, at: int, whom: str, width: int = 1) -> Cancelled:
@@ -165,7 +167,7 @@ def run_cancelled(seed: int | None, at: int, whom: str, width: int = 1) -> Cance
             result.ended_early = True
         asyncio.get_running_loop().set_task_factory(None)
         assert asyncio.all_tasks() == {asyncio.current_task()}, "run() left a body behind"
-        result.steps = steps.count
+        result.steps, result.ended_seconds = steps.count, world.clock.monotonic()
         return result
 
     return run_virtual(main(), seed)
@@ -185,7 +187,8 @@ def test_a_cancellation_at_any_step_loses_no_lease(whom: str, seed: int | None) 
         assert world.gaps(found.at_seconds) == 0, at
         snapshot = world.tracker.snapshot()
         if found.ended_early:
-            assert whom == "run", at
+            assert found.at_seconds is not None, at
+            assert found.ended_seconds - found.at_seconds <= CLEANUP_SECONDS, at
         else:
             assert world.tracker.is_finished, at
             assert snapshot.failed == len(world.run.errors), at
