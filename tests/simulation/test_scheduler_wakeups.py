@@ -17,6 +17,7 @@ from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.model.pressure import PressureSnapshot
 from penstock.model.task import SchedulableTask
+from penstock.runtime.gate_times import GATES_MAX
 from penstock.testing import VirtualClock, run_virtual
 from tests.simulation.scheduler_world import GraphWorld
 
@@ -240,6 +241,26 @@ def test_time_in_gates_and_use_of_resources_are_exact() -> None:
         assert times.used == {"submission": 10.0, "key": 6.0, "async": 4.0}
         await asyncio.sleep(5.0)
         assert scheduler.gate_times() == times
+
+    run_virtual(main())
+
+
+def test_the_times_of_very_many_gates_are_bounded_and_counted_once() -> None:
+    async def main() -> None:
+        begun: dict[str, float] = {}
+        groups = [f"g{n}" for n in range(GATES_MAX + 20)]
+        world = world_of(
+            [f"{group}.{n}" for group in groups for n in range(2)],
+            begun,
+            capacity=2 * len(groups),
+            limits=dict.fromkeys(groups, 1),
+            needs={group: {group: 1} for group in groups},
+        )
+        await world.run.run()
+        gates = world.run.scheduler.gate_times().gates
+
+        assert len(gates) == GATES_MAX + 1
+        assert (gates["other"].seconds, gates["other"].task_seconds) == (1.0, 20.0)
 
     run_virtual(main())
 

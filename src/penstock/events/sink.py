@@ -61,6 +61,10 @@ class SchedulerEvents:
             return
         self.sequence += 1
         event = SchedulerEvent(kind, self._monotonic(), self.sequence, correlation, reason, numbers)
+        if not self.tells_steps:  # what is kept in memory calls nobody back
+            for call in self._calls:
+                call(event)
+            return
         self._held.append(event)
         if not self._is_holding:
             self.let_go()

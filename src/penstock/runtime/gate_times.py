@@ -37,9 +37,10 @@ class GateTimes:
 
     def __init__(self, now_monotonic: float) -> None:
         self._since = now_monotonic
-        self._blocked: list[tuple[str, int]] = []
+        self._blocked: dict[str, int] = {}  # gate → tasks
         self._gates: dict[str, GateTime] = {}
-        self._used: dict[str, float] = {}  # by leases that came back
+        #: By needs, of leases that came back: one sum for each lease, not one for each resource.
+        self._spent: dict[tuple[tuple[str, int], ...], float] = {}
 
     def waited(self, until_monotonic: float) -> None:
         """Whoever was said to wait has done so until now."""
@@ -47,40 +48,48 @@ class GateTimes:
         self._since = until_monotonic
         if passed <= 0:
             return
-        seen = set()
-        for name, tasks in self._blocked:
-            gate = self._gate(name)
+        for name, tasks in self._blocked.items():
+            gate = self._gates[name]
+            gate.seconds += passed
             gate.task_seconds += passed * tasks
-            if id(gate) not in seen:  # several lines may wait for the same
-                seen.add(id(gate))
-                gate.seconds += passed
 
     def stands(self, blocked: Iterable[BlockedLine]) -> None:
         """Who waits from now on, and for what."""
-        self._blocked = [(gate_name(line), line.tasks) for line in blocked]
+        found: dict[str, int] = {}
+        for line in blocked:  # several may wait for the same
+            name = self._kept(gate_name(line))
+            found[name] = found.get(name, 0) + line.tasks
+        self._blocked = found
 
     def released(self, lease: TaskAdmissionLease, now_monotonic: float) -> None:
         """A lease has come back."""
-        _book(self._used, lease, now_monotonic)
+        needs = lease.item.resource_request.needs
+        self._spent[needs] = self._spent.get(needs, 0.0) + now_monotonic - lease.acquired_at
 
     def snapshot(
         self, now_monotonic: float, held: Iterable[TaskAdmissionLease]
     ) -> GateTimesSnapshot:
         """Everything up to now, with what is still held."""
         self.waited(now_monotonic)
-        used = dict(self._used)
+        used: dict[str, float] = {}
+        for needs, seconds in self._spent.items():
+            _book(used, needs, seconds)
         for lease in held:
-            _book(used, lease, now_monotonic)
-        gates = {name: msgspec.structs.replace(gate) for name, gate in self._gates.items()}
+            _book(used, lease.item.resource_request.needs, now_monotonic - lease.acquired_at)
+        gates = {
+            name: msgspec.structs.replace(gate)
+            for name, gate in self._gates.items()
+            if gate.task_seconds
+        }
         return GateTimesSnapshot(gates, used)
 
-    def _gate(self, name: str) -> GateTime:
-        gate = self._gates.get(name)
-        if gate is None:
+    def _kept(self, name: str) -> str:
+        """The name under which a gate's times are kept."""
+        if name not in self._gates:
             if len(self._gates) >= GATES_MAX:
                 name = "other"
-            gate = self._gates.setdefault(name, GateTime())
-        return gate
+            self._gates.setdefault(name, GateTime())
+        return name
 
 
 def gate_name(line: BlockedLine) -> str:
@@ -90,7 +99,6 @@ def gate_name(line: BlockedLine) -> str:
     return str(denied.reason) if where is None else f"{denied.reason} {where}"
 
 
-def _book(used: dict[str, float], lease: TaskAdmissionLease, now_monotonic: float) -> None:
-    seconds = now_monotonic - lease.acquired_at
-    for resource, amount in lease.item.resource_request.needs:
+def _book(used: dict[str, float], needs: Iterable[tuple[str, int]], seconds: float) -> None:
+    for resource, amount in needs:
         used[resource] = used.get(resource, 0.0) + amount * seconds
