@@ -2,13 +2,27 @@
 """What does it cost to choose the next task? The figures of issue 5, one scenario per file."""
 
 from benchmarks.runner import Scenario, Section
-from benchmarks.scheduling import blocked, cycle, designer
+from benchmarks.scheduling import (
+    blocked,
+    cooldown,
+    cycle,
+    designer,
+    downstream,
+    hosts,
+    lanes,
+    small_group,
+)
 
 SECTION = Section(
     "scheduling",
     (
         Scenario("cycle", cycle.measure),
         Scenario("blocked", blocked.measure),
+        Scenario("downstream", downstream.measure),
+        Scenario("cooldown", cooldown.measure),
+        Scenario("small_group", small_group.measure),
+        Scenario("lanes", lanes.measure),
+        Scenario("hosts", hosts.measure),
         Scenario("designer", designer.measure, in_smoke=False),
     ),
 )

@@ -80,7 +80,9 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
     elif not key or len(key) > KEY_LENGTH_MAX:
         raise UsageError(f"A key has 1 to {KEY_LENGTH_MAX} characters; got {len(key)}.")
     _check_text("key", key)
-    group = request.group or request.partition or request.task
+    group = request.group
+    if group is None:
+        group = request.partition or request.task
     if group is not request.task:
         check_name("group", group)
     if not isinstance(request.priority, int):

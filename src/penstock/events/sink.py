@@ -36,13 +36,16 @@ class RecentEvents:
 class SchedulerEvents:
     """The scheduler's stream of one process: numbers events and hands them on.
 
-    Owns the sequence. Does not decide anything: with no listener nothing is built.
+    Owns the sequence. Does not decide anything: with no listener nothing is built. Every listener
+    hears the events in their order, also if one of them causes another.
     """
 
     def __init__(self, clock: Clock, sinks: Iterable[EventSink]) -> None:
         self._monotonic = clock.monotonic
         self._sinks: list[EventSink] = list(sinks)
         self._calls: list[Callable[[SchedulerEvent], None]] = [_call_of(s) for s in self._sinks]
+        self._held: deque[SchedulerEvent] = deque()
+        self._is_holding = False
         self.sequence = 0
         #: Does anybody listen who wants every step of every task? What is kept in memory does not.
         self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
@@ -58,13 +61,39 @@ class SchedulerEvents:
             return
         self.sequence += 1
         event = SchedulerEvent(kind, self._monotonic(), self.sequence, correlation, reason, numbers)
-        for call in self._calls:
-            try:
+        if not self.tells_steps:  # what is kept in memory calls nobody back
+            for call in self._calls:
                 call(event)
-            except Exception as error:
-                self._switch_off(call, error)
+            return
+        self._held.append(event)
+        if not self._is_holding:
+            self.let_go()
 
-    def _switch_off(self, call: Callable[[SchedulerEvent], None], error: Exception) -> None:
+    def hold(self) -> bool:
+        """Keep what is emitted until `let_go`; False if somebody does already, and lets go."""
+        if self._is_holding:
+            return False
+        self._is_holding = True
+        return True
+
+    def let_go(self) -> None:
+        """Hand on what was kept."""
+        held = self._held
+        self._is_holding = True  # what a listener causes comes after what it heard
+        try:
+            while held:
+                event = held.popleft()
+                for call in self._calls:
+                    try:
+                        call(event)
+                    except (KeyboardInterrupt, SystemExit):
+                        raise
+                    except BaseException as error:  # a listener's CancelledError is not ours
+                        self._switch_off(call, error)
+        finally:
+            self._is_holding = False
+
+    def _switch_off(self, call: Callable[[SchedulerEvent], None], error: BaseException) -> None:
         index = self._calls.index(call)
         sink = self._sinks[index]
         self._sinks = self._sinks[:index] + self._sinks[index + 1 :]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long did what keep tasks waiting, and how much of each resource was in use?
 
-Integrals over the time between turns of the loop, in which nothing changes. They are right for a
-million tasks without any of their events.
+Integrals that are kept while things happen: who waits changes with the turns of the loop, and what
+a task has used is booked when its lease comes back. They are right for a million tasks without any
+of their events.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.queue_view import BlockedLine
 
 GATES_MAX = 256  # kept apart; what comes beyond is told under "other"
@@ -23,42 +25,71 @@ class GateTime(msgspec.Struct):
     task_seconds: float = 0.0  # summed over the tasks that waited
 
 
+class GateTimesSnapshot(msgspec.Struct, frozen=True):
+    """The integrals up to one moment."""
+
+    gates: Mapping[str, GateTime]  # "reason resource" → how long
+    used: Mapping[str, float]  # resource → amount × seconds
+
+
 class GateTimes:
     """Owns the integrals of one scheduler."""
 
     def __init__(self, now_monotonic: float) -> None:
         self._since = now_monotonic
-        self._blocked: list[tuple[str, int]] = []
-        self._leased: Mapping[str, int] = {}
-        self.gates: dict[str, GateTime] = {}  # "reason resource" → how long
-        self.used: dict[str, float] = {}  # resource → amount × seconds
+        self._blocked: dict[str, int] = {}  # gate → tasks
+        self._gates: dict[str, GateTime] = {}
+        #: By needs, of leases that came back: one sum for each lease, not one for each resource.
+        self._spent: dict[tuple[tuple[str, int], ...], float] = {}
 
-    def turn_begins(self, now_monotonic: float) -> None:
-        """Account for the time since the last turn ended."""
-        passed = now_monotonic - self._since
-        self._since = now_monotonic
+    def waited(self, until_monotonic: float) -> None:
+        """Whoever was said to wait has done so until now."""
+        passed = until_monotonic - self._since
+        self._since = until_monotonic
         if passed <= 0:
             return
-        for name, tasks in self._blocked:
-            gate = self._gate(name)
+        for name, tasks in self._blocked.items():
+            gate = self._gates[name]
             gate.seconds += passed
             gate.task_seconds += passed * tasks
-        used = self.used
-        for resource, amount in self._leased.items():
-            used[resource] = used.get(resource, 0.0) + passed * amount
 
-    def turn_ends(self, blocked: Iterable[BlockedLine], leased: Mapping[str, int]) -> None:
-        """Take in how things stand until the next turn."""
-        self._blocked = [(gate_name(line), line.tasks) for line in blocked]
-        self._leased = leased
+    def stands(self, blocked: Iterable[BlockedLine]) -> None:
+        """Who waits from now on, and for what."""
+        found: dict[str, int] = {}
+        for line in blocked:  # several may wait for the same
+            name = self._kept(gate_name(line))
+            found[name] = found.get(name, 0) + line.tasks
+        self._blocked = found
 
-    def _gate(self, name: str) -> GateTime:
-        gate = self.gates.get(name)
-        if gate is None:
-            if len(self.gates) >= GATES_MAX:
+    def released(self, lease: TaskAdmissionLease, now_monotonic: float) -> None:
+        """A lease has come back."""
+        needs = lease.item.resource_request.needs
+        self._spent[needs] = self._spent.get(needs, 0.0) + now_monotonic - lease.acquired_at
+
+    def snapshot(
+        self, now_monotonic: float, held: Iterable[TaskAdmissionLease]
+    ) -> GateTimesSnapshot:
+        """Everything up to now, with what is still held."""
+        self.waited(now_monotonic)
+        used: dict[str, float] = {}
+        for needs, seconds in self._spent.items():
+            _book(used, needs, seconds)
+        for lease in held:
+            _book(used, lease.item.resource_request.needs, now_monotonic - lease.acquired_at)
+        gates = {
+            name: msgspec.structs.replace(gate)
+            for name, gate in self._gates.items()
+            if gate.task_seconds
+        }
+        return GateTimesSnapshot(gates, used)
+
+    def _kept(self, name: str) -> str:
+        """The name under which a gate's times are kept."""
+        if name not in self._gates:
+            if len(self._gates) >= GATES_MAX:
                 name = "other"
-            gate = self.gates.setdefault(name, GateTime())
-        return gate
+            self._gates.setdefault(name, GateTime())
+        return name
 
 
 def gate_name(line: BlockedLine) -> str:
@@ -66,3 +97,8 @@ def gate_name(line: BlockedLine) -> str:
     denied = line.denied
     where = denied.resource if denied.resource is not None else denied.item.request_resource_key
     return str(denied.reason) if where is None else f"{denied.reason} {where}"
+
+
+def _book(used: dict[str, float], needs: Iterable[tuple[str, int]], seconds: float) -> None:
+    for resource, amount in needs:
+        used[resource] = used.get(resource, 0.0) + amount * seconds

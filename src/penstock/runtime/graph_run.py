@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
 from penstock.admission.tasks.controller import TaskAdmissionController
-from penstock.admission.tasks.decisions import TaskAdmissionLease
+from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
 from penstock.clock import Clock
 from penstock.errors import UsageError
 from penstock.events.correlation import Correlation
@@ -48,23 +48,34 @@ class GraphRun:
         self._attempts: dict[Hashable, int] = {}
         self._running: dict[asyncio.Task[None], TaskAdmissionLease] = {}
         self._wake = asyncio.Event()
+        self._is_stopping = False
         self.errors: dict[Hashable, BaseException] = {}  # of tasks that failed for good
         self.scheduler = AsyncTaskScheduler(
             tracker, controller, self, events, self._run, clock.monotonic, self._wake.set
         )
 
     async def run(self) -> CompletionSnapshot:
-        """Run everything that can run; failed tasks are in `errors`."""
+        """Run everything that can run, or until `stop`; failed tasks are in `errors`.
+
+        However it ends, nothing runs any more: a cancellation is passed on to the bodies, and
+        waits for them.
+        """
         try:
-            while not self._tracker.is_finished:
+            while self._running or not (self._tracker.is_finished or self._is_stopping):
                 self._wake.clear()
                 self.scheduler.turn()
                 self._refuse_stand_still()
                 await self._wake.wait()
         finally:
-            await self._stop()
-        self._events.emit(Kind.QUEUE_DRAINED, self._run)
+            await self._end_all()
+        if self._tracker.is_finished:
+            self._events.emit(Kind.QUEUE_DRAINED, self._run)
         return self._tracker.snapshot()
+
+    def stop(self) -> None:
+        """Start nothing more; `run` returns when what runs has ended."""
+        self._is_stopping = True
+        self.scheduler.shut()
 
     # ── What the scheduler asks for ───────────────────────────────────────────────────────────
 
@@ -79,9 +90,12 @@ class GraphRun:
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
     ) -> None:
         body = self._body(task, correlation)
-        aio_task = asyncio.get_running_loop().create_task(body)
+        try:
+            aio_task = asyncio.get_running_loop().create_task(body)
+        except BaseException:
+            body.close()
+            raise
         self._running[aio_task] = lease
-        self._events.emit(Kind.WORKER_SPAWNED, correlation)
 
         def ended(ended_task: asyncio.Task[None]) -> None:
             # The one place where a lease comes back, however the body ended, also before it began.
@@ -91,6 +105,7 @@ class GraphRun:
             self._wake.set()
 
         aio_task.add_done_callback(ended)
+        self._events.emit(Kind.WORKER_SPAWNED, correlation)
 
     def not_started(self, task: SchedulableTask, error: Exception) -> None:
         self._failed(task, self.correlation(task), error)
@@ -131,21 +146,35 @@ class GraphRun:
         numbers = {"dropped": float(len(dropped))}
         self._events.emit(Kind.NON_RETRYABLE_DROPPED, correlation, type(error).__name__, numbers)
 
-    async def _stop(self) -> None:
+    async def _end_all(self) -> None:
         """Start nothing more, and end what runs; its leases come back as it ends."""
         self.scheduler.shut()
-        for aio_task in self._running:
-            aio_task.cancel()
+        cancelled: asyncio.CancelledError | None = None
+        self._cancel_bodies()
         while self._running:
             self._wake.clear()
-            await self._wake.wait()
+            try:
+                await self._wake.wait()
+            except asyncio.CancelledError as again:
+                cancelled = again
+                self._cancel_bodies()
+        if cancelled is not None:
+            raise cancelled
+
+    def _cancel_bodies(self) -> None:
+        for aio_task in self._running:
+            aio_task.cancel()
 
     def _refuse_stand_still(self) -> None:
         """Nothing runs, and nothing that is queued could ever start: say why instead of waiting."""
-        if self._running or not len(self.scheduler.queue):
+        if self._running or self._is_stopping or not len(self.scheduler.queue):
             return
+        if self._wake.is_set() or self.scheduler.is_cut_short:
+            return  # another turn follows
         summary = self._controller.explain_blocked(self.scheduler.queue.view())
-        if summary.available_after is None:
+        # A provider's pressure is told by somebody else, who may still do so.
+        is_gated = DenialReason.POLICY in summary.dominant_denial_reasons
+        if summary.available_after is None and not is_gated:
             what = "; ".join(
                 f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in numbers.items())
                 for name, numbers in summary.diagnostics.items()

@@ -3,7 +3,7 @@
 
 Owns control flow, and decides nothing: it asks the source for ready tasks, the fair queue for a
 candidate and admission for a lease. A turn has no await in it, so select → acquire → commit is
-one critical section; events are emitted after it.
+one critical section; what happens in a turn is told after it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionDenied,
     TaskAdmissionLease,
 )
-from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection
+from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.readiness import ReadinessSource
 from penstock.model.task import SchedulableTask
-from penstock.runtime.gate_times import GateTimes
+from penstock.runtime.gate_times import GateTimes, GateTimesSnapshot
 
 
 class Starter(Protocol):
@@ -66,6 +66,8 @@ class AsyncTaskScheduler:
         self._wake = wake
         self.queue = FairTaskQueue()
         self.times = GateTimes(monotonic())
+        self._is_turning = False
+        self.is_cut_short = False  # the last turn; another follows
         self._timer: asyncio.TimerHandle | None = None
         self._said: Hashable = None  # why nothing was selected, when it was last told
 
@@ -74,8 +76,22 @@ class AsyncTaskScheduler:
 
     def turn(self) -> int:
         """Start everything that may start now; how many that were."""
-        self.times.turn_begins(self._monotonic())
+        if self._is_turning:  # whoever was asked or started calls back: one turn at a time
+            self._wake()
+            return 0
+        self._is_turning = True
+        holds = self._events.hold()
+        try:
+            return self._turn()
+        finally:
+            self._is_turning = False
+            if holds:
+                self._events.let_go()
+
+    def _turn(self) -> int:
+        self.times.waited(self._monotonic())
         self._take_in()
+        self.is_cut_short = False
         started = 0
         queue, controller = self.queue, self.controller
         judge, view = controller.judge, queue.view()
@@ -85,23 +101,34 @@ class AsyncTaskScheduler:
             if selection is None:
                 if self._reopen():  # something that was to start has given its resources back
                     continue
+                self._nothing_selected(started)
                 break
+            correlation = self._starter.correlation(selection.item)
             decision = controller.try_acquire(selection.item, view)
             if isinstance(decision, TaskAdmissionDenied):
-                self._denied(decision)
-            else:
-                started += self._admit(selection, decision)
-        self._nothing_selected(started)
-        self.times.turn_ends(view.blocked(), controller.leased())
+                numbers = {**decision.numbers}
+                self._events.emit(Kind.ADMISSION_DENIED, correlation, decision.reason, numbers)
+                continue
+            task = queue.commit(selection)
+            if task is None:
+                controller.release(decision)
+                self._events.emit(Kind.STALE_SELECTION, correlation)
+                # Not at once: whoever changes the queue again and again shall not stop the loop.
+                self.is_cut_short = True
+                asyncio.get_running_loop().call_soon(self._wake)
+                break
+            started += self._start(task, decision, correlation)
+        self.times.stands(view.blocked())
         return started
 
     def release(self, lease: TaskAdmissionLease, correlation: Correlation) -> None:
         """The resources of a task are free. Safe to repeat: only the first time counts."""
         result = self.controller.release(lease)
         if result.released:
+            self.times.released(lease, self._monotonic())
+            self._wake()
             if self._events.tells_steps:
                 self._events.emit(Kind.TASK_LEASE_RELEASED, correlation)
-            self._wake()
         else:
             self._events.emit(Kind.RELEASE_DIAGNOSTIC, correlation, result.reason)
 
@@ -114,6 +141,21 @@ class AsyncTaskScheduler:
         """Start nothing any more."""
         self.controller.shut()
         self._cancel_timer()
+        self._wake()
+
+    def set_limit(self, resource: str, limit: int | None) -> None:
+        """Change how much of a resource there is."""
+        self.controller.set_limit(resource, limit)
+        self._wake()
+
+    def pressure_changed(self, gate: Hashable) -> None:
+        """A provider's resource has more room, or none."""
+        self.controller.pressure_changed(gate)
+        self._wake()
+
+    def gate_times(self) -> GateTimesSnapshot:
+        """The integrals up to now."""
+        return self.times.snapshot(self._monotonic(), self.controller.held_leases())
 
     def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
         """What a queued task is known to wait for; None if nothing, or if it is not queued."""
@@ -121,7 +163,10 @@ class AsyncTaskScheduler:
 
     def drop_all(self) -> list[SchedulableTask]:
         """Take everything out that has not started."""
-        return self.queue.discard_where(lambda _: True)
+        self.times.waited(self._monotonic())
+        dropped = self.queue.discard_where(lambda _: True)
+        self.times.stands(())
+        return dropped
 
     def _reopen(self) -> bool:
         """Let those be asked for again for whom something has changed; False if nothing has."""
@@ -137,35 +182,28 @@ class AsyncTaskScheduler:
             self._source.mark_enqueued(accepted)
             self._events.emit(Kind.READY_ENQUEUED, self._run, numbers={"tasks": len(accepted)})
 
-    def _admit(self, selection: QueueSelection, lease: TaskAdmissionLease) -> int:
-        """Take the selected task out and start it."""
-        task = self.queue.commit(selection)
-        correlation = self._starter.correlation(selection.item)
+    def _start(
+        self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
+    ) -> int:
         emit = self._events.emit
-        if task is None:
-            self.controller.release(lease)
-            emit(Kind.STALE_SELECTION, correlation)
-            return 0
         if self._events.tells_steps:
             emit(Kind.SELECTED, correlation)
             emit(Kind.TASK_LEASE_ACQUIRED, correlation)
         try:
             self._starter.start(task, lease, correlation)
-        except Exception as error:
+        except BaseException as error:
             self.release(lease, correlation)
+            if not isinstance(error, Exception):
+                raise
             emit(Kind.WORKER_SPAWN_FAILED, correlation, type(error).__name__)
             self._starter.not_started(task, error)
             return 0
         return 1
 
-    def _denied(self, denied: TaskAdmissionDenied) -> None:
-        correlation = self._starter.correlation(denied.item)
-        numbers = {**denied.numbers}
-        self._events.emit(Kind.ADMISSION_DENIED, correlation, denied.reason, numbers)
-
     def _nothing_selected(self, started: int) -> None:
         """Say why, if it is news: the queue is empty, or all that is queued is kept back."""
         if not len(self.queue):
+            self._cancel_timer()
             if started or self._said != "empty":
                 self._said = "empty"
                 self._events.emit(Kind.QUEUE_EMPTY, self._run)

@@ -231,6 +231,7 @@ class Slots:
 
     def enforce_deadlines(self) -> None:
         """Stop what is over its time; give up what was told and would not."""
+        self._end_unbegun()
         now = self._clock.monotonic()
         late = [x for x in self.running.values() if x.deadline_monotonic <= now]
         for attempt in late:
@@ -242,6 +243,12 @@ class Slots:
                 attempt.deadline_monotonic = now + ABANDON_SECONDS
             else:
                 self._abandon(attempt)
+
+    def _end_unbegun(self) -> None:
+        """A coroutine that is cancelled before its first step never runs, nor tells its end."""
+        for attempt in [*self.running.values(), *self.abandoned]:
+            if attempt.aio_task is not None and attempt.aio_task.done():
+                self._finish(attempt, None, asyncio.CancelledError())
 
     def withdraw(self, ref: JobRef) -> bool:
         """The job of a running attempt was cancelled: stop its body; False if it does not run."""

@@ -250,6 +250,10 @@ class TaskAdmissionController:
         """How many are held."""
         return len(self._leases)
 
+    def held_leases(self) -> tuple[TaskAdmissionLease, ...]:
+        """All that are held, oldest first."""
+        return tuple(self._leases.values())
+
     def view(self) -> TaskAdmissionView:
         """The ledger, copied."""
         leased = dict(self._leased)
