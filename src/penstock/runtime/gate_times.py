@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.queue_view import BlockedLine
+from penstock.model.resource import SchedulerResourceRequest
 
 GATES_MAX = 256  # kept apart; what comes beyond is told under "other"
 
@@ -32,6 +33,13 @@ class GateTimesSnapshot(msgspec.Struct, frozen=True):
     used: Mapping[str, float]  # resource → amount × seconds
 
 
+class _Spent(msgspec.Struct):
+    """For how long some resources were held; it keeps the request, so that its identity stays."""
+
+    request: SchedulerResourceRequest
+    seconds: float = 0.0
+
+
 class GateTimes:
     """Owns the integrals of one scheduler."""
 
@@ -39,8 +47,8 @@ class GateTimes:
         self._since = now_monotonic
         self._blocked: dict[str, int] = {}  # gate → tasks
         self._gates: dict[str, GateTime] = {}
-        #: By needs, of leases that came back: one sum for each lease, not one for each resource.
-        self._spent: dict[tuple[tuple[str, int], ...], float] = {}
+        #: Of leases that came back, by the identity of what they asked for: hashing it costs more.
+        self._spent: dict[int, _Spent] = {}
 
     def waited(self, until_monotonic: float) -> None:
         """Whoever was said to wait has done so until now."""
@@ -63,8 +71,11 @@ class GateTimes:
 
     def released(self, lease: TaskAdmissionLease, now_monotonic: float) -> None:
         """A lease has come back."""
-        needs = lease.item.resource_request.needs
-        self._spent[needs] = self._spent.get(needs, 0.0) + now_monotonic - lease.acquired_at
+        request = lease.item.resource_request
+        spent = self._spent.get(id(request))
+        if spent is None:
+            spent = self._spent[id(request)] = _Spent(request)
+        spent.seconds += now_monotonic - lease.acquired_at
 
     def snapshot(
         self, now_monotonic: float, held: Iterable[TaskAdmissionLease]
@@ -72,8 +83,8 @@ class GateTimes:
         """Everything up to now, with what is still held."""
         self.waited(now_monotonic)
         used: dict[str, float] = {}
-        for needs, seconds in self._spent.items():
-            _book(used, needs, seconds)
+        for spent in self._spent.values():
+            _book(used, spent.request.needs, spent.seconds)
         for lease in held:
             _book(used, lease.item.resource_request.needs, now_monotonic - lease.acquired_at)
         gates = {
