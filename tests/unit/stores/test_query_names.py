@@ -49,6 +49,7 @@ ONLY_POSTGRES = {
         "hold_parents",
         "hold_ready_lanes",
         "hold_settling",
+        "keep_lanes",
         "known_keys",
         "without_unfinished",
     },
@@ -68,7 +69,7 @@ ONLY_POSTGRES = {
     },
     "a session remembers all of a lane that does not change": {"lane_facts"},
     "counters are changes that are merged": {"count_changes", "merge_changes"},
-    "jobs lie in two places": {"check_places", "place_jobs"},
+    "jobs lie in two places": {"accept_jobs", "check_places", "place_jobs"},
     "a server: its life, its clock, the fate of a commit, its word to others": {
         "end_backend",
         "listen",

@@ -39,11 +39,11 @@ from penstock.stores.postgres.connecting import (
     connect,
     pausing,
 )
+from penstock.stores.postgres.known_lanes import KnownLanes
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, Question, changing
+from penstock.stores.postgres.transaction import PostgresTransaction, Question, changing
 from penstock.stores.sql.statements import Row
 
-LANES_KNOWN_MAX = 100_000
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
 UNKNOWN_PAUSE_SECONDS = 0.02
 
@@ -85,7 +85,7 @@ class PostgresSession:
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._failures = 0
         self._away_since: float | None = None
-        self._lanes: dict[int, LaneFacts] = {}
+        self._lanes = KnownLanes()
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None
@@ -114,8 +114,7 @@ class PostgresSession:
             )
         server = self._server_now(begun)
         now = begun.now if self._server_time is None else self._server_time()
-        if len(self._lanes) > LANES_KNOWN_MAX:
-            self._lanes.clear()
+        self._lanes.bound()
         self._begun = begun
         self._tx = PostgresTransaction(
             self._current_cursor(),

@@ -9,10 +9,10 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -20,6 +20,7 @@ from penstock.clock import BootTime
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
@@ -31,6 +32,8 @@ MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merge
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
 
+T = TypeVar("T")
+
 Cursor = psycopg.RawCursor[Row]
 
 
@@ -40,7 +43,6 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
 
 
 Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
-LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
 
 
 def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
@@ -54,6 +56,11 @@ def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     yield rows[first:]
 
 
+def _some(column: tuple[T, ...]) -> tuple[T, ...]:
+    """A column that is beside others: if all of it is null, nothing does as well."""
+    return () if column.count(None) == len(column) else column
+
+
 class PostgresTransaction(Transaction):
     """Owns the locks it has asked for. The connection is the session's."""
 
@@ -64,7 +71,7 @@ class PostgresTransaction(Transaction):
         changing: frozenset[str],
         now: int,
         boot: BootTime,
-        lanes: dict[int, LaneFacts],
+        lanes: KnownLanes,
         places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
@@ -72,7 +79,8 @@ class PostgresTransaction(Transaction):
         self._cursor = cursor
         self._queries = queries
         self._changing = changing
-        self._lanes = lanes  # names of lanes, which never change; kept by the session
+        self._lanes = lanes  # kept by the session
+        self._unheld: set[int] = set()  # lanes of new jobs that a purge may still take away
         self._places = places
         self._still_time = still_time
         self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
@@ -145,20 +153,24 @@ class PostgresTransaction(Transaction):
         while self.run("merge_changes", MERGE_CHANGES):
             continue
 
+    def lane_ids(self, specs: Mapping[str, LaneSpec]) -> dict[str, int]:
+        """Those that are known already are held with the jobs that are put into them."""
+        known = self._lanes.numbers
+        if all(text in known for text in specs):
+            found = {text: known[text] for text in specs}
+            self._unheld.update(found.values())
+            return found
+        found = super().lane_ids(specs)
+        known |= found
+        return found
+
     def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
         created: dict[str, int] = {}
         for part in _slices(rows):
             created |= self._insert_slice(part)
-        places: dict[str, tuple[int, ...]] = {}
-        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
-            if key in created:  # of two with one key the first counts
-                size = len(payload.encode())
-                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
-        if places:
-            columns = zip(*reversed(places.values()), strict=True)
-            self.run("place_jobs", *map(numbers, columns), self.now)
-            self.witness = "was_created", (next(iter(places)), self.now)
-            for _, lane_id, priority, _, _, due_at in places.values():
+        if created:
+            self.witness = "was_created", (next(iter(created)), self.now)
+            for lane_id, priority, due_at in {(row[1], row[3], row[6]) for row in rows}:
                 self._arrived(lane_id, priority, due_at)
         return created
 
@@ -170,22 +182,52 @@ class PostgresTransaction(Transaction):
             self._places.forget([lane_id])
 
     def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
-        keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
+        keys, lane_ids, partitions, priorities, payloads, states, due_at, plan_ids, levels = zip(
             *rows, strict=True
         )
-        return dict(
-            self.rows(
-                "insert_jobs",
-                texts(keys),
-                numbers(lane_ids),
-                texts(partitions),
-                numbers(priorities),
-                texts(payloads),
-                texts(plan_ids),
-                numbers(levels),
-                self.now,
-            )
+        columns = (
+            texts(keys),
+            numbers(lane_ids),
+            texts(_some(partitions)),
+            numbers(priorities),
+            texts(payloads),
+            texts(_some(plan_ids)),
+            numbers(_some(levels)),
+            self.now,
         )
+        if len({*states}) == len({*due_at}) == 1:
+            return dict(self._insert("accept_jobs", *columns, states[0], due_at[0]))
+        created: dict[str, int] = dict(self._insert("insert_jobs", *columns))
+        self._place(rows, created)
+        return created
+
+    def _insert(self, query: str, *parameters: object) -> list[Row]:
+        """Insert jobs, and hold their lanes in the same round trip."""
+        if not self._unheld:
+            return self.rows(query, *parameters)
+        wanted, self._unheld = self._unheld, set()
+        self.writes += 1
+        self._still_time()
+        connection = self._cursor.connection
+        with connection.pipeline():
+            kept = connection.execute(self._queries["keep_lanes"], [numbers(sorted(wanted))])
+            inserted = connection.execute(self._queries[query], parameters)
+        gone = wanted.difference(lane_id for (lane_id,) in kept.fetchall())
+        if gone:
+            self._lanes.forget(gone)
+            raise Contended("A lane was purged while jobs were put into it.")
+        return inserted.fetchall()
+
+    def _place(self, rows: Sequence[Row], created: dict[str, int]) -> None:
+        """Give new jobs their first states where these differ."""
+        places: dict[str, tuple[int, ...]] = {}
+        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
+            if key in created:  # of two with one key the first counts
+                size = len(payload.encode())
+                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
+        if places:
+            columns = zip(*reversed(places.values()), strict=True)
+            self.run("place_jobs", *map(numbers, columns), self.now)
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
@@ -304,11 +346,12 @@ class PostgresTransaction(Transaction):
 
     def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
         wanted = set(lanes)
-        missing = wanted - self._lanes.keys()
+        known = self._lanes.facts
+        missing = wanted - known.keys()
         if missing:
             for lane, *facts in self.rows("lane_facts", numbers(missing)):
-                self._lanes[lane] = (facts[0], facts[1], facts[2])
-        return {lane: self._lanes[lane] for lane in wanted if lane in self._lanes}
+                known[lane] = (facts[0], facts[1], facts[2])
+        return {lane: known[lane] for lane in wanted if lane in known}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Make lanes known to have ready jobs, and keep them known until the commit.

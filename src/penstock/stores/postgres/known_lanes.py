@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a session remember of lanes? What never changes: their numbers, and what they are."""
+
+from __future__ import annotations
+
+LANES_KNOWN_MAX = 100_000
+
+LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
+
+
+class KnownLanes:
+    """Owns what one server has told; another one may have given the numbers to other lanes."""
+
+    def __init__(self) -> None:
+        self.facts: dict[int, LaneFacts] = {}
+        self.numbers: dict[str, int] = {}  # by spec; a purge may have taken the lane away
+
+    def clear(self) -> None:
+        self.facts.clear()
+        self.numbers.clear()
+
+    def bound(self) -> None:
+        """Begin anew when there are too many."""
+        if len(self.facts) > LANES_KNOWN_MAX or len(self.numbers) > LANES_KNOWN_MAX:
+            self.clear()
+
+    def forget(self, lane_ids: set[int]) -> None:
+        """These are gone."""
+        for spec in [spec for spec, lane_id in self.numbers.items() if lane_id in lane_ids]:
+            del self.numbers[spec]
