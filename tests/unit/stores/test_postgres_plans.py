@@ -71,7 +71,13 @@ INTENDED = {
     "old_jobs": {"ended_by_time", "jobs_pkey"},
     "hold_ended": {"ended_pkey"},
 }
-NO_TABLES = {"accept_jobs", "insert_jobs", "place_jobs", "insert_edges", "hold_keys"}  # these only add
+NO_TABLES = {
+    "accept_jobs",
+    "insert_jobs",
+    "place_jobs",
+    "insert_edges",
+    "hold_keys",
+}  # these only add
 
 STATES = ("empty", "filled", "filled and analysed", "analysed when empty")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a session remember of lanes? What never changes: their numbers, and what they are."""
+"""What does a session remember between transactions? What never changes of lanes, and a hope."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class KnownLanes:
     def __init__(self) -> None:
         self.facts: dict[int, LaneFacts] = {}
         self.numbers: dict[str, int] = {}  # by spec; a purge may have taken the lane away
+        self.keys_are_new = True  # as those of the last batch were
 
     def clear(self) -> None:
         self.facts.clear()

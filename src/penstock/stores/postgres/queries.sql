@@ -212,6 +212,18 @@ with fresh as (
 )
 select key, id from fresh
 
+-- reserve_ids --
+-- Ids for so many new jobs, rising.
+select nextval('penstock.jobs_id_seq') from generate_series(1, $1::bigint)
+
+-- copy_jobs --
+-- Accepts jobs none of whose keys is known; half of what `accept_jobs` takes.
+copy penstock.jobs (id, key, lane_id, priority, payload, partition, plan_id, level, created_at) from stdin
+
+-- copy_hot --
+-- Gives them their first state.
+copy penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at) from stdin
+
 -- place_jobs --
 -- Gives new jobs their first state; arrays of id, lane, priority, bytes, row_state, due_at, then now.
 insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)

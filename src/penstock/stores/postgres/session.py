@@ -89,6 +89,7 @@ class PostgresSession:
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: _Begun | None = None
+        self._next: _Begun | None = None  # was opened with the last commit
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
         self._closing = False
@@ -146,6 +147,9 @@ class PostgresSession:
         return server
 
     def _open_transaction(self) -> _Begun:
+        if self._next is not None:
+            begun, self._next = self._next, None
+            return begun
         connection = self._server().connection
         self._arm()
         with connection.pipeline():
@@ -211,18 +215,24 @@ class PostgresSession:
         tx.reset(self._mark)
         return True
 
-    def commit(self) -> None:
+    def commit(self, *, more: bool) -> None:
         failpoints.hit("commit.begin")
         tx, begun = self._current(), self._begun
         tx.flush_heads()
+        more = more and self._server().is_direct
         try:
-            tx.commit()
+            opened = tx.commit(more=more)
         except psycopg.Error as error:
             if meaning.is_clean(error) or begun is None:
                 raise
             self._find_out(begun, tx.witness, error)
+            opened = None
         self._tx = None
         self._guard.until = None
+        if opened is not None:
+            self._next = _Begun(*opened[: len(_Begun._fields)])
+        elif more and not tx.made_work:
+            self.rollback()  # it failed half-way
 
     def _find_out(self, begun: _Begun, witness: Question | None, error: psycopg.Error) -> None:
         """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
@@ -290,7 +300,7 @@ class PostgresSession:
         return
 
     def rollback(self) -> None:
-        self._tx = None
+        self._tx = self._next = None
         if self._connected is None:
             return
         try:
@@ -363,7 +373,7 @@ class PostgresSession:
         if self._connected is not None:
             self._guard.watch_over(None)
             closed_quietly(self._connected.connection)
-            self._connected, self._cursor = None, None
+            self._connected, self._cursor, self._next = None, None, None
 
     def _arm(self) -> None:
         self._guard.until = self._clock.monotonic() + CALL_SECONDS

@@ -9,16 +9,17 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
 from penstock.clock import BootTime
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
+from penstock.stores.postgres import new_jobs
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
 from penstock.stores.postgres.scan_places import ScanPlaces
@@ -26,13 +27,10 @@ from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
-INSERT_CHARACTERS = 8 * 1024 * 1024  # of payloads of one statement, unless one job has more
 SPEC_BYTES = 2_500  # of a lane's name in its index
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
-
-T = TypeVar("T")
 
 Cursor = psycopg.RawCursor[Row]
 
@@ -45,20 +43,8 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
 Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
 
 
-def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """New jobs, by so many characters of payloads that a statement ends in its time."""
-    first = size = 0
-    for place, row in enumerate(rows):
-        size += len(row[4])
-        if size > INSERT_CHARACTERS and place > first:
-            yield rows[first:place]
-            first, size = place, len(row[4])
-    yield rows[first:]
-
-
-def _some(column: tuple[T, ...]) -> tuple[T, ...]:
-    """A column that is beside others: if all of it is null, nothing does as well."""
-    return () if column.count(None) == len(column) else column
+def _differ(keys: Sequence[str]) -> bool:
+    return len({*keys}) == len(keys)
 
 
 class PostgresTransaction(Transaction):
@@ -123,8 +109,13 @@ class PostgresTransaction(Transaction):
         for question, cursor in zip(questions, cursors, strict=True):
             self._asked[question] = (self.writes, cursor.fetchall())
 
-    def commit(self) -> None:
-        """Write all merged consequences and commit, in one round trip."""
+    def commit(self, *, more: bool) -> Row | None:
+        """Write all merged consequences and commit, in one round trip.
+
+        With `more` the next transaction is opened in the same one, and what it must know is the
+        answer; None if it was not opened. Not after a `tell`, which older servers pass on only
+        when they are outside of transactions.
+        """
         self.flush_heads()
         counts = self._merged_counts()
         last: list[tuple[str, tuple[object, ...]]] = []
@@ -132,14 +123,26 @@ class PostgresTransaction(Transaction):
             last.append(("add_counts", (counts,)))
         if self.made_work:
             last.append(("tell", ()))
+        more = more and not self.made_work
         self._still_time()
-        if not last:
+        if not last and not more:
             self._cursor.execute(self._queries["commit"])
-            return
+            return None
         connection = self._cursor.connection
-        with connection.pipeline():
-            for query, parameters in (*last, ("commit", ())):
-                connection.execute(self._queries[query], parameters)
+        done = opened = None
+        try:
+            with connection.pipeline():
+                for query, parameters in last:
+                    connection.execute(self._queries[query], parameters)
+                done = connection.execute(self._queries["commit"])
+                if more:
+                    connection.execute(self._queries["begin_write"])
+                    opened = connection.execute(self._queries["set_up"])
+        except psycopg.Error:
+            if done is None or done.statusmessage != "COMMIT":
+                raise
+            return None
+        return None if opened is None else opened.fetchone()
 
     def flush_heads(self) -> None:
         self._open_freed()
@@ -166,7 +169,7 @@ class PostgresTransaction(Transaction):
 
     def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
         created: dict[str, int] = {}
-        for part in _slices(rows):
+        for part in new_jobs.slices(rows):
             created |= self._insert_slice(part)
         if created:
             self.witness = "was_created", (next(iter(created)), self.now)
@@ -182,27 +185,40 @@ class PostgresTransaction(Transaction):
             self._places.forget([lane_id])
 
     def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
-        keys, lane_ids, partitions, priorities, payloads, states, due_at, plan_ids, levels = zip(
-            *rows, strict=True
-        )
-        columns = (
-            texts(keys),
-            numbers(lane_ids),
-            texts(_some(partitions)),
-            numbers(priorities),
-            texts(payloads),
-            texts(_some(plan_ids)),
-            numbers(_some(levels)),
-            self.now,
-        )
-        if len({*states}) == len({*due_at}) == 1:
-            return dict(self._insert("accept_jobs", *columns, states[0], due_at[0]))
-        created: dict[str, int] = dict(self._insert("insert_jobs", *columns))
-        self._place(rows, created)
+        keys = [row[0] for row in rows]
+        if self._lanes.keys_are_new and len(rows) >= new_jobs.COPY_MIN and _differ(keys):
+            return self._copy(rows, keys)
+        columns = (*new_jobs.arrays(rows), self.now)
+        created: dict[str, int]
+        (_, _, _, _, _, state, due_at, _, _), *others = rows
+        if all(row[5] == state and row[6] == due_at for row in others):
+            created = dict(self._with_lanes("accept_jobs", *columns, state, due_at))
+        else:
+            created = dict(self._with_lanes("insert_jobs", *columns))
+            if created:
+                self.run("place_jobs", *new_jobs.places(rows, created), self.now)
+        self._lanes.keys_are_new = len(created) == len(rows)
         return created
 
-    def _insert(self, query: str, *parameters: object) -> list[Row]:
-        """Insert jobs, and hold their lanes in the same round trip."""
+    def _copy(self, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, int]:
+        """The shortest way, while nobody has enqueued any of these keys; else all runs again."""
+        ids = [job_id for (job_id,) in self._with_lanes("reserve_ids", len(rows))]
+        try:
+            self._send("copy_jobs", new_jobs.jobs_copied(rows, ids, self.now))
+        except psycopg.errors.UniqueViolation as error:
+            self._lanes.keys_are_new = False
+            raise Contended("A key of the batch was known already.") from error
+        self._send("copy_hot", new_jobs.hot_copied(rows, ids, self.now))
+        return dict(zip(keys, ids, strict=True))
+
+    def _send(self, query: str, data: str) -> None:
+        self.writes += 1
+        self._still_time()
+        with self._cursor.copy(self._queries[query]) as copy:
+            copy.write(data)
+
+    def _with_lanes(self, query: str, *parameters: object) -> list[Row]:
+        """Ask something about new jobs, and hold their lanes in the same round trip."""
         if not self._unheld:
             return self.rows(query, *parameters)
         wanted, self._unheld = self._unheld, set()
@@ -211,23 +227,12 @@ class PostgresTransaction(Transaction):
         connection = self._cursor.connection
         with connection.pipeline():
             kept = connection.execute(self._queries["keep_lanes"], [numbers(sorted(wanted))])
-            inserted = connection.execute(self._queries[query], parameters)
+            answered = connection.execute(self._queries[query], parameters)
         gone = wanted.difference(lane_id for (lane_id,) in kept.fetchall())
         if gone:
             self._lanes.forget(gone)
             raise Contended("A lane was purged while jobs were put into it.")
-        return inserted.fetchall()
-
-    def _place(self, rows: Sequence[Row], created: dict[str, int]) -> None:
-        """Give new jobs their first states where these differ."""
-        places: dict[str, tuple[int, ...]] = {}
-        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
-            if key in created:  # of two with one key the first counts
-                size = len(payload.encode())
-                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
-        if places:
-            columns = zip(*reversed(places.values()), strict=True)
-            self.run("place_jobs", *map(numbers, columns), self.now)
+        return answered.fetchall()
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
