@@ -40,6 +40,8 @@ from penstock.stores.store import Store
 
 ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
+GIVE_WAY_JOBS = 100  # after so many the writer's thread may have the interpreter at once
+GIVE_WAY_SECONDS = 1e-6  # the shortest that there is; without, the writer waits 5 ms for it
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
 UNCHANGED = "nothing was changed. Try again, or find what it waits for."
 KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
@@ -319,6 +321,8 @@ def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:
     for job in source:
         batch.append(job)
         size += len(job.payload)
+        if len(batch) % GIVE_WAY_JOBS == 0:
+            blocking_sleep(GIVE_WAY_SECONDS)
         if len(batch) == ENQUEUE_BATCH or size > ENQUEUE_CHARACTERS:
             break
     return batch

@@ -15,10 +15,12 @@ class KnownLanes:
         self.facts: dict[int, LaneFacts] = {}
         self.numbers: dict[str, int] = {}  # by spec; a purge may have taken the lane away
         self.keys_are_new = True  # as those of the last batch were
+        self.ids: list[int] = []  # for new jobs that wait for no other
 
     def clear(self) -> None:
         self.facts.clear()
         self.numbers.clear()
+        self.ids.clear()
 
     def bound(self) -> None:
         """Begin anew when there are too many."""

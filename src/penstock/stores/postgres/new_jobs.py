@@ -14,6 +14,7 @@ from penstock.stores.sql.statements import Row
 
 INSERT_CHARACTERS = 8 * 1024 * 1024  # of payloads of one statement, unless one job has more
 COPY_MIN = 32  # jobs of a batch that is worth two COPYs
+PIECE = 250  # jobs of a COPY that are sent together
 RANK_MAX = 2**63 - 1
 
 T = TypeVar("T")
@@ -63,22 +64,28 @@ def places(rows: Sequence[Row], created: dict[str, int]) -> Iterator[str]:
     return map(numbers, zip(*reversed(found.values()), strict=True))
 
 
-def jobs_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> str:
-    """The rows of `jobs` in the order of keys, so that two batches never wait in a ring."""
+def jobs_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> Iterator[str]:
+    """The rows of `jobs` in the order of keys, so that two batches never wait in a ring.
+
+    They come in pieces: the server works on the first while the next is made.
+    """
     plain = _is_plain("".join([row[0] for row in rows])) and _is_plain(
         "".join([row[4] for row in rows])
     )
-    lines = []
     numbered = sorted(zip(rows, ids, strict=True), key=_by_key)
-    for (key, lane_id, partition, priority, payload, _, _, plan_id, level), job_id in numbered:
-        if not plain:
-            key, payload = key.translate(_SPECIAL), payload.translate(_SPECIAL)
-        if partition is None and plan_id is None and level is None:
-            rest = "\\N\t\\N\t\\N"
-        else:
-            rest = "\t".join((_text(partition), _text(plan_id), _number(level)))
-        lines.append(f"{job_id}\t{key}\t{lane_id}\t{priority}\t{payload}\t{rest}\t{now}\n")
-    return "".join(lines)
+    for first in range(0, len(numbered), PIECE):
+        yield "".join([_line(row, id_, now, plain) for row, id_ in numbered[first : first + PIECE]])
+
+
+def _line(row: Row, job_id: int, now: int, plain: bool) -> str:
+    key, lane_id, partition, priority, payload, _, _, plan_id, level = row
+    if not plain:
+        key, payload = key.translate(_SPECIAL), payload.translate(_SPECIAL)
+    if partition is None and plan_id is None and level is None:
+        rest = "\\N\t\\N\t\\N"
+    else:
+        rest = "\t".join((_text(partition), _text(plan_id), _number(level)))
+    return f"{job_id}\t{key}\t{lane_id}\t{priority}\t{payload}\t{rest}\t{now}\n"
 
 
 def hot_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> str:

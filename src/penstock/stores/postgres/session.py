@@ -28,6 +28,7 @@ from penstock.errors import (
 )
 from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import meaning
+from penstock.stores.postgres.accepting import Question
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
     CALL_SECONDS,
@@ -41,7 +42,7 @@ from penstock.stores.postgres.connecting import (
 )
 from penstock.stores.postgres.known_lanes import KnownLanes
 from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.transaction import PostgresTransaction, Question, changing
+from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above

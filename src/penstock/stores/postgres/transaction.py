@@ -9,7 +9,7 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -19,12 +19,12 @@ import psycopg
 from penstock.clock import BootTime
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres import new_jobs
+from penstock.stores.postgres.accepting import AcceptingTransaction, Cursor
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
-from penstock.stores.sql.transaction import LaneSpec, Transaction
+from penstock.stores.sql.transaction import LaneSpec
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
 SPEC_BYTES = 2_500  # of a lane's name in its index
@@ -32,22 +32,13 @@ MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merge
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
 
-Cursor = psycopg.RawCursor[Row]
-
 
 def changing(queries: dict[str, str]) -> frozenset[str]:
     """The names of statements that change something; others may lock."""
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-Question = tuple[str, tuple[object, ...]]  # a statement's name and what it is asked with
-
-
-def _differ(keys: Sequence[str]) -> bool:
-    return len({*keys}) == len(keys)
-
-
-class PostgresTransaction(Transaction):
+class PostgresTransaction(AcceptingTransaction):
     """Owns the locks it has asked for. The connection is the session's."""
 
     def __init__(
@@ -61,21 +52,12 @@ class PostgresTransaction(Transaction):
         places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
-        super().__init__(now, boot)
-        self._cursor = cursor
-        self._queries = queries
+        super().__init__(cursor, queries, now, boot, lanes, places, still_time)
         self._changing = changing
-        self._lanes = lanes  # kept by the session
-        self._unheld: set[int] = set()  # lanes of new jobs that a purge may still take away
-        self._places = places
-        self._still_time = still_time
         self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
-        self.witness: Question | None = None  # what only our commit can have made true
-        self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._counts_all = False
-        self._behind: set[int] = set()  # lanes whose new jobs are behind where a lease begins
         self._left: set[int] = set()  # lanes that may have become empty
         self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
@@ -129,7 +111,7 @@ class PostgresTransaction(Transaction):
             self._cursor.execute(self._queries["commit"])
             return None
         connection = self._cursor.connection
-        done = opened = None
+        done = opened = ids = None
         try:
             with connection.pipeline():
                 for query, parameters in last:
@@ -138,10 +120,14 @@ class PostgresTransaction(Transaction):
                 if more:
                     connection.execute(self._queries["begin_write"])
                     opened = connection.execute(self._queries["set_up"])
+                    if self._copied > len(self._lanes.ids):
+                        ids = connection.execute(self._queries["reserve_ids"], [self._copied])
         except psycopg.Error:
             if done is None or done.statusmessage != "COMMIT":
                 raise
             return None
+        if ids is not None:
+            self._lanes.ids = [job_id for (job_id,) in ids.fetchall()]
         return None if opened is None else opened.fetchone()
 
     def flush_heads(self) -> None:
@@ -150,89 +136,13 @@ class PostgresTransaction(Transaction):
         if self._left:
             left, self._left = sorted(self._left), set()
             self.ran_short(left)
+        if self._unheld:
+            self._with_lanes("ping")
 
     def add_up_counts(self) -> None:
         self.flush_counts()
         while self.run("merge_changes", MERGE_CHANGES):
             continue
-
-    def lane_ids(self, specs: Mapping[str, LaneSpec]) -> dict[str, int]:
-        """Those that are known already are held with the jobs that are put into them."""
-        known = self._lanes.numbers
-        if all(text in known for text in specs):
-            found = {text: known[text] for text in specs}
-            self._unheld.update(found.values())
-            return found
-        found = super().lane_ids(specs)
-        known |= found
-        return found
-
-    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
-        created: dict[str, int] = {}
-        for part in new_jobs.slices(rows):
-            created |= self._insert_slice(part)
-        if created:
-            self.witness = "was_created", (next(iter(created)), self.now)
-            for lane_id, priority, due_at in {(row[1], row[3], row[6]) for row in rows}:
-                self._arrived(lane_id, priority, due_at)
-        return created
-
-    def _arrived(self, lane_id: int, priority: int, due_at: int) -> None:
-        """A new job stands behind what was taken last, unless its priority is higher."""
-        if self._places.is_behind(lane_id, -priority, due_at):
-            self._behind.add(lane_id)
-        else:
-            self._places.forget([lane_id])
-
-    def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
-        keys = [row[0] for row in rows]
-        if self._lanes.keys_are_new and len(rows) >= new_jobs.COPY_MIN and _differ(keys):
-            return self._copy(rows, keys)
-        columns = (*new_jobs.arrays(rows), self.now)
-        created: dict[str, int]
-        (_, _, _, _, _, state, due_at, _, _), *others = rows
-        if all(row[5] == state and row[6] == due_at for row in others):
-            created = dict(self._with_lanes("accept_jobs", *columns, state, due_at))
-        else:
-            created = dict(self._with_lanes("insert_jobs", *columns))
-            if created:
-                self.run("place_jobs", *new_jobs.places(rows, created), self.now)
-        self._lanes.keys_are_new = len(created) == len(rows)
-        return created
-
-    def _copy(self, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, int]:
-        """The shortest way, while nobody has enqueued any of these keys; else all runs again."""
-        ids = [job_id for (job_id,) in self._with_lanes("reserve_ids", len(rows))]
-        try:
-            self._send("copy_jobs", new_jobs.jobs_copied(rows, ids, self.now))
-        except psycopg.errors.UniqueViolation as error:
-            self._lanes.keys_are_new = False
-            raise Contended("A key of the batch was known already.") from error
-        self._send("copy_hot", new_jobs.hot_copied(rows, ids, self.now))
-        return dict(zip(keys, ids, strict=True))
-
-    def _send(self, query: str, data: str) -> None:
-        self.writes += 1
-        self._still_time()
-        with self._cursor.copy(self._queries[query]) as copy:
-            copy.write(data)
-
-    def _with_lanes(self, query: str, *parameters: object) -> list[Row]:
-        """Ask something about new jobs, and hold their lanes in the same round trip."""
-        if not self._unheld:
-            return self.rows(query, *parameters)
-        wanted, self._unheld = self._unheld, set()
-        self.writes += 1
-        self._still_time()
-        connection = self._cursor.connection
-        with connection.pipeline():
-            kept = connection.execute(self._queries["keep_lanes"], [numbers(sorted(wanted))])
-            answered = connection.execute(self._queries[query], parameters)
-        gone = wanted.difference(lane_id for (lane_id,) in kept.fetchall())
-        if gone:
-            self._lanes.forget(gone)
-            raise Contended("A lane was purged while jobs were put into it.")
-        return answered.fetchall()
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
@@ -367,7 +277,9 @@ class PostgresTransaction(Transaction):
         self._holds_lanes = True
         self._places.forget([lane_id for lane_id in missing if lane_id not in self._behind])
         while missing:
-            known = set(self.array("hold_ready_lanes", numbers(missing)))
+            known = {
+                lane_id for (lane_id,) in self._with_lanes("hold_ready_lanes", numbers(missing))
+            }
             missing = [lane_id for lane_id in missing if lane_id not in known]
             if missing:
                 made = set(self.array("refresh_heads", numbers(missing)))
