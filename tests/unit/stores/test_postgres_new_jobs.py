@@ -82,8 +82,8 @@ def test_a_job_that_waits_for_another_has_the_higher_id_whatever_is_in_stock(
     try:
         with psycopg.connect(postgres_url) as connection:
             reserved = connection.execute(QUERIES["reserve_ids"].replace("$1", "50").encode())
-            session: Any = store._sessions[0]
-            session._lanes.ids = [number for (number,) in reserved]
+            inside: Any = store
+            inside._sessions[0]._lanes.ids = [number for (number,) in reserved]
         other.enqueue([job("parent")]).result()
         children = [job(f"child {n}", after=(Edge("parent"),)) for n in range(40)]
         assert len(store.enqueue(children).result().created) == 40
