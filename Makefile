@@ -52,14 +52,15 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 faults: .venv/ok ## Run every fault test and write docs/faults.md
 	$(BIN)/python -m tools.faults_page --workers $(TEST_WORKERS)
 
-bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL
-	$(BIN)/python -m benchmarks queue postgres
+bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, and the scheduling of tasks
+	$(BIN)/python -m benchmarks queue postgres scheduling
 
-bench-peers: .venv/ok .venv-peers/ok ## Measure the other durable queues beside ours
+bench-peers: .venv/ok .venv-peers/ok .venv-designer/ok ## Measure the other durable queues and schedulers beside ours
 	$(BIN)/python -m benchmarks queue postgres --only peers
+	$(BIN)/python -m benchmarks scheduling --only designer
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
-	$(BIN)/python -m benchmarks queue postgres --smoke
+	$(BIN)/python -m benchmarks queue postgres scheduling --smoke
 
 soak: $(SOAKS) ## Run every long fault campaign
 
@@ -127,6 +128,11 @@ $(BIN)/uv:
 .venv-peers/ok: benchmarks/peers/requirements.txt | $(BIN)/uv
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-peers
 	VIRTUAL_ENV=.venv-peers $(BIN)/uv pip install -q -r $<
+	touch $@
+
+.venv-designer/ok: benchmarks/peers/designer.txt | $(BIN)/uv
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-designer
+	VIRTUAL_ENV=.venv-designer $(BIN)/uv pip install -q -r $<
 	touch $@
 
 .venv/ok: requirements.lock pyproject.toml | $(BIN)/uv

@@ -12,7 +12,11 @@ from pathlib import Path
 from benchmarks import report, runner
 
 #: Each module has a SECTION; it is imported only when it is asked for.
-SECTIONS = {"queue": "benchmarks.queue", "postgres": "benchmarks.postgres"}
+SECTIONS = {
+    "queue": "benchmarks.queue",
+    "postgres": "benchmarks.postgres",
+    "scheduling": "benchmarks.scheduling",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from penstock.definitions.request import Enqueued, JobRequest
 from penstock.errors import Skip
 from penstock.limits.host_key import host_key
 from penstock.model.job import finished
+from penstock.model.scheduling import SchedulingMetadata
 from penstock.runtime.keyed_limiter import KeyedLimiter
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "JobRequest",
     "KeyedLimiter",
     "Penstock",
+    "SchedulingMetadata",
     "Skip",
     "finished",
     "host_key",

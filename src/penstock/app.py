@@ -29,6 +29,7 @@ from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, 
 from penstock.errors import UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
+from penstock.model.scheduling import MetadataSource
 from penstock.model.views import EnqueueReport
 from penstock.runtime.calm_gc import calm_gc
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
@@ -80,6 +81,7 @@ class Penstock:
         max_attempts: int | None = None,
         timeout: Duration | None = _CONFIGURED,
         executor: Literal["process"] | None = None,
+        metadata: MetadataSource | None = None,
     ) -> TaskDecorator:
         """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
 
@@ -92,6 +94,7 @@ class Penstock:
             timeout: of one attempt; None for no limit.
             executor: "process" runs either kind in another process, which can be killed: for work
                 that holds the GIL, may crash, or does not stop. Only its JSON crosses.
+            metadata: how its jobs share with others: the weight of their group.
         """
         if function is not None:
             raise UsageError("Write @app.task() with parentheses.")
@@ -112,6 +115,7 @@ class Penstock:
             has_timeout=timeout is not None,
             limits=dict(limits or {}),
             executor=executor,
+            metadata=metadata,
         )
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:

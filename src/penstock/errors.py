@@ -10,6 +10,7 @@ PenstockError
 │   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
+│   ├── SchedulingMetadataError      how a task shares with others is not said well
 │   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
 ├── StoreError                       the world's: the database
 │   ├── StoreBusy                    somebody else holds it; nothing was changed
@@ -34,6 +35,10 @@ PenstockError
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
 
 
 class PenstockError(Exception):
@@ -77,6 +82,46 @@ class StrictJsonError(PayloadError):
 
 class UnknownTask(UsageError):
     """No task of this name is registered in the app."""
+
+
+class SchedulingMetadataCode(StrEnum):
+    """What is wrong with scheduling metadata."""
+
+    BAD_KIND = "bad_kind"
+    BAD_IDENTITY = "bad_identity"
+    BAD_WEIGHT = "bad_weight"
+    NOT_METADATA = "not_metadata"  # something else was given
+    SOURCE_FAILED = "source_failed"  # get_scheduling_metadata() raised
+
+
+class SchedulingFallback(Protocol):
+    """What is scheduled instead: a `SchedulingMetadata`."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def identity(self) -> tuple[str, ...]: ...
+
+    @property
+    def weight(self) -> int: ...
+
+
+class SchedulingMetadataError(UsageError):
+    """Scheduling metadata cannot be used; with a fallback work goes on and it is only told."""
+
+    def __init__(
+        self,
+        code: SchedulingMetadataCode,
+        message: str,
+        fallback: SchedulingFallback | None = None,
+        diagnostics: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.fallback = fallback
+        self.diagnostics = dict(diagnostics or {})  # definition → what is wrong with it
 
 
 class EnqueueRefused(UsageError):

@@ -12,7 +12,8 @@ import msgspec
 from penstock.definitions.codec import ArgumentCodec
 from penstock.definitions.context import Context
 from penstock.definitions.request import JobRequest, check_name
-from penstock.errors import PayloadError, UsageError
+from penstock.errors import PayloadError, SchedulingMetadataError, UsageError
+from penstock.model.scheduling import MetadataSource, SchedulingDefinition, metadata_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +35,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_timeout: bool = True  # False: the author said timeout=None
     limits: Mapping[str, LimitValue] = msgspec.field(default_factory=dict)
     executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
+    metadata: MetadataSource | None = None  # how it shares with others
 
 
 class _Limit:
@@ -109,6 +111,17 @@ def _parameters(task: str, dimension: str, function: Callable[..., str]) -> tupl
         ) from None
 
 
+def _check_metadata(task: str, source: MetadataSource) -> None:
+    """Refuse at definition time what could not be scheduled later."""
+    try:
+        metadata_of(source)
+    except SchedulingMetadataError as error:
+        if error.fallback is None:
+            raise SchedulingMetadataError(
+                error.code, f"Task {task!r}: {error.message}", diagnostics={task: error.message}
+            ) from error
+
+
 class Task(Generic[P, R]):
     """A function that runs as jobs. `task.job(...)` takes the function's own parameters."""
 
@@ -138,6 +151,14 @@ class Task(Generic[P, R]):
         self.dimensions = frozenset(limit.dimension for limit in self._limits)
         if options.group is not None:
             check_name("group", options.group)
+        if options.metadata is not None:
+            _check_metadata(name, options.metadata)
+        self.scheduling = SchedulingDefinition(
+            name=name,
+            slot=self.kind,
+            metadata=options.metadata,
+            limit_keys=self._constant_keys,
+        )
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"

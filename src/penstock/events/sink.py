@@ -44,6 +44,8 @@ class SchedulerEvents:
         self._sinks: list[EventSink] = list(sinks)
         self._calls: list[Callable[[SchedulerEvent], None]] = [_call_of(s) for s in self._sinks]
         self.sequence = 0
+        #: Does anybody listen who wants every step of every task? What is kept in memory does not.
+        self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
 
     def emit(
         self,

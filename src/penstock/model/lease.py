@@ -58,6 +58,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     caps: Caps
     solo: bool = False  # only a suspect, one
+    weights: Mapping[str, int] = {}  # of tasks that weigh more than 1: groups share by weight
 
 
 class BlockedKey(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.task import Task
@@ -77,6 +78,7 @@ class Attempt:
         "ended",
         "job",
         "kill",
+        "lease",
         "limits",
         "lingers",
         "ref",
@@ -92,10 +94,12 @@ class Attempt:
         task: Task[..., Any],
         limits: TaskLimits,
         slot: int,
+        lease: TaskAdmissionLease,
         started_at: int,
         correlation: Correlation,
     ) -> None:
         self.job = job
+        self.lease = lease  # on its slot and whatever else it holds here
         self.ref = (job.id, job.token)
         self.task = task
         self.limits = limits

@@ -24,34 +24,24 @@ class Idling:
         store: Store,
         clock: Clock,
         reach: Reach,
-        begins: Callable[[], None],
         woken: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._reach = reach
-        self._begins = begins
         self._woken = woken
         self._failed = failed
-        self._told = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def waits(self) -> bool:
         return self._task is not None
 
-    def got_work(self) -> None:
-        """The next time that nothing is left is told again."""
-        self._told = False
-
     def wait(self, next_due_at: int | None) -> None:
         """Sleep until the store says that there may be something, or something is due."""
         if self._task is not None:
             return
-        if not self._told:
-            self._told = True
-            self._begins()
         self._task = asyncio.get_running_loop().create_task(self._wait(next_due_at))
 
     def cancel(self) -> None:

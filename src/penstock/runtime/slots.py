@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import failpoints
+from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.task import PROCESS, Task
 from penstock.errors import InternalError, PayloadError
@@ -43,6 +44,9 @@ log = logging.getLogger("penstock.worker")
 
 _SPAWNED = SchedulerEventKind.WORKER_SPAWNED
 
+#: A body has left its slot.
+Vacated = Callable[[TaskAdmissionLease, Correlation], None]
+
 #: An attempt has ended: how, if anybody still wants to know.
 Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
 
@@ -61,7 +65,7 @@ class Slots:
         policy: RetryPolicy,
         rand: Callable[[], float],
         events: SchedulerEvents,
-        run_id: str,
+        vacated: Vacated,
         ended: Ended,
     ) -> None:
         self._tasks = tasks
@@ -76,7 +80,7 @@ class Slots:
         self._policy = policy
         self._rand = rand
         self._events = events
-        self._run_id = run_id
+        self._vacated = vacated
         self._ended = ended
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
@@ -90,19 +94,17 @@ class Slots:
         """Free slots by kind."""
         return {kind: len(slots) for kind, slots in self._free.items()}
 
-    def startable(self, job: LeasedJob) -> bool:
-        """Is there a slot of the kind that this job needs?"""
-        return bool(self._free[self._tasks[job.task][0].kind])
+    def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
+        """Run a job in a free slot, which its lease stands for.
 
-    def start(self, job: LeasedJob) -> None:
-        """Run a job in a free slot; the caller has asked `startable`."""
+        If it raises, nothing was started and the lease is the caller's.
+        """
         task, limits = self._tasks[job.task]
+        if not self._free[task.kind]:
+            raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
         slot = self._free[task.kind].pop()
-        correlation = Correlation(
-            self._run_id, job.task, job.partition, job.group, job.id, f"{job.id}:{job.token}"
-        )
         started_at = round(self._clock.now() * MICROSECONDS)
-        attempt = Attempt(job, task, limits, slot, started_at, correlation)
+        attempt = Attempt(job, task, limits, slot, lease, started_at, correlation)
         deadline = 0.0
         remote = task.kind == PROCESS and self._processes is not None
         if limits.timeout_seconds is not None:
@@ -113,13 +115,18 @@ class Slots:
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
+        try:
+            if remote:
+                self._run_process(attempt)
+            elif task.is_async:
+                attempt.aio_task = self._create_task(self._run_coroutine(attempt))
+            else:
+                self._run_thread(attempt)
+        except BaseException:
+            del self.running[attempt.ref]
+            self._free_slot(slot)
+            raise
         self._events.emit(_SPAWNED, correlation)
-        if remote:
-            self._run_process(attempt)
-        elif task.is_async:
-            attempt.aio_task = self._create_task(self._run_coroutine(attempt))
-        else:
-            self._run_thread(attempt)
 
     def _run_process(self, attempt: Attempt) -> None:
         if self._processes is None:
@@ -203,8 +210,12 @@ class Slots:
         self._ended(attempt, verdict)
 
     def _vacate(self, attempt: Attempt) -> None:
-        self._table.vacate(attempt.slot)
-        self._free[self._kinds[attempt.slot]].append(attempt.slot)
+        self._free_slot(attempt.slot)
+        self._vacated(attempt.lease, attempt.correlation)
+
+    def _free_slot(self, slot: int) -> None:
+        self._table.vacate(slot)
+        self._free[self._kinds[slot]].append(slot)
         self.occupied -= 1
 
     def name_of(self, aio_task: asyncio.Task[object] | None) -> str:

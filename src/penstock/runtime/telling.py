@@ -37,15 +37,6 @@ class Telling:
         else:
             self._went_wrong(attempt, verdict)
 
-    def nothing_to_lease(self) -> None:
-        """The worker falls idle."""
-        self._events.emit(SchedulerEventKind.QUEUE_EMPTY, Correlation(self._run_id))
-
-    def leased(self, count: int) -> None:
-        """Jobs have come into the window."""
-        correlation = Correlation(self._run_id)
-        self._events.emit(SchedulerEventKind.READY_ENQUEUED, correlation, numbers={"jobs": count})
-
     def _went_wrong(self, attempt: Attempt, verdict: JobEnd | JobFailure) -> None:
         emit, correlation = self._events.emit, attempt.correlation
         category = verdict.error.category if verdict.error else None

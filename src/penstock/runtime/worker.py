@@ -33,12 +33,11 @@ from penstock.model.lease import (
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
-from penstock.runtime.dispatcher import Appetite, WindowSize
 from penstock.runtime.drain import Drain
 from penstock.runtime.idling import Idling
+from penstock.runtime.job_window import JobWindow
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.reach import Reach
-from penstock.runtime.ready import ReadySource, RoundRobinWindow
 from penstock.runtime.reclaiming import Reclaiming
 from penstock.runtime.registration import Registration
 from penstock.runtime.slot_table import SlotTable
@@ -75,7 +74,6 @@ class Worker:
         policy: RetryPolicy,
         events: SchedulerEvents,
         worn: Callable[[str], None] | None = None,
-        ready: ReadySource | None = None,
     ) -> None:
         self._config = config
         self._task_names = tuple(sorted(tasks))
@@ -93,10 +91,19 @@ class Worker:
         self._events = events
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
-        self._ready: ReadySource = ready if ready is not None else RoundRobinWindow()
         self._wake = asyncio.Event()
         self._acks = AckBuffer(
             store, clock, self._reach, self._wake.set, self._refused, self._accepted
+        )
+        self._window = JobWindow(
+            config.run_id,
+            tasks,
+            config.slots,
+            events,
+            clock,
+            self._wake.set,
+            self._acks.add,
+            self._fail,
         )
         self._slots = Slots(
             tasks,
@@ -108,22 +115,18 @@ class Worker:
             policy,
             ids.random,
             events,
-            config.run_id,
+            self._window.scheduler.release,
             self._attempt_ended,
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add)
+        self._window.connect(self._slots, self._withdrawals.take)
         self._reclaiming = Reclaiming(store, clock, self._known, self._acks.add)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._window = WindowSize(clock.monotonic())
-        kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._appetite = Appetite(kinds, self._window)
         self._drain = Drain(store, self._task_names, config.run_id, clock, self._reach)
         self._background: set[asyncio.Task[None]] = set()
         self._leasing = False
-        self._idling = Idling(
-            store, clock, self._reach, self._telling.nothing_to_lease, self._look_again, self._fail
-        )
+        self._idling = Idling(store, clock, self._reach, self._look_again, self._fail)
         self._looking = False
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
@@ -134,7 +137,7 @@ class Worker:
 
     def __repr__(self) -> str:
         return (
-            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._ready)} "
+            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._window)} "
             f"waiting, {self._acks.pending} to acknowledge>"
         )
 
@@ -201,8 +204,8 @@ class Worker:
                 self._stop_at + STOPPED_SECONDS
             )
         if self._stopping is not None:
-            return not len(self._ready)
-        if len(self._ready):
+            return not len(self._window)
+        if len(self._window):
             return False
         if self._config.solo:
             return bool(self._exhausted)
@@ -232,7 +235,7 @@ class Worker:
                 self._slots.stop_all(Stop.SHUTDOWN)
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
-            if self._slots.running or len(self._ready):
+            if self._slots.running or len(self._window):
                 self._spawn(self._withdrawals.ask(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
@@ -261,8 +264,7 @@ class Worker:
             "starts anew.",
             self.worker_id,
         )
-        self._ready.clear()
-        self._appetite.clear()
+        self._window.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
@@ -278,25 +280,19 @@ class Worker:
 
     def _known(self) -> set[tuple[int, int]]:
         """Every lease that this worker knows it holds."""
-        return self._ready.refs().union(self._slots.running, self._acks.refs())
+        return self._window.refs().union(self._slots.running, self._acks.refs())
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        if goes_on := self._stopping is None and self._acks.takes_more:
-            self._fill_slots()
+        goes_on = self._stopping is None and self._acks.takes_more and not self._name.losing
+        if goes_on:
+            self._window.scheduler.turn()
         self._acks.kick(self.worker_id)
-        if goes_on and not self._leasing and not self._name.losing:
+        if goes_on and not self._leasing:
             self._lease_more()
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
                 self._spawn(self._look())
-
-    def _fill_slots(self) -> None:
-        slots, ready = self._slots, self._ready
-        while (job := ready.next(slots.startable)) is not None:
-            self._appetite.started(job)
-            if not self._withdrawals.take(job):
-                slots.start(job)
 
     def _lease_more(self) -> None:
         if self._reclaiming.due:
@@ -305,14 +301,14 @@ class Worker:
             return
         solo = self._config.solo or self._solo_turn()
         if solo:
-            if self._slots.running or len(self._ready) or self._acks.pending or self._exhausted:
+            if self._slots.running or len(self._window) or self._acks.pending or self._exhausted:
                 self._idling.wait(self._drain.next_due_at)
                 return
             names, limit = self._task_names, 1
         else:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
-            names, limit = self._appetite.wanted(self._slots.free())
+            names, limit = self._window.wanted()
             if limit <= 0:
                 return
             if self._exhausted.issuperset(names):
@@ -325,6 +321,7 @@ class Worker:
             limit=limit,
             caps=self._caps,
             solo=solo,
+            weights=self._window.weights,
         )
         self._spawn(self._lease(request))
 
@@ -334,7 +331,7 @@ class Worker:
             self._config.runs_suspects
             and self._suspects
             and not self._slots.running
-            and not len(self._ready)
+            and not len(self._window)
             and not self._acks.pending
         )
 
@@ -385,14 +382,11 @@ class Worker:
                 self._acks.add(JobRef(job.id, job.token))
             return
         if batch.jobs:
-            self._idling.got_work()
-            self._ready.add(batch.jobs)
-            self._appetite.leased(batch.jobs)
-            self._telling.leased(len(batch.jobs))
+            self._window.add(batch.jobs)
 
     def _is_idle(self) -> bool:
         """Nothing runs, waits or is on its way, and the store had nothing more."""
-        busy = self._slots.running or self._acks.pending or len(self._ready) or self._leasing
+        busy = self._slots.running or self._acks.pending or len(self._window) or self._leasing
         return not busy and self._idling.waits
 
     async def _look(self) -> None:
@@ -408,9 +402,8 @@ class Worker:
             self._wake.set()
 
     def _give_back(self) -> None:
-        for job in self._ready.clear():
-            self._acks.add(JobRef(job.id, job.token))
-        self._appetite.clear()
+        for ref in self._window.clear():
+            self._acks.add(ref)
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
@@ -421,7 +414,7 @@ class Worker:
         self._wake.set()
 
     def _accepted(self, count: int) -> None:
-        self._window.ended(count, self._clock.monotonic())
+        self._window.rate.ended(count, self._clock.monotonic())
         self.totals.ended += count
 
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:

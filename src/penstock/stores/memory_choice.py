@@ -2,9 +2,9 @@
 """Which ready jobs does the memory store hand out, and is that fair?
 
 Groups with ready jobs stand in a round: who is served goes to the end, who is passed over because a
-limit key is full keeps its place, and is the first when there is room. The limit is divided evenly
-between the groups that are visited; inside a group jobs come by priority, then due time, then id,
-over all its lanes with room.
+limit key is full keeps its place, and is the first when there is room. The limit is divided by
+weight between the groups that are visited; inside a group jobs come by priority, then due time,
+then id, over all its lanes with room.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from penstock.model.lease import BlockedKey, LeaseRequest
 from penstock.stores.memory_rows import JobRow, Lane, Tables, WorkerRow
 from penstock.stores.row_state import RowState
+from penstock.stores.shares import share_of, weight_of
 from penstock.stores.store import GROUPS_PER_LEASE
 
 
@@ -27,9 +28,11 @@ class FairChoice:
     def take(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
         """Lease up to `request.limit` ready jobs to a worker."""
         groups = self._visit(request)
+        weights = [self._weight(group, request) for group in groups]
         taken: list[JobRow] = []
         for place, group in enumerate(groups):
-            share = (request.limit - len(taken)) // (len(groups) - place)
+            rest = weights[place + 1 :]
+            share = share_of(request.limit - len(taken), weights[place], len(rest), sum(rest))
             found = self._take_group(group, share, worker, request, now)
             if found:
                 self._tables.serve_last(group)
@@ -64,6 +67,10 @@ class FairChoice:
         open_lanes = (lane for lane in self._lanes(request) if self._has_room(lane, request))
         groups = list(dict.fromkeys(lane.group for lane in open_lanes))
         return groups[: max(0, min(GROUPS_PER_LEASE, request.limit))]
+
+    def _weight(self, group: str, request: LeaseRequest) -> int:
+        lanes = self._tables.ready_lanes[group].values()
+        return weight_of((x.task for x in lanes if x.task in request.tasks), request.weights)
 
     def _take_group(
         self, group: str, share: int, worker: WorkerRow, request: LeaseRequest, now: int

@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
+import itertools
+
+import msgspec
 import pytest
 
+from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
+from penstock.definitions.context import Context
+from penstock.definitions.task import Task, TaskOptions
+from penstock.events.correlation import Correlation
+from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobId, LeasedJob
+from penstock.model.lease import JobRef
+from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.dispatcher import WINDOW_MAX, WINDOW_SECONDS, WindowSize
-from penstock.runtime.ready import RoundRobinWindow
+from penstock.runtime.job_window import JobWindow
+from penstock.testing.manual_clock import ManualClock
+from penstock.testing.recording_sink import RecordingSink
 
 
 def job(key: str, group: str = "g", priority: int = 0) -> LeasedJob:
@@ -21,13 +33,6 @@ def job(key: str, group: str = "g", priority: int = 0) -> LeasedJob:
         payload="{}",
         priority=priority,
     )
-
-
-def everything(window: RoundRobinWindow) -> list[str]:
-    order = []
-    while (taken := window.next(lambda job: True)) is not None:
-        order.append(taken.key)
-    return order
 
 
 # The size
@@ -89,58 +94,162 @@ def test_ends_of_one_moment_are_counted_together() -> None:
     assert window.rate == pytest.approx(100)  # half of 100 / 0.5 s
 
 
-# The order
+# From the lease to the slot
+
+
+class FakeSlots:
+    """Slots of one kind; bodies end when the test says so."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.running: list[tuple[LeasedJob, TaskAdmissionLease, Correlation]] = []
+        self.started: list[str] = []
+        self.refuses = 0
+
+    def free(self) -> dict[str, int]:
+        return {"async": self.count - len(self.running)}
+
+    def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("no more of these")
+        self.running.append((job, lease, correlation))
+        self.started.append(job.key)
+
+
+class Desk:
+    """A window over fake slots."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.clock = ManualClock()
+        self.sink = RecordingSink()
+        self.slots = FakeSlots(slots)
+        self.given_back: list[JobRef] = []
+        self.failures: list[BaseException] = []
+        self.withdrawn: set[str] = set()
+        self.wakes = 0
+
+        async def t(ctx: Context) -> None: ...
+
+        task: Task[..., object] = Task("t", t, TaskOptions())
+        self.window = JobWindow(
+            "run",
+            {"t": (task, TaskLimits(3, None, 3))},
+            {"async": slots},
+            SchedulerEvents(self.clock, [self.sink]),
+            self.clock,
+            self.wake,
+            self.given_back.append,
+            self.failures.append,
+        )
+        self.window.connect(self.slots, lambda job: job.key in self.withdrawn)
+        self._ids = itertools.count(1)
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def add(self, *jobs: LeasedJob) -> None:
+        self.window.add([msgspec.structs.replace(job, id=JobId(next(self._ids))) for job in jobs])
+
+    def end_first(self) -> None:
+        _, lease, correlation = self.slots.running.pop(0)
+        self.window.scheduler.release(lease, correlation)
+
+    def everything(self) -> list[str]:
+        """Run all that waits to its end, one after the other as slots allow."""
+        before = len(self.slots.started)
+        self.window.scheduler.turn()
+        while self.slots.running:
+            self.end_first()
+            self.window.scheduler.turn()
+        return self.slots.started[before:]
 
 
 def test_groups_take_turns() -> None:
-    window = RoundRobinWindow()
-    window.add([job(f"a{n}", "a") for n in range(4)])
-    window.add([job(f"b{n}", "b") for n in range(2)])
-    window.add([job("c0", "c")])
+    desk = Desk()
+    desk.add(*(job(f"a{n}", "a") for n in range(4)))
+    desk.add(*(job(f"b{n}", "b") for n in range(2)))
+    desk.add(job("c0", "c"))
 
-    assert len(window) == 7
-    assert everything(window) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
-    assert len(window) == 0
+    assert len(desk.window) == 7
+    assert desk.everything() == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+    assert len(desk.window) == 0
 
 
 def test_inside_a_group_priority_goes_first_and_then_who_came_first() -> None:
-    window = RoundRobinWindow()
-    window.add([job("low", priority=-1), job("first"), job("second"), job("high", priority=9)])
-    window.add([job("third"), job("higher", priority=10)])
+    desk = Desk()
+    desk.add(job("low", priority=-1), job("first"), job("second"), job("high", priority=9))
+    desk.add(job("third"), job("higher", priority=10))
 
-    assert everything(window) == ["higher", "high", "first", "second", "third", "low"]
-
-
-def test_a_group_that_cannot_start_loses_its_turn_and_no_job() -> None:
-    window = RoundRobinWindow()
-    window.add([job("a0", "a"), job("a1", "a"), job("b0", "b"), job("b1", "b")])
-
-    def not_a(wanted: LeasedJob) -> bool:
-        return wanted.group != "a"
-
-    assert [taken.key for _ in range(2) if (taken := window.next(not_a))] == ["b0", "b1"]
-    assert window.next(not_a) is None
-    assert len(window) == 2
-    assert everything(window) == ["a0", "a1"]
+    assert desk.everything() == ["higher", "high", "first", "second", "third", "low"]
 
 
-def test_a_group_that_comes_back_stands_at_the_end() -> None:
-    window = RoundRobinWindow()
-    window.add([job("a0", "a"), job("b0", "b"), job("b1", "b")])
-    first = window.next(lambda job: True)
-    window.add([job("a1", "a")])
+def test_no_more_jobs_start_than_there_are_slots() -> None:
+    desk = Desk(slots=2)
+    desk.add(*(job(f"a{n}") for n in range(5)))
 
-    assert first is not None
-    assert first.key == "a0"
-    assert everything(window) == ["b0", "b1", "a1"] or everything(window) == []
+    assert desk.window.scheduler.turn() == 2
+    assert desk.window.scheduler.turn() == 0
+    desk.end_first()
+
+    assert desk.wakes == 1
+    assert desk.window.scheduler.turn() == 1
+    assert desk.slots.started == ["a0", "a1", "a2"]
+
+
+def test_a_full_worker_says_what_its_jobs_wait_for() -> None:
+    desk = Desk()
+    desk.add(job("a"), job("b"))
+    desk.window.scheduler.turn()
+
+    (line,) = desk.window.scheduler.queue.view().blocked()
+    waits_for = desk.window.scheduler.standing((2, 1))
+
+    assert (line.denied.reason, line.denied.resource) == (DenialReason.NO_CAPACITY, "async")
+    assert waits_for is line.denied
+    assert [event.event_kind for event in desk.sink.events][-1] == "admission_blocked"
+
+
+def test_a_cancelled_job_is_passed_over_and_its_slot_is_free_again() -> None:
+    desk = Desk()
+    desk.withdrawn = {"a"}
+    desk.add(job("a"), job("b"))
+
+    assert desk.everything() == ["b"]
+    assert desk.window.scheduler.controller.leases == 0
+
+
+def test_a_job_that_cannot_be_started_is_given_back_and_holds_nothing() -> None:
+    desk = Desk()
+    desk.slots.refuses = 1
+    desk.add(job("a"), job("b"))
+
+    assert desk.everything() == ["b"]
+    assert desk.given_back == [JobRef(JobId(1), 1)]
+    assert desk.failures == []
+    assert desk.window.scheduler.controller.leases == 0
+
+
+def test_a_process_that_can_start_nothing_fails() -> None:
+    desk = Desk()
+    desk.slots.refuses = 3
+    desk.add(job("a"), job("b"), job("c"), job("d"))
+
+    desk.everything()
+
+    assert len(desk.given_back) == 3
+    assert [str(error) for error in desk.failures] == ["no more of these"]
 
 
 def test_clearing_gives_everything_back_once() -> None:
-    window = RoundRobinWindow()
-    window.add([job("a0", "a"), job("b0", "b")])
+    desk = Desk()
+    desk.add(job("a0", "a"), job("b0", "b"))
+    desk.window.scheduler.turn()
+    desk.add(job("a1", "a"))
 
-    assert {cleared.key for cleared in window.clear()} == {"a0", "b0"}
-    assert window.clear() == []
-    assert len(window) == 0
-    window.add([job("a1", "a")])
-    assert everything(window) == ["a1"]
+    assert desk.window.refs() == {(2, 1), (3, 1)}
+    assert set(desk.window.clear()) == {JobRef(JobId(2), 1), JobRef(JobId(3), 1)}
+    assert desk.window.clear() == []
+    assert len(desk.window) == 0
+    desk.add(job("a2", "a"))
+    assert desk.everything() == ["a2"]

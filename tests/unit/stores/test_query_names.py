@@ -34,7 +34,8 @@ ONLY_SQLITE = {
     "a read is a transaction there": {"begin_read"},
     "reading and leasing are two statements there": {"mark_leased", "mark_solo"},
     "an end and its history are two rows there": {"end_job", "write_history"},
-    "ids are given by the store, not by a sequence": {"keys_above", "last_job_id"},
+    "ids are given by the store, not by a sequence": {"keys_above", "last_job_id", "note_purged"},
+    "tokens are raised in each row": {"raise_tokens"},
     "a session remembers names of lanes only": {"lane_names"},
     "a backup says how many jobs it holds": {"count_jobs"},
 }
@@ -99,6 +100,7 @@ ONLY_POSTGRES = {
         "note_migration",
         "schema_exists",
     },
+    "dead rows are removed by a vacuum": {"count_dead", "remove_dead"},
     "what a doctor asks a server": {
         "doctor_connections",
         "doctor_dead",

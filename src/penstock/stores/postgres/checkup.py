@@ -17,6 +17,7 @@ from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import Connected, PgConnection, closed_quietly, connect
 from penstock.stores.postgres.opening import known_steps, statements, version_of
+from penstock.stores.postgres.vacuuming import DeadRows
 from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
 
@@ -212,4 +213,8 @@ class _Look:
                 "vacuum does not keep up. Look for old transactions and replication slots, and "
                 "whether autovacuum is on.",
             )
-        return well("vacuum", f"about {dead:,} dead rows for {live:,} live ones in penstock.hot")
+        text = f"about {dead:,} dead rows for {live:,} live ones in penstock.hot"
+        (row,) = self._rows("count_dead")
+        if not DeadRows(*row).may_vacuum:
+            text += "; this user may not vacuum, so that is left to autovacuum alone"
+        return well("vacuum", text)

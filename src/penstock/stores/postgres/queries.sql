@@ -1150,10 +1150,6 @@ cross join lateral (
 join penstock.ended as child on child.job_id = first.child_id and child.row_state = 6
 where exists (select 1 from penstock.jobs as cause where cause.id = child.skipped_by)
 
--- note_purged --
--- Differs from sqlite because ids come from a sequence, which gives none twice: there is nothing to note.
-select where $1::jsonb is null
-
 -- purge_history --
 -- $1 = [[id, …], …].
 delete from penstock.attempts
@@ -1234,10 +1230,6 @@ delete from penstock.lingering
 -- end_all_workers --
 -- Nobody is alive.
 update penstock.workers set ended_at = $1 where ended_at is null
-
--- raise_tokens --
--- Differs from sqlite because a lease looks at the floor itself: no row is changed.
-select where $1::bigint is null
 
 -- publish_status --
 -- What a worker says of itself.
@@ -1489,6 +1481,29 @@ where parked_on is not null
 select key from penstock.jobs where (
     select count(*) from penstock.states where states.job_id = jobs.id
 ) <> 1
+
+-- count_dead --
+-- How many rows are dead where rows come and go with every job: [dead, live, deaths so far, seconds since they were
+-- removed, may this user do so].
+select
+    coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint,
+    coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint,
+    coalesce(
+        extract(epoch from clock_timestamp() - max(greatest(last_vacuum, last_autovacuum))), 1000000000
+    )::float8,
+    coalesce(bool_and(
+        case when current_setting('server_version_num')::integer >= 170000
+            then has_table_privilege(relid, 'maintain') else pg_has_role(relowner, 'usage') end
+        or pg_has_role((select datdba from pg_database where datname = current_database()), 'usage')
+    ), false)
+from pg_stat_user_tables join pg_class on pg_class.oid = relid
+where schemaname = 'penstock' and pg_class.relname in ('hot', 'held', 'ready_lanes', 'settling', 'changes', 'counters')
+
+-- remove_dead --
+-- Removes them. Without the lock that giving space back to the disk would need, not where somebody else is at it, and by
+-- one process of the server.
+vacuum (skip_locked, truncate false, parallel 0)
+    penstock.hot, penstock.held, penstock.ready_lanes, penstock.settling, penstock.changes, penstock.counters
 
 -- doctor_settings --
 -- What decides whether a commit survives a power cut.

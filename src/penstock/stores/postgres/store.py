@@ -20,6 +20,7 @@ from penstock.stores.postgres.listening import Listener
 from penstock.stores.postgres.reading import PostgresReader
 from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.transaction import PostgresTransaction
+from penstock.stores.postgres.vacuuming import DeadRows, Vacuum
 from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
 from penstock.stores.sql import leasing, registering
@@ -58,6 +59,7 @@ class PostgresStore(SqlStore):
         self._server_time = server_time
         self._watch = Watch(clock)
         self._reader = PostgresReader(address, queries, clock, self._watch.guard())
+        self._vacuum = Vacuum(address, queries, clock, self._watch.guard(), self._count_dead)
         self._cursor = leasing.LeaseCursor()
         self._lease_calls = 0  # counted by the writer
         self._listener: Listener | None = None
@@ -92,10 +94,15 @@ class PostgresStore(SqlStore):
             ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
         )
         batch = leasing.lease(tx, request, self._cursor)
+        self._vacuum.leased(len(batch.jobs))
         self._lease_calls += 1
         if self._lease_calls % LEASES_BETWEEN_MERGES == 0:
             tx.merge_changes_if_many()
         return batch
+
+    def _count_dead(self) -> DeadRows:
+        (row,) = self._read(lambda: self._reader.rows("count_dead")).result()
+        return DeadRows(*row)
 
     async def _wait(self, timeout: float | None, woken: asyncio.Event) -> None:
         listener = self._listening()
@@ -147,6 +154,7 @@ class PostgresStore(SqlStore):
         if self._listener is not None:
             self._listener.close()
         self._reader.close()
+        self._vacuum.close()  # a look of its thread has been answered, or refused
         for writer in (self._writer, self._beats):
             if not writer.close():  # the server is silent: nothing is waited for any more
                 for session in self._sessions:

@@ -87,7 +87,7 @@ def _strip(tx: Transaction, job: _Old) -> bool:
 def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
     rows = as_json([(job.id,) for job in old])
     _blame_forgotten(tx, [job.id for job in old], MANY_EDGES)
-    tx.run("note_purged", rows)
+    tx.note_purged(rows)
     tx.run("purge_history", rows)
     tx.run("purge_edges_to", rows)
     tx.run("purge_edges_from", rows)

@@ -2,7 +2,7 @@
 """Which ready jobs does a worker get, fairly?
 
 A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
-finished. Groups share the limit evenly; inside a group jobs come by priority, due time and id.
+finished. Groups share the limit by weight; inside a group jobs come by priority, due time and id.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock import failpoints
 from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
+from penstock.stores.shares import share_of, weight_of
 from penstock.stores.sql.settling import settle
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.sweeping import sweep
@@ -218,7 +219,7 @@ def _lease_ready(
             parked.append((lane.id, full))
         elif room is None or not room.is_busy(lane.keys):
             by_group[lane.group].append(lane)
-    _share(tx, list(by_group.values()), request.limit, room)
+    _share(tx, list(by_group.values()), request, room)
     jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
     given: dict[int, int] = {}
     for job in jobs:
@@ -272,10 +273,14 @@ def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> 
     return heads
 
 
-def _share(tx: Transaction, groups: Sequence[list[_Lane]], limit: int, room: _Room | None) -> None:
-    """Divide the limit evenly between groups, and a group's part between its lanes."""
-    quota = max(1, limit // len(groups))
-    for lanes in groups:
+def _share(
+    tx: Transaction, groups: Sequence[list[_Lane]], request: LeaseRequest, room: _Room | None
+) -> None:
+    """Divide the limit by weight between groups, and a group's part between its lanes."""
+    weights = [weight_of((lane.task for lane in lanes), request.weights) for lanes in groups]
+    total, others = sum(weights), len(groups) - 1
+    for lanes, weight in zip(groups, weights, strict=True):
+        quota = share_of(request.limit, weight, others, total - weight)
         open_lanes = [lane for lane in lanes if room is None or room.full(lane.keys) is None]
         if len(open_lanes) > 1:
             _share_lanes(tx, open_lanes, quota, room)

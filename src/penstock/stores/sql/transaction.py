@@ -100,6 +100,14 @@ class Transaction(Statements):
         """What a lane is known by."""
         return as_json(spec)
 
+    def note_purged(self, rows: str) -> None:
+        """Remember the highest of these ids, so that it is not given again."""
+        self.run("note_purged", rows)
+
+    def raise_tokens(self, floor: int) -> None:
+        """Let the next lease of each job have a token above this one."""
+        self.run("raise_tokens", floor)
+
     # Where one writes at a time there is nothing to do for the following.
 
     def one_at_a_time(self) -> None:

@@ -23,7 +23,7 @@ def void_leases(tx: Transaction, above: int) -> int:
     tx.run("void_lingering")
     tx.run("unpark_all")
     tx.run("end_all_workers", tx.now)
-    tx.run("raise_tokens", floor)
+    tx.raise_tokens(floor)
     tx.run("write_meta", "token_floor", str(floor))
     tx.forget_alive()
     tx.made_work = True

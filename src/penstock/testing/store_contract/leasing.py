@@ -179,6 +179,50 @@ def test_the_limit_is_divided_evenly_between_groups(store_world: StoreWorld) -> 
     assert Counter(job.group for job in batch.jobs) == {"a": 10, "b": 10, "c": 10}
 
 
+def test_the_limit_is_divided_by_weight_between_groups(store_world: StoreWorld) -> None:
+    store_world.add(
+        *(store_world.job(f"a{n}", group="a", task="heavy") for n in range(100)),
+        *(store_world.job(f"b{n}", group="b", task="light") for n in range(100)),
+    )
+    worker = store_world.new_worker(tasks=["heavy", "light"])
+
+    batch = store_world.lease(worker, 30, weights={"heavy": 3})
+
+    # one for each, and 28 × 3/4 = 21, 28 × 1/4 = 7
+    assert Counter(job.group for job in batch.jobs) == {"a": 22, "b": 8}
+
+
+def test_a_heavy_group_leaves_a_job_of_the_call_to_each_light_one(store_world: StoreWorld) -> None:
+    store_world.add(
+        *(store_world.job(f"a{n}", group="a", task="heavy") for n in range(9)),
+        *(
+            store_world.job(f"{group}{n}", group=group, task="light")
+            for group in "bc"
+            for n in "12"
+        ),
+    )
+    worker = store_world.new_worker(tasks=["heavy", "light"])
+
+    batch = store_world.lease(worker, 5, weights={"heavy": 1_000_000})
+
+    taken = Counter(job.group for job in batch.jobs)
+    assert set(taken) == {"a", "b", "c"}
+    assert taken["a"] >= 2
+
+
+def test_a_group_of_several_tasks_weighs_as_the_heaviest(store_world: StoreWorld) -> None:
+    store_world.add(
+        *(store_world.job(f"a{n}", group="a", task="light") for n in range(50)),
+        *(store_world.job(f"b{n}", group="b", task="light") for n in range(50)),
+        *(store_world.job(f"h{n}", group="b", task="heavy") for n in range(50)),
+    )
+    worker = store_world.new_worker(tasks=["heavy", "light"])
+
+    batch = store_world.lease(worker, 30, weights={"heavy": 3})
+
+    assert Counter(job.group for job in batch.jobs) == {"a": 8, "b": 22}
+
+
 def test_a_call_that_leaves_work_promises_more(store_world: StoreWorld) -> None:
     """A group gives less than its share; whatever the others could have given is not forgotten."""
     store_world.add(*(store_world.job(f"a{n}", group="a") for n in range(9)))

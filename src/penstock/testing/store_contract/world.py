@@ -119,6 +119,7 @@ class StoreWorld:
         tasks: Sequence[str] | None = None,
         caps: Mapping[str, int] | None = None,
         solo: bool = False,
+        weights: Mapping[str, int] | None = None,
     ) -> LeaseRequest:
         return LeaseRequest(
             worker=worker,
@@ -126,6 +127,7 @@ class StoreWorld:
             limit=limit,
             caps=ConfiguredCaps(self.caps if caps is None else caps),
             solo=solo,
+            weights=weights or {},
         )
 
     def lease(
@@ -136,8 +138,9 @@ class StoreWorld:
         tasks: Sequence[str] | None = None,
         caps: Mapping[str, int] | None = None,
         solo: bool = False,
+        weights: Mapping[str, int] | None = None,
     ) -> LeaseBatch:
-        request = self.request(worker, limit, tasks=tasks, caps=caps, solo=solo)
+        request = self.request(worker, limit, tasks=tasks, caps=caps, solo=solo, weights=weights)
         return self.store.lease(request).result()
 
     def take(self, worker: WorkerId, limit: int = 10) -> dict[str, LeasedJob]:

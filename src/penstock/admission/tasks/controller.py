@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds which task resources, and may one more task start?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+
+import msgspec
+
+from penstock.admission.tasks.bounded_borrow import (
+    BoundedBorrowTaskAdmissionPolicy,
+    BoundedBorrowTaskAdmissionPolicyConfig,
+)
+from penstock.admission.tasks.decisions import (
+    DenialReason,
+    Openings,
+    ReleaseReason,
+    ReleaseResult,
+    TaskAdmissionBlockSummary,
+    TaskAdmissionDecision,
+    TaskAdmissionDenied,
+    TaskAdmissionLease,
+    TaskAdmissionView,
+    Until,
+)
+from penstock.admission.tasks.policy import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
+from penstock.admission.tasks.queue_view import QueueView
+from penstock.errors import InternalError, UsageError
+from penstock.model.resource import SUBMISSION
+from penstock.model.task import SchedulableTask
+
+RELEASED_LEASES_KEPT = 8_192  # ids of released leases, by which a second release is known
+SUBMISSION_CAPACITY = 1_024  # tasks at once, if nobody says otherwise
+
+_RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
+
+
+class TaskAdmissionConfig(msgspec.Struct, frozen=True):
+    """How much there is of what. A resource that is not named has no limit."""
+
+    submission_capacity: int = SUBMISSION_CAPACITY
+    resource_limits: Mapping[str, int] = {}
+    bounded_borrow: BoundedBorrowTaskAdmissionPolicyConfig | None = None
+
+    def __post_init__(self) -> None:
+        for resource, limit in {
+            SUBMISSION: self.submission_capacity,
+            **self.resource_limits,
+        }.items():
+            check_limit(resource, limit)
+
+
+def check_limit(resource: str, limit: int) -> None:
+    """Refuse what cannot be a limit; 0 lets nothing start."""
+    if type(limit) is not int or limit < 0:
+        raise UsageError(
+            f"The limit of resource {resource!r} is a whole number of at least 0, got {limit!r}."
+        )
+
+
+class TaskAdmissionController:
+    """Owns the ledger of scheduler resources and the task leases. Belongs to one loop."""
+
+    def __init__(
+        self,
+        config: TaskAdmissionConfig | None = None,
+        policy: TaskAdmissionPolicy | None = None,
+        *,
+        monotonic: Callable[[], float],
+        generation: str = "1",
+    ) -> None:
+        config = config or TaskAdmissionConfig()
+        self._policy = policy or BoundedBorrowTaskAdmissionPolicy(config.bounded_borrow)
+        self._monotonic = monotonic
+        self._generation = generation
+        self._limits = {SUBMISSION: config.submission_capacity, **config.resource_limits}
+        self._leased: dict[str, int] = {}
+        self._held: dict[str, dict[str, int]] = {}  # group → resource → amount
+        self._running: dict[str, int] = {}  # group → tasks
+        self._debt: dict[tuple[str, str], int] = {}
+        self._leases: dict[int, TaskAdmissionLease] = {}
+        self._released: set[int] = set()
+        self._released_order: deque[int] = deque()
+        self._last_lease_id = 0
+        self._is_shut = False
+        self._openings = Openings()
+        self._gates_due: dict[Hashable, float] = {}  # monotonic
+        # What was found for a task, while neither queue nor ledger have changed.
+        self._changes = 0
+        self._found: tuple[SchedulableTask, int, int, PolicyDecision] | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskAdmissionController {len(self._leases)} leases, {self._leased}>"
+
+    # ── Deciding ──────────────────────────────────────────────────────────────────────────────
+
+    def is_eligible(self, item: SchedulableTask, queue_view: QueueView) -> bool:
+        """Would it get a lease now?"""
+        return self.judge(item, queue_view) is True
+
+    def judge(self, item: SchedulableTask, queue_view: QueueView) -> bool | TaskAdmissionDenied:
+        """The same with the reason: True, or the denial."""
+        answer = self._evaluate(item, queue_view)
+        if type(answer) is TaskAdmissionDenied:
+            return answer
+        return True
+
+    def try_acquire(self, item: SchedulableTask, queue_view: QueueView) -> TaskAdmissionDecision:
+        """A lease for a task, or the denial."""
+        answer = self._evaluate(item, queue_view)
+        if isinstance(answer, TaskAdmissionDenied):
+            return answer
+        self._last_lease_id += 1
+        lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
+        self._leases[lease.lease_id] = lease
+        self._move(item, 1)
+        delta = self._policy.on_acquire(lease, answer)
+        if delta.debt_changes:
+            self._apply(delta)
+        return lease
+
+    def release(self, lease: TaskAdmissionLease) -> ReleaseResult:
+        """Give a lease back; anything but the one lease that is held changes nothing."""
+        if lease.controller_generation != self._generation:
+            return _refused(
+                ReleaseReason.WRONG_CONTROLLER_GENERATION,
+                f"lease {lease.lease_id} is of controller {lease.controller_generation}",
+            )
+        held = self._leases.get(lease.lease_id)
+        if held is None:
+            known = lease.lease_id in self._released
+            reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
+            return _refused(reason, f"lease {lease.lease_id} is not held")
+        if held.item.task_id != lease.item.task_id:
+            return _refused(
+                ReleaseReason.STALE_LEASE,
+                f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
+            )
+        del self._leases[lease.lease_id]
+        self._remember(lease.lease_id)
+        self._move(held.item, -1)
+        delta = self._policy.on_release(held, self)
+        if delta.debt_changes:
+            self._apply(delta)
+        openings = self._openings
+        openings.resources.update(held.item.resource_request.amounts)
+        openings.groups.add(held.item.group.key)
+        return _RELEASED
+
+    def _evaluate(
+        self, item: SchedulableTask, queue_view: QueueView
+    ) -> PolicyDecision | TaskAdmissionDenied:
+        found = self._found
+        if found is not None and found[0] is item:
+            _, changes, version, decision = found
+            if changes == self._changes and version == queue_view.version:
+                return decision
+        if self._is_shut:
+            return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
+        limits, leased = self._limits, self._leased
+        for resource, amount in item.resource_request.needs:
+            limit = limits.get(resource)
+            if limit is not None and leased.get(resource, 0) + amount > limit:
+                return TaskAdmissionDenied(
+                    item,
+                    DenialReason.NO_CAPACITY,
+                    Until.CAPACITY,
+                    resource,
+                    numbers={
+                        "limit": limit,
+                        "leased": leased.get(resource, 0),
+                        "asked": amount,
+                    },
+                )
+        decision = self._policy.evaluate(item, queue_view, self)
+        if decision.reason is not None:
+            return self._denied(item, decision.reason, decision)
+        self._found = (item, self._changes, queue_view.version, decision)
+        return decision
+
+    def _denied(
+        self, item: SchedulableTask, reason: DenialReason, decision: PolicyDecision
+    ) -> TaskAdmissionDenied:
+        after = decision.available_after
+        if after is not None and decision.until is Until.GATE:
+            self._gates_due[item.request_resource_key] = self._monotonic() + after
+        return TaskAdmissionDenied(
+            item, reason, decision.until, decision.resource, after, decision.numbers
+        )
+
+    # ── What has changed ──────────────────────────────────────────────────────────────────────
+
+    def take_openings(self) -> Openings | None:
+        """What may let a denied task start now; None if nothing has happened since."""
+        if self._gates_due:
+            now = self._monotonic()
+            for gate in [gate for gate, due in self._gates_due.items() if due <= now]:
+                del self._gates_due[gate]
+                self._openings.gates.add(gate)
+        openings = self._openings
+        if not openings:
+            return None
+        self._changes += 1
+        self._openings = Openings()
+        return openings
+
+    def pressure_changed(self, gate: Hashable) -> None:
+        """A provider's resource has more room, or none: whoever waits for it is asked again."""
+        self._gates_due.pop(gate, None)
+        self._openings.gates.add(gate)
+
+    def set_limit(self, resource: str, limit: int | None) -> None:
+        """Change how much there is; what is held beyond it stays held until it is released."""
+        if limit is None:
+            self._limits.pop(resource, None)
+        else:
+            check_limit(resource, limit)
+            self._limits[resource] = limit
+        self._openings.everything = True
+        self._changes += 1
+
+    def shut(self) -> None:
+        """From now on nothing gets a lease."""
+        self._is_shut = True
+        self._changes += 1
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+
+    def limit(self, resource: str) -> int | None:
+        return self._limits.get(resource)
+
+    def held(self, group: str, resource: str) -> int:
+        held = self._held.get(group)
+        return held.get(resource, 0) if held is not None else 0
+
+    def running(self, group: str) -> int:
+        return self._running.get(group, 0)
+
+    def debt(self, group: str, resource: str) -> int:
+        return self._debt.get((group, resource), 0) if self._debt else 0
+
+    def leased(self) -> dict[str, int]:
+        """How much of each resource is held, copied."""
+        return dict(self._leased)
+
+    @property
+    def leases(self) -> int:
+        """How many are held."""
+        return len(self._leases)
+
+    def view(self) -> TaskAdmissionView:
+        """The ledger, copied."""
+        leased = dict(self._leased)
+        return TaskAdmissionView(
+            resource_limits=dict(self._limits),
+            resources_available={
+                resource: limit - leased.get(resource, 0)
+                for resource, limit in self._limits.items()
+            },
+            leased_resources=leased,
+            leased_resources_by_group={group: dict(held) for group, held in self._held.items()},
+            running_counts_by_group=dict(self._running),
+            policy_debt_by_group_resource=dict(self._debt),
+        )
+
+    def explain_blocked(self, queue_view: QueueView) -> TaskAdmissionBlockSummary:
+        """Why nothing that is queued can start."""
+        counts: dict[DenialReason, int] = {}
+        numbers: dict[str, Mapping[str, float]] = {}
+        for line in queue_view.blocked():
+            denied = line.denied
+            counts[denied.reason] = counts.get(denied.reason, 0) + line.tasks
+            gate = denied.item.request_resource_key
+            name = denied.resource or (str(denied.reason) if gate is None else str(gate))
+            numbers[name] = {**denied.numbers, "tasks": line.tasks, "groups": line.groups}
+        due = min(self._gates_due.values(), default=None)
+        return TaskAdmissionBlockSummary(
+            queued_count=queue_view.queued_total,
+            dominant_denial_reasons=dict(
+                sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+            ),
+            available_after=None if due is None else max(0.0, due - self._monotonic()),
+            diagnostics=numbers,
+        )
+
+    # ── The books ─────────────────────────────────────────────────────────────────────────────
+
+    def _move(self, item: SchedulableTask, sign: int) -> None:
+        """Book a start or an end."""
+        self._changes += 1
+        key = item.group.key
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = {}
+        leased = self._leased
+        for resource, amount in item.resource_request.needs:
+            amount *= sign
+            for counts in (leased, held):
+                count = counts.get(resource, 0) + amount
+                if count > 0:
+                    counts[resource] = count
+                elif count == 0:
+                    del counts[resource]
+                else:
+                    raise _impossible(resource, count)
+        running = self._running.get(key, 0) + sign
+        if running:
+            self._running[key] = running
+        else:
+            del self._running[key]
+            del self._held[key]
+
+    def _apply(self, delta: PolicyStateDelta) -> None:
+        for group, resource, change in delta.debt_changes:
+            debt = self._debt.pop((group, resource), 0) + change
+            if debt < 0:
+                raise _impossible(resource, debt)
+            if debt:
+                self._debt[group, resource] = debt
+
+    def _remember(self, lease_id: int) -> None:
+        self._released.add(lease_id)
+        self._released_order.append(lease_id)
+        if len(self._released_order) > RELEASED_LEASES_KEPT:
+            self._released.remove(self._released_order.popleft())
+
+
+def _impossible(resource: str, count: int) -> InternalError:
+    return InternalError(
+        f"The count of resource {resource!r} would fall to {count}: something was released that "
+        "was never taken."
+    )
+
+
+def _refused(reason: ReleaseReason, text: str) -> ReleaseResult:
+    return ReleaseResult(False, reason, {"lease": text})

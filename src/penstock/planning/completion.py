@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became ready when this finished?
+
+A graph in memory, such as the cells of a row group. Every end is told once to each dependant, so a
+whole run costs as much as there are nodes and edges, in whatever order they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.model.task import SchedulableTask
+
+CIRCLE_NAMED = 10  # nodes of a circle that its refusal names
+
+
+class _State(IntEnum):
+    """Below zero; from zero on it is how many others a node still waits for."""
+
+    ENQUEUED = -1
+    COMPLETE = -2
+    FAILED = -3
+    DROPPED = -4
+
+
+class CompletionSnapshot(msgspec.Struct, frozen=True):
+    """How many nodes are where."""
+
+    waiting: int  # for others
+    ready: int  # on the frontier
+    enqueued: int  # taken in, not ended
+    complete: int
+    failed: int
+    dropped: int  # needed something that failed, or were not wanted any more
+
+
+class CompletionTracker:
+    """Owns which node of a graph is ready. Knows neither order nor capacity. Belongs to one loop.
+
+    Every verb may be repeated, and what has ended stays as it ended.
+
+    Args:
+        nodes: each node with those that it needs.
+        make_task: the task of a node, asked for once, when it is ready; its id is the node.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[Any, Collection[Hashable]],
+        make_task: Callable[[Any], SchedulableTask],
+    ) -> None:
+        self._make_task = make_task
+        self._places: dict[Hashable, int] = dict.fromkeys(nodes, 0)
+        self._dependants: dict[Hashable, list[Hashable]] = {}
+        for node, needs in nodes.items():
+            self._connect(node, needs)
+        self._refuse_circles(nodes)
+        self._frontier: dict[Hashable, SchedulableTask | None] = {
+            node: None for node, left in self._places.items() if not left
+        }
+        self._waiting = len(self._places) - len(self._frontier)
+        self._counts = dict.fromkeys(_State, 0)
+
+    def __repr__(self) -> str:
+        ended = len(self._places) - self._open
+        return (
+            f"<CompletionTracker {ended} of {len(self._places)} ended, {len(self._frontier)} ready>"
+        )
+
+    # ── The three verbs ───────────────────────────────────────────────────────────────────────
+
+    def ready_frontier(self) -> tuple[SchedulableTask, ...]:
+        """Tasks that are ready and not yet acknowledged as enqueued, first come first."""
+        return tuple(
+            self._task_of(node) if task is None else task for node, task in self._frontier.items()
+        )
+
+    def mark_enqueued(self, ids: Iterable[Hashable]) -> None:
+        """Exactly these were taken in."""
+        for node in ids:
+            if self._place(node) == 0:
+                self._settle(node, _State.ENQUEUED)
+
+    def mark_complete(self, task: SchedulableTask) -> None:
+        """It has ended well; those that waited only for it are ready now."""
+        node = task.task_id
+        if self._place(node) < _State.ENQUEUED:
+            return
+        self._settle(node, _State.COMPLETE)
+        for dependant in self._dependants.pop(node, ()):
+            left = self._places[dependant]
+            if left <= 0:
+                continue  # it has ended before its turn
+            self._places[dependant] = left - 1
+            if left == 1:
+                self._waiting -= 1
+                self._frontier[dependant] = None
+
+    # ── Other ends ────────────────────────────────────────────────────────────────────────────
+
+    def mark_retry(self, task: SchedulableTask) -> None:
+        """It is to run again: back to the frontier, behind what is there."""
+        node = task.task_id
+        if self._place(node) == _State.ENQUEUED:
+            self._counts[_State.ENQUEUED] -= 1
+            self._places[node] = 0
+            self._frontier[node] = task
+
+    def mark_failed(self, task: SchedulableTask) -> tuple[Hashable, ...]:
+        """It has ended for good and not well; the answer names those dropped with it."""
+        node = task.task_id
+        if self._place(node) < _State.ENQUEUED:
+            return ()
+        self._settle(node, _State.FAILED)
+        return self._drop(self._dependants.pop(node, []))
+
+    def drop(self, ids: Iterable[Hashable]) -> tuple[Hashable, ...]:
+        """These are not wanted any more, nor what needs them; the answer names all that go.
+
+        What was enqueued may still be queued or run: that is for the scheduler to end.
+        """
+        nodes = list(ids)
+        for node in nodes:
+            self._place(node)
+        return self._drop(nodes)
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_finished(self) -> bool:
+        """Has everything ended, one way or the other?"""
+        return not self._open
+
+    def snapshot(self) -> CompletionSnapshot:
+        counts = self._counts
+        return CompletionSnapshot(
+            waiting=self._waiting,
+            ready=len(self._frontier),
+            enqueued=counts[_State.ENQUEUED],
+            complete=counts[_State.COMPLETE],
+            failed=counts[_State.FAILED],
+            dropped=counts[_State.DROPPED],
+        )
+
+    # ── The books ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _open(self) -> int:
+        return self._waiting + len(self._frontier) + self._counts[_State.ENQUEUED]
+
+    def _place(self, node: Hashable) -> int:
+        try:
+            return self._places[node]
+        except KeyError:
+            raise UsageError(f"{node!r} is no node of this graph.") from None
+
+    def _settle(self, node: Hashable, state: _State) -> None:
+        """Book a node, from wherever it is."""
+        place = self._places[node]
+        if place > 0:
+            self._waiting -= 1
+        elif place == 0:
+            del self._frontier[node]
+        else:
+            self._counts[_State.ENQUEUED] -= 1
+        self._places[node] = state
+        self._counts[state] += 1
+
+    def _drop(self, nodes: list[Hashable]) -> tuple[Hashable, ...]:
+        dropped = []
+        stack = nodes[::-1]
+        while stack:
+            node = stack.pop()
+            if self._places[node] < _State.ENQUEUED:
+                continue
+            self._settle(node, _State.DROPPED)
+            dropped.append(node)
+            stack += self._dependants.pop(node, ())
+        return tuple(dropped)
+
+    def _task_of(self, node: Hashable) -> SchedulableTask:
+        task = self._make_task(node)
+        if task.task_id != node:
+            raise UsageError(
+                f"The task that was made for node {node!r} has the id {task.task_id!r}; a task's "
+                "id is its node."
+            )
+        self._frontier[node] = task
+        return task
+
+    # ── The graph ─────────────────────────────────────────────────────────────────────────────
+
+    def _connect(self, node: Hashable, needs: Iterable[Hashable]) -> None:
+        wanted = dict.fromkeys(needs)
+        for needed in wanted:
+            if needed not in self._places:
+                raise UsageError(
+                    f"{node!r} needs {needed!r}, which is not in the graph of "
+                    f"{len(self._places)} nodes. Add it, or remove the dependency."
+                )
+            self._dependants.setdefault(needed, []).append(node)
+        self._places[node] = len(wanted)
+
+    def _refuse_circles(self, nodes: Mapping[Any, Collection[Hashable]]) -> None:
+        """Let everything end once, on a copy; what never gets ready stands in a circle."""
+        left = {node: count for node, count in self._places.items() if count}
+        ended = [node for node in self._places if node not in left]
+        while ended:
+            for dependant in self._dependants.get(ended.pop(), ()):
+                left[dependant] -= 1
+                if not left[dependant]:
+                    del left[dependant]
+                    ended.append(dependant)
+        if left:
+            raise UsageError(
+                f"Tasks need each other in a circle: {_named(_circle(nodes, left))}. Remove one "
+                "of these dependencies."
+            )
+
+
+def _circle(
+    nodes: Mapping[Any, Collection[Hashable]], stuck: Mapping[Hashable, int]
+) -> list[Hashable]:
+    """Follow what each stuck node needs until one comes again."""
+    node = next(iter(stuck))
+    seen: dict[Hashable, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = next(needed for needed in nodes[node] if needed in stuck)
+    return [*list(seen)[seen[node] :], node]
+
+
+def _named(circle: list[Hashable]) -> str:
+    hidden = len(circle) - CIRCLE_NAMED
+    texts = [repr(node) for node in circle]
+    if hidden > 0:
+        texts[CIRCLE_NAMED - 1 : -1] = [f"… ({hidden} more)"]
+    return " → ".join(texts)

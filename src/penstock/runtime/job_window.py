@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do leased jobs get from the store into slots?
+
+The window: jobs that a worker has leased and not started. They go through the fair queue and task
+admission; slots are resources like any other, so a job that has none holds nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
+from penstock.admission.tasks.decisions import TaskAdmissionLease
+from penstock.admission.tasks.resolver import TaskSchedulingResolver
+from penstock.clock import Clock
+from penstock.definitions.task import Task
+from penstock.events.correlation import Correlation
+from penstock.events.sink import SchedulerEvents
+from penstock.model.job import LeasedJob
+from penstock.model.lease import JobRef
+from penstock.model.task import SchedulableTask
+from penstock.runtime.attempt import TaskLimits
+from penstock.runtime.dispatcher import Appetite, WindowSize
+from penstock.runtime.leased_jobs import LeasedJobs
+from penstock.runtime.scheduler import AsyncTaskScheduler
+
+SPAWN_FAILURES_MAX = 3  # in a row: then this process is not fit to start anything
+
+log = logging.getLogger("penstock.worker")
+
+
+class Slotting(Protocol):
+    """What a window must know of the slots."""
+
+    def start(
+        self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation
+    ) -> None: ...
+
+    def free(self) -> dict[str, int]: ...
+
+
+class JobWindow:
+    """Owns what is leased and has not started. Belongs to one loop."""
+
+    def __init__(
+        self,
+        run_id: str,
+        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        counts: Mapping[str, int],
+        events: SchedulerEvents,
+        clock: Clock,
+        wake: Callable[[], None],
+        give_back: Callable[[JobRef], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._run_id = run_id
+        self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
+        for note in self._resolver.diagnostics:
+            log.warning("%s", note.text)
+        self._give_back = give_back
+        self._failed = failed
+        self._slots: Slotting | None = None
+        self._is_withdrawn: Callable[[LeasedJob], bool] = lambda _: False
+        self._failures = 0  # of starts, in a row
+        self._source = LeasedJobs(self._task_of)
+        self.rate = WindowSize(clock.monotonic())
+        self._appetite = Appetite({n: task.kind for n, (task, _) in tasks.items()}, self.rate)
+        self.scheduler = AsyncTaskScheduler(
+            self._source,
+            TaskAdmissionController(
+                TaskAdmissionConfig(sum(counts.values()), counts), monotonic=clock.monotonic
+            ),
+            self,
+            events,
+            Correlation(run_id),
+            clock.monotonic,
+            wake,
+        )
+
+    def __len__(self) -> int:
+        return len(self._source) + len(self.scheduler.queue)
+
+    def connect(self, slots: Slotting, is_withdrawn: Callable[[LeasedJob], bool]) -> None:
+        """Where jobs run, and who knows of those that were cancelled."""
+        self._slots, self._is_withdrawn = slots, is_withdrawn
+
+    def add(self, jobs: Sequence[LeasedJob]) -> None:
+        """Jobs have been leased."""
+        self._source.add(jobs)
+        self._appetite.leased(jobs)
+
+    def wanted(self) -> tuple[tuple[str, ...], int]:
+        """The tasks that there is room for, and for how many jobs in all."""
+        return self._appetite.wanted(self._slots.free()) if self._slots is not None else ((), 0)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """Of tasks that weigh more than 1."""
+        return self._resolver.weights
+
+    def clear(self) -> list[JobRef]:
+        """Take everything out that has not started."""
+        tasks = [*self._source.clear(), *self.scheduler.drop_all()]
+        self._appetite.clear()
+        return [_ref(task) for task in tasks]
+
+    def refs(self) -> set[tuple[int, int]]:
+        """The leases of all that wait."""
+        tasks = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        return {_ref(task) for task in tasks}
+
+    # ── What the scheduler asks for ───────────────────────────────────────────────────────────
+
+    def correlation(self, task: SchedulableTask) -> Correlation:
+        job: LeasedJob = task.payload
+        return Correlation(
+            self._run_id, job.task, job.partition, job.group, job.id, f"{job.id}:{job.token}"
+        )
+
+    def start(
+        self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
+    ) -> None:
+        job: LeasedJob = task.payload
+        self._appetite.started(job)
+        if self._is_withdrawn(job):
+            self.scheduler.release(lease, correlation)
+        elif self._slots is not None:
+            self._slots.start(job, lease, correlation)
+            self._failures = 0
+
+    def not_started(self, task: SchedulableTask, error: Exception) -> None:
+        """Give the job back; after some of these in a row somebody else must do the work."""
+        job: LeasedJob = task.payload
+        log.error("Job %r of task %r could not be started: %s", job.key, job.task, error)
+        self._give_back(JobRef(job.id, job.token))
+        self._failures += 1
+        if self._failures >= SPAWN_FAILURES_MAX:
+            self._failed(error)
+
+    def _task_of(self, job: LeasedJob) -> SchedulableTask:
+        scheduling = self._resolver.for_job(job.task, job.group)
+        return SchedulableTask(
+            (job.id, job.token),
+            job,
+            scheduling.group,
+            scheduling.resource_request,
+            scheduling.request_resource_key,
+            job.priority,
+        )
+
+
+def _ref(task: SchedulableTask) -> JobRef:
+    job: LeasedJob = task.payload
+    return JobRef(job.id, job.token)
