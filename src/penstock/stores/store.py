@@ -275,6 +275,8 @@ class StatusStore(Protocol):
 class Store(JobStore, ManifestStore, LimitStore, StatusStore, Protocol):
     """The sum of the above over one writer, and its life."""
 
+    bulk_jobs: int  # of one call, where many are to be enqueued
+
     @property
     def url(self) -> str: ...
 
