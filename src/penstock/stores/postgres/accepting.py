@@ -43,6 +43,8 @@ class AcceptingTransaction(Transaction):
         self._round_trip = round_trip
         self._queries = queries
         self._lanes = lanes  # kept by the session
+        self._copies = lanes.keys_are_new  # all batches or none: what runs again must end
+        self._keys_were_new: bool | None = None  # of all batches; None without any
         self.copied = 0  # jobs; the next transaction will be like this one
         self._unheld: set[int] = set()  # lanes of new jobs that a purge may still take away
         self._places = places
@@ -81,7 +83,7 @@ class AcceptingTransaction(Transaction):
 
     def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
         keys = [row[0] for row in rows]
-        if self._lanes.keys_are_new and len(rows) >= new_jobs.COPY_MIN and _differ(keys):
+        if self._copies and len(rows) >= new_jobs.COPY_MIN and _differ(keys):
             return self._copy(rows, keys)
         columns = (*new_jobs.arrays(rows), self.now)
         created: dict[str, int]
@@ -92,7 +94,7 @@ class AcceptingTransaction(Transaction):
             created = dict(self._with_lanes("insert_jobs", *columns))
             if created:
                 self.run("place_jobs", *new_jobs.places(rows, created), self.now)
-        self._lanes.keys_are_new = len(created) == len(rows)
+        self._keys_were_new = self._keys_were_new is not False and len(created) == len(rows)
         return created
 
     def _copy(self, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, int]:
@@ -113,6 +115,11 @@ class AcceptingTransaction(Transaction):
             copy.write(places)
         self.copied += len(rows)
         return dict(zip(keys, ids, strict=True))
+
+    def accepted(self) -> None:
+        """It is committed: the next batches are likely to be like these."""
+        if self._keys_were_new is not None:
+            self._lanes.keys_are_new = self._keys_were_new
 
     def _ids_for(self, rows: Sequence[Row]) -> list[int]:
         """Ids in stock will do, unless a job waits for another, whose id must be lower."""

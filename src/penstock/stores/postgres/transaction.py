@@ -125,16 +125,18 @@ class PostgresTransaction(AcceptingTransaction):
         last.append(("commit", ()))
         self._still_time()
         answers: list[list[Row]] = []
+        is_whole = True
         try:
             self._round_trip.ask((*last, *then), answers)
-        except psycopg.Error as error:
-            if len(answers) >= len(last):
-                return None
-            if isinstance(error, psycopg.errors.DivisionByZero):
-                self._lanes.forget(touched)  # in case that one was purged
-                raise Contended("Another process was making a lane known just now.") from error
-            raise
-        return answers[len(last) :]
+        except psycopg.errors.DivisionByZero as error:
+            self._lanes.forget(touched)  # in case that one was purged
+            raise Contended("Another process was making a lane known just now.") from error
+        except psycopg.Error:
+            if len(answers) < len(last):
+                raise
+            is_whole = False
+        self.accepted()
+        return answers[len(last) :] if is_whole else None
 
     def flush_heads(self) -> None:
         self._open_freed()
