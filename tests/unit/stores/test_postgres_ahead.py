@@ -145,11 +145,22 @@ def test_a_question_that_fails_behind_a_commit_spoils_nothing(
     assert store.enqueue([_job("next")]).result().created == {"next"}
 
 
+@pytest.mark.parametrize(
+    ("monotonic", "owned_now", "is_fresh"),
+    [(7.0, 5, True), (7.0 + beginning.FRESH_SECONDS * 2, 5, False), (7.0, 6, False)],
+)
+def test_a_transaction_is_fresh_while_its_time_is_the_time(
+    monotonic: float, owned_now: int, is_fresh: bool
+) -> None:
+    begun = beginning.Begun(1, 2, "3", 4, "life", 5)
+    opening = beginning.Opening(ahead=None, life="life", owned_now=5, since=7.0)
+    assert beginning.Opened(opening, begun, [], []).is_fresh(monotonic, owned_now) is is_fresh
+
+
 def test_a_transaction_that_was_opened_long_ago_is_given_up(
     alone: tuple[Any, PostgresSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, inside = alone[0], alone[1]
-    session: Any = inside
+    session: Any = alone[1]
     session.begin(wait=True)
     session.commit(more=True)
     opened = session._opened.begun
