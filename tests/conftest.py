@@ -4,14 +4,34 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store"]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
 
+# A busy machine is no bug: no example has a deadline, and slow ones are not complained about.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
 _FAULT_TEST = re.compile(r"::test_(f\d\d)_")
+
+
+def pytest_configure() -> None:
+    """Let the processes of tests hear the signals that they are sent, however we were started.
+
+    A shell starts what runs in the background deaf to some, and what is deaf begets the deaf.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -11,6 +11,7 @@ PenstockError
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
 │   ├── SchedulingMetadataError      how a task shares with others is not said well
+│   ├── StoreMissing                 there is no store yet, and looking makes none
 │   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
 ├── StoreError                       the world's: the database
 │   ├── StoreBusy                    somebody else holds it; nothing was changed
@@ -122,6 +123,15 @@ class SchedulingMetadataError(UsageError):
         self.message = message
         self.fallback = fallback
         self.diagnostics = dict(diagnostics or {})  # definition → what is wrong with it
+
+
+class StoreMissing(UsageError):
+    """There is no store yet, and whoever only looks makes none."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(
+            f"There is no store {shown} yet. Enqueue a job first, or name another with --store."
+        )
 
 
 class EnqueueRefused(UsageError):

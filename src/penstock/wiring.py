@@ -20,7 +20,7 @@ from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
 from penstock.config.store_url import SQLITE_PREFIX, is_server, refuse_unknown
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
-from penstock.errors import ConfigError, StoreError, UsageError
+from penstock.errors import ConfigError, StoreError, StoreMissing, UsageError
 from penstock.events.default_sinks import default_sinks
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource, SystemIds
@@ -58,7 +58,9 @@ log = logging.getLogger("penstock.limits")
 class OpenServer(Protocol):
     """How a store on a server is opened."""
 
-    def __call__(self, url: str, *, durability: str, reading_will_do: bool) -> Store: ...
+    def __call__(
+        self, url: str, *, durability: str, reading_will_do: bool, make: bool
+    ) -> Store: ...
 
 
 def default_store_url(app_name: str) -> str:
@@ -109,18 +111,21 @@ def open_store(
     durability: str = "full",
     folder: Path | None = None,
     reading_will_do: bool = False,
+    make: bool = True,
 ) -> Store:
     """Open the store that a URL names; relative files lie in `folder`.
 
-    With `reading_will_do` a store that may not be written can still be read. A server that cannot
-    be reached is StoreUnavailable at once: whoever wants to wait for it asks again.
+    Without `make` one that is not there yet is StoreMissing. With `reading_will_do` a store that
+    may not be written can still be read. A server that cannot be reached is StoreUnavailable at
+    once: whoever wants to wait for it asks again.
     """
     if is_server(url):
         open_postgres: OpenServer = _of_postgres("opening", url).open_postgres
-        return open_postgres(url, durability=durability, reading_will_do=reading_will_do)
-    return SqliteStore.open(
-        store_file(url, folder), durability=durability, reading_will_do=reading_will_do
-    )
+        return open_postgres(url, durability=durability, reading_will_do=reading_will_do, make=make)
+    path = store_file(url, folder)
+    if not make and not path.exists():
+        raise StoreMissing(shown_url(url))
+    return SqliteStore.open(path, durability=durability, reading_will_do=reading_will_do)
 
 
 def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
@@ -186,7 +191,7 @@ def store_checkup(url: str, *, folder: Path, full: bool) -> StoreCheckup:
     """A look at a store that changes nothing."""
     if is_server(url):
         there = _of_postgres("checkup", url)
-        return ServerCheckup(url, there.postgres_findings, there.postgres_facts)
+        return ServerCheckup(url, there.postgres_findings, there.postgres_facts, full=full)
     path = store_file(url, folder)
     return Checkup(path, SystemProbe(), SystemClock(), SystemBootClock(), full=full)
 
@@ -200,16 +205,25 @@ class StoreCheckup(Protocol):
     def findings(self) -> Iterable[Finding]: ...
 
 
+class AskServer(Protocol):
+    """How a server is looked at; wholly, if that is wanted."""
+
+    def __call__(self, url: str, *, full: bool) -> list[Finding]: ...
+
+
 class ServerCheckup:
     """A look at a store on a server; and at its queue, if that can be read."""
 
     def __init__(
         self,
         url: str,
-        ask: Callable[[str], list[Finding]],
+        ask: AskServer,
         ask_queue: Callable[[str], QueueFacts | None],
+        *,
+        full: bool,
     ) -> None:
         self._url = url
+        self._full = full
         self._ask = ask
         self._ask_queue = ask_queue
 
@@ -219,7 +233,7 @@ class ServerCheckup:
 
     def findings(self) -> Iterable[Finding]:
         try:
-            return self._ask(self._url)
+            return self._ask(self._url, full=self._full)
         except StoreError as error:
             return [problem("store", str(error))]
 

@@ -57,7 +57,7 @@ def test_a_newcomers_first_commands_work_as_printed(tmp_path: Path) -> None:
 
     assert [process.returncode for process in ended] == [0, 0, 0]
     assert ended[0].stdout == "10 new, 0 known, 0 bad\n"
-    assert ended[1].stdout.startswith("10 done, 0 skipped, 0 error, 0 cancelled in ")
+    assert ended[1].stdout.startswith("10 done, 0 skipped, 0 error in ")
     document = json.loads(ended[2].stdout)
     assert document["states"]["done"] == 10
     assert document["oldest_ready_seconds"] is None

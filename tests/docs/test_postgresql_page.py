@@ -45,7 +45,9 @@ def as_role(url: str, role: str) -> str:
 @pytest.fixture
 def server(make_cluster: Callable[..., Cluster]) -> Cluster:
     """Roles belong to a whole server, so the page gets one of its own."""
-    cluster = make_cluster(durable=True, settings={"max_prepared_transactions": 2})
+    cluster = make_cluster(
+        durable=True, settings={"max_prepared_transactions": 2, "autovacuum": "off"}
+    )
     cluster.create_database(DATABASE)
     return cluster
 

@@ -44,6 +44,15 @@ async def works(ctx: Context, seconds: float = 0.0) -> str:
 
 
 @app.task()
+async def works_when_told(ctx: Context) -> None:
+    """Ends soon after there is a file called `go`, and not before."""
+    note("start", ctx)
+    while not Path("go").exists():  # noqa: ASYNC110, ASYNC240 (another process makes it)
+        await asyncio.sleep(0.01)
+    note("end", ctx)
+
+
+@app.task()
 async def fans_out(ctx: Context, seconds: float = 0.0) -> None:
     note("start", ctx)
     ctx.enqueue(works.job(), key=f"{ctx.job.key}/child")

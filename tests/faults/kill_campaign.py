@@ -44,6 +44,8 @@ PRODUCER_POINTS = ("enqueue.begin", "enqueue.in_tx", "enqueue.committed")
 RARE_POINTS = frozenset({*SUPERVISOR_POINTS, "sweep.in_tx", "settle.in_tx"})
 TARGETS = ("worker", "supervisor", "both")
 QUICK_BEAT_SECONDS = "0.02"
+END_SECONDS = 120.0  # of a run, however busy the machine is
+GONE_SECONDS = 30.0
 CONFIG = """
 app = "kill_app.py"
 store = "sqlite:///kill.db"
@@ -202,7 +204,7 @@ class Campaign:
         process = self._launch("supervisor", "queue", "run", "--drain", failpoints=failpoints)
         once = self.folder / "once"
         armed = once.exists() and bool(failpoints)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + END_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             if armed and not once.exists():
                 armed = False
@@ -212,7 +214,9 @@ class Campaign:
             self._count_kill(role or "", point)
         once.unlink(missing_ok=True)
         if process.poll() is None:
-            self.outcome.broken.append(f"a run did not end within 60 s (armed: {failpoints})")
+            self.outcome.broken.append(
+                f"a run did not end within {END_SECONDS:g} s (armed: {failpoints})"
+            )
             kill_run(process)
         process.wait()
 
@@ -237,23 +241,25 @@ class Campaign:
         self._count_kill(target)
         if target == "worker":
             try:
-                process.wait(60)
+                process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 self.outcome.broken.append(
-                    "a run did not end within 60 s after its worker was killed"
+                    f"a run did not end within {END_SECONDS:g} s after its worker was killed"
                 )
                 kill_run(process)
         process.wait()
         self._wait_gone(workers)
 
     def _wait_gone(self, pids: list[int]) -> None:
-        """Orphaned workers must be gone within a second (and a little for a slow machine)."""
-        deadline = time.monotonic() + 3
+        """Orphaned workers must be gone within a second (and what a slow machine adds)."""
+        deadline = time.monotonic() + GONE_SECONDS
         while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.01)
         for pid in pids:
             if is_alive(pid):
-                self.outcome.broken.append("a worker outlived its supervisor by 3 s")
+                self.outcome.broken.append(
+                    f"a worker outlived its supervisor by {GONE_SECONDS:g} s"
+                )
                 os.kill(pid, signal.SIGKILL)
 
     def finish(self) -> Outcome:

@@ -106,10 +106,10 @@ class Client:
         self.store.register(WorkerInfo(id=worker, run_id="r", tasks=TASKS), ttl).result()
         return worker
 
-    def run(self, until: float) -> None:
+    def run(self, until: float, leases: int) -> None:
         weights = [weight for weight, _ in self.acts]
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < until or self.books.calls["lease"] < leases:
                 (_, act) = self.chance.choices(self.acts, weights)[0]
                 act()
                 with self.books.lock:
@@ -357,15 +357,20 @@ def _sampling(url: str, books: Books) -> Any:
         thread.join()
 
 
-def run_campaign(url: str, *, clients: int, seconds: float, seed: int) -> Counter[str]:
-    """Let clients loose, work off what they leave, and compare the books; counts of calls."""
+def run_campaign(
+    url: str, *, clients: int, seconds: float, seed: int, leases: int = 0
+) -> Counter[str]:
+    """Let clients loose, work off what they leave, and compare the books; counts of calls.
+
+    Clients go on after their time until there were so many leases: a machine may be slow.
+    """
     open_postgres(url).close()
     books = Books()
     fleet = [Client(url, n, seed, books) for n in range(clients)]
     try:
         with _sampling(url, books):
             until = time.monotonic() + seconds
-            threads = [threading.Thread(target=c.run, args=(until,)) for c in fleet]
+            threads = [threading.Thread(target=c.run, args=(until, leases)) for c in fleet]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -161,9 +161,9 @@ class Campaign:
         wait_until(lambda: self._ended() > before)
         self.outcome.resume_seconds.append(time.monotonic() - up)
 
-    def restart_for(self, seconds: float, every_seconds: float) -> None:
+    def restart_for(self, seconds: float, every_seconds: float, at_least: int = 1) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or self.outcome.restarts < at_least:
             began = time.monotonic()
             self.restart()
             time.sleep(max(began + every_seconds - time.monotonic(), 0.0))

@@ -19,7 +19,7 @@ app = "fault_app.py"
 store = "sqlite:///{STORE}"
 durability = "normal"
 [runtime]
-lease_ttl_seconds = 1.0
+lease_ttl_seconds = 30.0
 beat_seconds = 0.25
 grace_seconds = 1.0
 async_slots = 4

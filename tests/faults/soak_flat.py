@@ -33,6 +33,7 @@ PURGE_EVERY_SECONDS = 5.0
 KEPT_SECONDS = 20.0  # how long ended jobs stay
 WARM_UP_SHARE = 0.25
 WARM_UP_SECONDS = 90.0  # at most: caches, event history and statements have filled up by then
+SAMPLES_MIN = 4  # of a process that is judged; a busy machine may take longer for them
 WAL_MIB_MAX = 64.0
 MIB = 1024 * 1024
 CONFIG = """
@@ -94,7 +95,7 @@ class LongRun:
         self._await_workers()
         began = time.monotonic()
         looked = killed = purged = 0.0
-        while (now := time.monotonic() - began) < self.seconds:
+        while (now := time.monotonic() - began) < self.seconds or not self._seen_enough():
             if self.process.poll() is not None:
                 self.broken.append(f"the run ended by itself with code {self.process.returncode}")
                 return
@@ -109,6 +110,11 @@ class LongRun:
                 looked = now
                 yield now
             time.sleep(0.05)
+
+    def _seen_enough(self) -> bool:
+        """Whether supervisor and a worker can be judged, and a worker was killed, if one should."""
+        seen = all(len(self._steady(samples)) >= SAMPLES_MIN for _, samples in self._measured())
+        return seen and (self.kills > 0 or self.kill_every_seconds > self.seconds)
 
     def _await_workers(self) -> None:
         deadline = time.monotonic() + 60
@@ -161,11 +167,10 @@ class LongRun:
 
     def judge(self) -> list[str]:
         """What grew, and the lines of a report."""
-        warm = min(self.seconds * WARM_UP_SHARE, WARM_UP_SECONDS)
         lines = []
         for name, samples in self._measured():
-            steady = [s for s in samples if s.at >= warm]
-            if len(steady) < 4:
+            steady = self._steady(samples)
+            if len(steady) < SAMPLES_MIN:
                 self.broken.append(f"{name} was not there long enough to be measured")
                 continue
             self.broken += not_flat(name, steady)
@@ -178,7 +183,7 @@ class LongRun:
         wal = max(size for _, size, _ in self.files)
         if wal > WAL_MIB_MAX:
             self.broken.append(f"the log grew to {wal:.1f} MiB")
-        sizes = [(at, size) for at, _, size in self.files if at >= warm]
+        sizes = [(at, size) for at, _, size in self.files if at >= self._warm]
         middle = len(sizes) // 2
         early = max(size for _, size in sizes[:middle])
         late = max(size for _, size in sizes[middle:])
@@ -187,6 +192,13 @@ class LongRun:
         lines.append(f"log at most {wal:.1f} MiB; database {early:.1f}, then {late:.1f} MiB")
         lines.append(f"{self.sent:,} jobs in {self.seconds:.0f} s, {self.kills} workers killed")
         return lines
+
+    @property
+    def _warm(self) -> float:
+        return min(self.seconds * WARM_UP_SHARE, WARM_UP_SECONDS)
+
+    def _steady(self, samples: list[Sample]) -> list[Sample]:
+        return [sample for sample in samples if sample.at >= self._warm]
 
     def _measured(self) -> Iterator[tuple[str, list[Sample]]]:
         """The supervisor, and the worker that lived longest."""

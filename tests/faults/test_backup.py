@@ -667,7 +667,7 @@ def test_f34_a_frozen_worker_that_wakes_after_a_restore_stops_with_one_sentence(
     """Leases before and after the backup, a run that hangs, a restore: its ends reach nobody."""
     (tmp_path / "pipeline.py").write_text(APP)
     (tmp_path / "penstock.toml").write_text(
-        "[runtime]\nlease_ttl_seconds = 2\nbeat_seconds = 0.5\ngrace_seconds = 1\n"
+        "[runtime]\nlease_ttl_seconds = 5\nbeat_seconds = 0.5\ngrace_seconds = 1\n"
     )
     assert penstock(tmp_path, "queue", "enqueue", "work", "a").returncode == 0
     run = Forked(

@@ -13,7 +13,6 @@ from tests.forked import Forked
 CYCLES = 15  # twice: the 30-cycle version of `make soak-kill`
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_campaign_loses_nothing_and_finalises_nothing_twice(tmp_path: Path, seed: int) -> None:
     campaign = Campaign(tmp_path, seed, popen=Forked)

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,8 +85,8 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
 
 def test_f12_a_frozen_owner_is_fenced_when_it_wakes(zygote: Zygote, project: Project) -> None:
     """Worker and supervisor are stopped for longer than the lease; another one does the job."""
-    project.add("fans_out", seconds=0.6)
-    run = project.run()
+    project.add("fans_out", seconds=3.0)
+    run = project.run(PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="4")
     wait_until(lambda: len(project.bodies()) >= 1)
     frozen = [*children_of(run.pid), run.pid]
     freeze(frozen, project.folder / STORE)
@@ -102,7 +103,7 @@ def test_f12_a_frozen_owner_is_fenced_when_it_wakes(zygote: Zygote, project: Pro
         lambda: "its jobs are given up" in project.errors() or "discarded" in project.errors()
     )
     run.send_signal(signal.SIGTERM)
-    run.wait(30)
+    run.wait(60)
     assert project.job("fans_out-0") == by_heir  # the late end of the first owner changed nothing
     assert project.outcomes("fans_out-0") == ["lost", "done"]
     assert project.states() == dict.fromkeys(["fans_out-0", "fans_out-0/child"], JobState.DONE)
@@ -260,9 +261,15 @@ def test_f14_a_refused_acknowledgement_leaves_a_trace_with_its_token(
 def test_f15_an_acknowledgement_and_a_sweep_at_the_instant_of_expiry_have_one_winner(
     tmp_path: Path,
 ) -> None:
-    wins = race_ack_against_sweep(tmp_path, rounds=300)
+    wins: Counter[str] = Counter()
+    for number in range(5):  # again, if the machine has let the same one win each time
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        wins += race_ack_against_sweep(folder, rounds=300)
+        if min(wins["ack"], wins["sweep"]) > 0:
+            break
 
-    assert sum(wins.values()) == 300
+    assert sum(wins.values()) == 300 * (number + 1)
     assert min(wins["ack"], wins["sweep"]) > 0  # it was a race
 
 

@@ -20,7 +20,7 @@ from tests.faults import fault_app
 from tests.faults.point_deaths import kill_at, lines, starts
 from tests.faults.project import CONFIG
 from tests.faults.roles import STORE
-from tests.faults.test_clocks import WallClock
+from tests.faults.test_clocks import SHORT_LEASE, WallClock
 from tests.faults.zygote import Zygote
 from tests.waiting import wait_until
 
@@ -76,13 +76,11 @@ def test_f21_a_worker_whose_clock_is_wrong_loses_and_steals_nothing(
     runs = [(jumpy, jumpy.fork(tmp_path, "run"))]
     wait_until(lambda: bool(starts(tmp_path)))
     runs.append((zygote, zygote.fork(tmp_path, "run")))
-    expired = looks = 0
+    expired = 0
     while runs := [(owner, pid) for owner, pid in runs if owner.poll(pid) is None]:
         expired += sum(not worker.alive for worker in store.workers().result())
-        looks += 1
-        time.sleep(0.05)
+        time.sleep(0.02)
 
-    assert looks > 5
     assert expired == 0
     assert starts(tmp_path) == dict.fromkeys(keys, 1)
     stamps = []
@@ -102,14 +100,15 @@ def test_f21_a_worker_whose_clock_is_wrong_is_inherited_when_its_time_is_over(
     jumpy, clock = wrong
     clock.set(skew)
     store.enqueue(_works("k", seconds=0.0)).result()
-    assert jumpy.run(tmp_path, "run", failpoints=kill_at("exec.during")) == -signal.SIGKILL
+    code = jumpy.run(tmp_path, "run", failpoints=kill_at("exec.during"), environment=SHORT_LEASE)
+    assert code == -signal.SIGKILL
     died = time.time()
 
     assert zygote.run(tmp_path, "run") == 0
 
     assert [attempt.outcome for attempt in store.attempts("k").result()] == ["lost", "done"]
     second = [float(line[3]) for line in lines(tmp_path, "bodies.log") if line[0] == "start"][-1]
-    assert second - died < 20
+    assert second - died < MINUTES / 2
     assert starts(tmp_path) == {"k": 2}
 
 

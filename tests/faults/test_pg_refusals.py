@@ -76,7 +76,7 @@ def test_f43_what_fails_again_and_again_is_given_up_and_nothing_is_left_of_it(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 2.0)
     with place(postgres_server, postgres_url) as found:
         found.proxy.inject_error(state, "somebody was in the way", when="penstock.hot", n=100_000)
 
@@ -135,7 +135,7 @@ def test_f43_a_table_that_is_locked_by_somebody_is_waited_for(
     limit: str, postgres_server: Server, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server gives up a statement that waits; the transaction is run again until it works."""
-    monkeypatch.setattr(opening, limit, 40)
+    monkeypatch.setattr(opening, limit, 500)
     with place(postgres_server, postgres_url) as found:
         with found.server.connect(found.database) as foreign:
             found.proxy.count_statements()

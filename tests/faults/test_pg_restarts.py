@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.pg_restarts import Campaign
 from tests.postgres.cluster import Cluster
 
@@ -12,13 +14,14 @@ SECONDS = 14.0
 EVERY_SECONDS = 2.0
 
 
+@pytest.mark.timeout(400)
 def test_f35_nothing_is_lost_or_finalised_twice_when_the_server_crashes_every_two_seconds(
     durable_cluster: Cluster, tmp_path: Path
 ) -> None:
     """`make soak-pg` does the same for longer, and measures how soon work goes on."""
     with Campaign(durable_cluster, tmp_path) as campaign:
         campaign.await_work()
-        campaign.restart_for(SECONDS, EVERY_SECONDS)
+        campaign.restart_for(SECONDS, EVERY_SECONDS, at_least=2)
         outcome = campaign.finish()
 
     assert outcome.sound(), outcome.lines()

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import StoreClosed, StoreUnavailable
 from penstock.stores import group_commit
-from penstock.stores.postgres import connecting, listening, reading, session
+from penstock.stores.postgres import connecting, listening, reading, session, silence
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.reply import Reply
@@ -35,8 +35,9 @@ from tests.postgres.service import Service
 from tests.postgres.wire import Message
 from tests.waiting import wait_until
 
-_CALL_SECONDS = 0.4
-_FEW_SECONDS = 20.0  # far more than a call may take with these settings, and far less than for ever
+_CALL_SECONDS = 1.0
+_AGAIN_SECONDS = 5.0  # several calls, should a busy machine be slow to answer one
+_FEW_SECONDS = 60.0  # far more than a call may take with these settings, and far less than for ever
 
 
 @pytest.fixture(autouse=True)
@@ -44,17 +45,17 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (session, reading, connecting, listening):
         monkeypatch.setattr(module, "CALL_SECONDS", _CALL_SECONDS)
     monkeypatch.setattr(reading, "READ_SECONDS", _CALL_SECONDS)
-    monkeypatch.setattr(reading, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(reading, "ASK_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(listening, "LISTEN_SECONDS", 0.1)
-    monkeypatch.setattr(connecting, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 1.0)
-    monkeypatch.setattr(session, "AGAIN_SECONDS", 1.0)
+    monkeypatch.setattr(silence, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", _AGAIN_SECONDS)
+    monkeypatch.setattr(session, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(group_commit, "CLOSE_SECONDS", 1.0)
 
 
 @pytest.fixture
 def found(postgres_server: Server, postgres_url: str) -> Iterator[Place]:
-    with place(postgres_server, postgres_url, "?connect_timeout=2") as found:
+    with place(postgres_server, postgres_url, "?connect_timeout=4") as found:
         register(found.store)
         found.store.beat([WORKER], TTL_SECONDS).result(SECONDS)
         states(found.store)  # every connection is there
@@ -109,8 +110,12 @@ def _refusal(reply: Reply[Any]) -> BaseException:
     return error
 
 
-def test_f39_a_call_that_was_stalled_is_done_once_when_the_server_is_back(found: Place) -> None:
+def test_f39_a_call_that_was_stalled_is_done_once_when_the_server_is_back(
+    found: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The silence is shorter than the patience of a call, longer than that of a statement."""
+    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", SECONDS)
+    monkeypatch.setattr(session, "AGAIN_SECONDS", SECONDS)
     reply = found.store.enqueue(new_jobs(2))
     reply.result(SECONDS)
     before = found.proxy.counts.connections

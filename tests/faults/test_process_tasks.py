@@ -66,7 +66,7 @@ def dies(ctx: Context, how: str) -> None:
     elif how == "leave":
         os._exit(0)
 
-@app.task(executor="process", timeout=0.5, max_attempts=1)
+@app.task(executor="process", timeout=2, max_attempts=1)
 def hoards(ctx: Context) -> None:
     note("start", ctx)
     ctypes.PyDLL(None).sleep(600)  # a C call that keeps the GIL
@@ -216,7 +216,7 @@ def test_a_cancelled_body_and_one_that_must_stop_are_killed(shop: Shop) -> None:
 
     shop.store.cancel(["waits-0"]).result()
 
-    wait_until(lambda: not is_alive(pids["waits-0"]), 10)
+    wait_until(lambda: not is_alive(pids["waits-0"]))
     assert is_alive(pids["waits-1"])
     run.send_signal(signal.SIGTERM)
     ends_in_time(run)
@@ -235,7 +235,7 @@ def test_task_processes_end_with_whoever_started_them(shop: Shop, victim: str) -
 
     os.kill(worker if victim == "worker" else run.pid, signal.SIGKILL)
 
-    wait_until(lambda: not any(is_alive(pid) for pid in pids), 10)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_an_app_that_only_the_task_process_cannot_load_costs_no_job_anything(sho
 
     (shop.folder / "half").unlink()
 
-    wait_until(lambda: set(shop.states().values()) == {JobState.DONE}, 30)
+    wait_until(lambda: set(shop.states().values()) == {JobState.DONE})
     for n in range(2):
         assert (shop.job(f"awaits-{n}").attempts, shop.job(f"awaits-{n}").crashes) == (0, 0)
     run.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.model.job import JobState
 from penstock.runtime.messages import LINE_BYTES_MAX, Lines
+from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.folder import states_in
 from tests.forked import Forked, run_forked
 
@@ -25,7 +27,7 @@ app = "shop.py"
 store = "sqlite:///shop.db"
 durability = "normal"
 [runtime]
-lease_ttl_seconds = 1.0
+lease_ttl_seconds = 30.0
 beat_seconds = 0.25
 grace_seconds = 1.0
 [tasks]
@@ -66,8 +68,7 @@ def forks(ctx: Context) -> int:
 
 @app.task()
 async def leaves_a_child(ctx: Context) -> int:
-    subprocess.Popen(["sleep", "20"], start_new_session=True)
-    return 1
+    return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
 """
 
 
@@ -129,7 +130,6 @@ def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
     import pty
 
     enqueue(folder, "leaves_a_child.job(), key='k'")
-    began = time.monotonic()
 
     main_fd, terminal = pty.openpty()
     try:
@@ -140,14 +140,18 @@ def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
             stdout=terminal,
             stderr=terminal,
         )
-        code = process.wait(timeout=18)
+        code = process.wait(timeout=90)
     finally:
         os.close(main_fd)
         os.close(terminal)
 
     assert code == 0
-    assert time.monotonic() - began < 18
     assert states_in(folder / "shop.db") == {"k": JobState.DONE}
+    with contextlib.closing(SqliteStore.open(folder / "shop.db")) as store:
+        job = store.job("k").result()
+    assert job is not None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(job.result or ""), signal.SIGKILL)
 
 
 def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
@@ -162,20 +166,18 @@ def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
 
 def test_ctrl_c_in_a_waiting_enqueue_leaves_no_transaction_open(folder: Path) -> None:
     code = """
-import threading, time
 import apsw
 from shop import app, good
 
 app.enqueue(good.job(n=0), key="0")
 holder = apsw.Connection("shop.db")
 holder.execute("begin immediate").fetchall()
-threading.Timer(1.0, lambda: holder.execute("rollback").fetchall()).start()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     app.enqueue(good.job(n=1), key="1")
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-time.sleep(1.0)
+holder.execute("rollback").fetchall()
 print(app.enqueue(good.job(n=2), key="2").created, flush=True)
 """
     process = Forked([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)

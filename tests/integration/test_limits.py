@@ -63,7 +63,7 @@ def test_a_cap_that_is_raised_lowered_or_zero_holds_over_processes_at_once(shop:
     the moment its call returned; bodies that were leased before may still begin until the holders
     of that moment have gone.
     """
-    shop.add("visits", 200, limit_key="host:a", host="a", seconds=SECONDS)
+    shop.add("visits", 2_000, limit_key="host:a", host="a", seconds=SECONDS)
     set_cap = shop.store.set_cap
     set_cap("host:a", 1).result()
     run = shop.run("--processes", "2", PENSTOCK_RUNTIME__ASYNC_SLOTS="4")
@@ -72,25 +72,23 @@ def test_a_cap_that_is_raised_lowered_or_zero_holds_over_processes_at_once(shop:
     raised = time.monotonic()
 
     set_cap("host:a", 4).result()
-    took = wait_until(lambda: running(shop) == 4, 30)
-    assert took < 10  # under a second on an idle machine
+    wait_until(lambda: running(shop) == 4, 60)
     wait_until(lambda: len(pids(shop)) == 2, 60)
     lowered = time.monotonic()
 
     set_cap("host:a", 2).result()
-    settled = _settle(shop, 2)
-    wait_until(lambda: len(shop.bodies("end")) >= settled + 4, 60)
+    wait_until(lambda: most_at_once(shop, _quiet_from(shop, lowered), float("inf")) >= 2, 60)
     stopped = time.monotonic()
 
     set_cap("host:a", 0).result()
-    wait_until(lambda: running(shop) == 0, 30)
+    wait_until(lambda: not shop.store.holders(10).result(), 60)
     count = len(shop.bodies())
     time.sleep(1.0)
     assert len(shop.bodies()) == count
     assert run.poll() is None
 
     set_cap("host:a", 4).result()
-    wait_until(lambda: running(shop) == 4, 30)
+    wait_until(lambda: running(shop) == 4, 60)
 
     times = sorted(at for _, _, at in shop.bodies())
     assert most_at_once(shop, began, raised) == 1
@@ -100,16 +98,10 @@ def test_a_cap_that_is_raised_lowered_or_zero_holds_over_processes_at_once(shop:
     assert shop.store.check().result() == []
 
 
-def _settle(shop: Shop, cap: int) -> int:
-    """Wait until no more than the cap run; how many had ended then."""
-    wait_until(lambda: running(shop) <= cap, 30)
-    return len(shop.bodies("end"))
-
-
 def _quiet_from(shop: Shop, since: float) -> float:
-    """An end after which all four that were held at `since` have gone."""
+    """An end after which all four that were held at `since` have gone; never, if it is to come."""
     ends = sorted(at for _, _, at in shop.bodies("end") if at >= since)
-    return ends[4]
+    return ends[4] if len(ends) > 4 else float("inf")
 
 
 def test_max_per_host_and_limit_flags_hold_over_processes(shop: Shop) -> None:
@@ -117,7 +109,7 @@ def test_max_per_host_and_limit_flags_hold_over_processes(shop: Shop) -> None:
         shop.add("visits", 6, name=host, limit_key=f"host:{host}", host=host, seconds=0.1)
 
     run = shop.run("--drain", "--processes", "2", "--max-per-host", "2", "--limit", "host=b:1")
-    run.wait(60)
+    run.wait(90)
 
     assert run.returncode == 0
     for host, cap in (("a", 2), ("b", 1)):

@@ -20,14 +20,16 @@ pytestmark = pytest.mark.integration
 
 PASSWORD = "canary-in-a-url"
 APP = """
-import asyncio
+import asyncio, os
 from penstock import Context, Penstock
 
 app = Penstock("shop")
 
 @app.task()
 async def sleeps(ctx: Context, n: int) -> int:
-    await asyncio.sleep(0.2)
+    while n > 20 and not os.path.exists("stopped"):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
     return n
 """
 JOBS = 100
@@ -71,8 +73,14 @@ def test_a_run_goes_on_after_its_server_was_restarted_and_nobody_sees_the_passwo
             wait_until(lambda: store.stats().result().states[JobState.DONE] > 10, 60)
         for pid in (run.pid, *children_of(run.pid)):
             assert PASSWORD.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
-        cluster.restart_immediate()
-        said, _ = run.communicate(timeout=120)
+        cluster.stop(immediate=True)
+        (tmp_path / "stopped").touch()  # so that somebody has something to say to the server
+        assert run.stdout is not None
+        while "is away" not in (line := run.stdout.readline()):
+            assert line, said
+            said += line
+        cluster.start()
+        said += line + run.communicate(timeout=120)[0]
     finally:
         kill_run(run)
 

@@ -119,7 +119,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     shop: Shop,
 ) -> None:
     shop.add("deaf_at_first")
-    run = start(shop, "--drain")  # a lease of one second
+    run = start(shop, "--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="3")
     wait_until(lambda: len(shop.bodies()) == 1, 60)
     ((_, pid, _),) = shop.bodies()
     goes_away(shop)

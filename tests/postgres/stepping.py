@@ -24,7 +24,7 @@ from penstock.stores.postgres.store import PostgresStore
 STEPS_MAX = 2_000  # of one run; more is a livelock
 POLL_SECONDS = 0.001
 PATIENCE_SECONDS = 1.0  # who is neither back nor seen waiting after this is taken for blocked
-END_SECONDS = 30.0
+END_SECONDS = 90.0
 
 _BLOCKED = """
 select count(*) from pg_stat_activity

@@ -130,7 +130,10 @@ def test_transaction_of_a_client_that_went_is_rolled_back(pooler: Pooler, url: s
 def test_statement_is_cancelled_through_the_pooler(
     pooler: Pooler, url: str, postgres_url: str
 ) -> None:
-    asked = b"select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
+    asked = (
+        b"select count(*) from pg_stat_activity"
+        b" where wait_event = 'PgSleep' and datname = current_database()"
+    )
     with (
         client(postgres_url, autocommit=True) as direct,
         client(url) as connection,

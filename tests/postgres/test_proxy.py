@@ -44,7 +44,10 @@ class Yard:
         return [row[0] for row in self._direct.execute("select id from kept order by id")]
 
     def somebody_sleeps(self) -> bool:
-        asked = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
+        asked = (
+            "select 1 from pg_stat_activity"
+            " where wait_event = 'PgSleep' and datname = current_database()"
+        )
         return self._direct.execute(asked).fetchone() is not None
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from penstock import Context, Enqueued, JobRequest, Penstock, finished
+from penstock import Context, Enqueued, JobRequest, Penstock, SchedulingMetadata, finished
 
 app = Penstock("crawl", store="sqlite:///.penstock/crawl.db")
 
@@ -38,7 +38,19 @@ async def visit(ctx: Context, page: Page) -> list[str]:
     return [page.url]
 
 
-@app.task(timeout=None, executor="process")
+class Site:
+    """Says itself how its tasks share with others."""
+
+    def get_scheduling_metadata(self) -> SchedulingMetadata:
+        return SchedulingMetadata.custom_model("crawl", "summary", "1", weight=2)
+
+
+@app.task(metadata=SchedulingMetadata.model("local", "embedder", "embedding", weight=4))
+async def embed(ctx: Context, text: str) -> list[float]:
+    return [float(len(text))]
+
+
+@app.task(timeout=None, executor="process", metadata=Site())
 def summarise(ctx: Context, site: str) -> int:
     return 0 if ctx.cancelled else len(site)
 

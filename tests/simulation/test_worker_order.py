@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock, Skip
+from penstock import Context, Penstock, SchedulingMetadata, Skip
 from penstock.model.job import JobState
 from tests.unit.runtime.worker_world import World, simulate
 
@@ -46,6 +46,55 @@ def test_groups_take_turns_whatever_their_backlogs() -> None:
         assert first == {"big": 6, "small": 6, "tiny": 6}
 
     simulate(recording_app(order), main, seed=None, runtime={"async_slots": 3})
+
+
+def weighed_app(order: list[str], seconds: float) -> Penstock:
+    app = Penstock("order")
+
+    @app.task(metadata=SchedulingMetadata.local("live", weight=3))
+    async def heavy(ctx: Context) -> None:
+        order.append("heavy")
+        await asyncio.sleep(seconds)
+
+    @app.task()
+    async def light(ctx: Context) -> None:
+        order.append("light")
+        await asyncio.sleep(seconds)
+
+    return app
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_groups_share_by_the_weight_of_their_task(slots: int) -> None:
+    order: list[str] = []
+
+    async def main(world: World) -> None:
+        for n in range(400):
+            world.enqueue("light", f"l{n}")
+            world.enqueue("heavy", f"h{n}")
+
+        await world.drain()
+
+        first = Counter(order[:400])  # both have jobs all the time
+        assert 296 <= first["heavy"] <= 304
+
+    simulate(weighed_app(order, 1.0), main, seed=None, runtime={"async_slots": slots})
+
+
+def test_the_weight_holds_among_jobs_that_are_leased_together() -> None:
+    order: list[str] = []
+
+    async def main(world: World) -> None:
+        for n in range(400):
+            world.enqueue("light", f"l{n}")
+            world.enqueue("heavy", f"h{n}")
+
+        await world.drain()
+
+        runs = "".join(key[0] for key in order[:400]).split("l")
+        assert max(map(len, runs)) <= 4  # heavy ones between two light ones
+
+    simulate(weighed_app(order, 0.001), main, seed=None, runtime={"async_slots": 1})
 
 
 def test_a_group_that_arrives_late_is_served_within_one_round() -> None:

@@ -103,11 +103,13 @@ def test_a_typed_limit_that_limits_nothing_is_told(
 def test_a_store_on_a_server_is_opened_with_what_was_configured(
     monkeypatch: pytest.MonkeyPatch, scheme: str, durability: str
 ) -> None:
-    asked: list[tuple[str, str, bool]] = []
+    asked: list[tuple[str, str, bool, bool]] = []
     store = MemoryStore(ManualClock())
 
-    def open_postgres(url: str, *, durability: str, reading_will_do: bool) -> MemoryStore:
-        asked.append((url, durability, reading_will_do))
+    def open_postgres(
+        url: str, *, durability: str, reading_will_do: bool, make: bool
+    ) -> MemoryStore:
+        asked.append((url, durability, reading_will_do, make))
         return store
 
     put_module(monkeypatch, "opening", open_postgres=open_postgres)
@@ -115,7 +117,7 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
 
     assert wiring.open_store(url, durability=durability, reading_will_do=True) is store
 
-    assert asked == [(url, durability, True)]
+    assert asked == [(url, durability, True, True)]
 
 
 def test_nobody_needs_psycopg_for_a_file(tmp_path: Path) -> None:
@@ -193,14 +195,15 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     put_module(
         monkeypatch,
         "checkup",
-        postgres_findings=lambda url: [well("server", url)],
+        postgres_findings=lambda url, full: [well("server", f"{url}, {full}")],
         postgres_facts=lambda url: None,
     )
-    checkup = wiring.store_checkup(url, folder=Path(), full=False)
-    assert list(checkup.findings()) == [well("server", url)]
+    for full in (False, True):
+        checkup = wiring.store_checkup(url, folder=Path(), full=full)
+        assert list(checkup.findings()) == [well("server", f"{url}, {full}")]
     assert checkup.facts is None
 
-    def gone(url: str) -> list[Finding]:
+    def gone(url: str, *, full: bool) -> list[Finding]:
         raise StoreUnavailable("The server cannot be reached.")
 
     put_module(monkeypatch, "checkup", postgres_findings=gone, postgres_facts=lambda url: None)

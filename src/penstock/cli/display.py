@@ -12,7 +12,7 @@ from penstock.cli.pace import Pace, PaceView
 from penstock.cli.text import escaped, say, span, warn
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT, StoreError
-from penstock.model.job import JobState
+from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Stats
 from penstock.redaction import redacted
 from penstock.runtime.asking import Question, within
@@ -72,8 +72,8 @@ class PlainDisplay:
     def line(self, text: str) -> None:
         warn(escaped(text))
 
-    def close(self, summary: str | None) -> None:
-        _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
+    def close(self, run_id: str | None) -> None:
+        _say_summary(self._pace, self._store, self._clock, run_id)
 
 
 class LiveDisplay:
@@ -124,11 +124,11 @@ class LiveDisplay:
         with self._forgiving():
             self._console.print(escaped(text), markup=False, emoji=False, soft_wrap=True)
 
-    def close(self, summary: str | None) -> None:
+    def close(self, run_id: str | None) -> None:
         if self._live is not None:
             with self._forgiving():
                 self._live.stop()
-        _say_summary(self._pace, self._store, self._clock, wanted=summary is not None)
+        _say_summary(self._pace, self._store, self._clock, run_id)
 
     @contextmanager
     def _forgiving(self) -> Iterator[None]:
@@ -176,13 +176,14 @@ def _time_left(view: PaceView) -> str:
     return "" if view.seconds_left is None else f"{span(view.seconds_left)} left"
 
 
-def _say_summary(pace: Pace, store: Store | None, clock: Clock, *, wanted: bool) -> None:
-    """The closing line, if there was a run at all."""
-    if store is None or not wanted:
+def _say_summary(pace: Pace, store: Store | None, clock: Clock, run_id: str | None) -> None:
+    """The closing line, if there was a run at all; others may have worked on the store as well."""
+    if store is None or run_id is None:
         return
     try:
         states = within(store.stats(), SUMMARY_SECONDS).states
+        own = within(store.outlook(WorkerId(""), run_id), SUMMARY_SECONDS).ended_in_run
     except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
-    say(pace.look(states, clock.monotonic()).summary)
+    say(pace.look(states, clock.monotonic()).summary(own))

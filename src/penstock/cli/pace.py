@@ -14,13 +14,14 @@ WINDOW_SECONDS = 15.0  # the rate is that of the last while
 SAMPLES_MAX = 600
 
 _ENDS = tuple(state for state in JobState if state in TERMINAL)
+_OWN_ENDS: tuple[JobState, ...] = tuple(state for state in _ENDS if state is not JobState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class PaceView:
     """The run at one moment."""
 
-    ended: dict[JobState, int]  # since the run began, by state
+    ended: dict[JobState, int]  # since the run began, by state and by whomever
     left: int
     elapsed_seconds: float
     rate: float  # ends per second, lately
@@ -32,14 +33,19 @@ class PaceView:
 
     @property
     def ends(self) -> str:
-        return ", ".join(f"{count:,} {state.value}" for state, count in self.ended.items())
+        return _counted(self.ended)
 
-    @property
-    def summary(self) -> str:
-        """The closing line of a run."""
-        rate = self.ended_count / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
+    def summary(self, own: Mapping[JobState, int]) -> str:
+        """The closing line of a run: what it did itself, and what is left for all."""
+        ended: dict[JobState, int] = {state: own.get(state, 0) for state in _OWN_ENDS}
+        seconds = self.elapsed_seconds
+        rate = sum(ended.values()) / seconds if seconds > 0 else 0.0
         left = f"; {self.left:,} left" if self.left else ""
-        return f"{self.ends} in {span(self.elapsed_seconds)} ({rate:,.1f}/s){left}"
+        return f"{_counted(ended)} in {span(seconds)} ({rate:,.1f}/s){left}"
+
+
+def _counted(ended: Mapping[JobState, int]) -> str:
+    return ", ".join(f"{count:,} {state.value}" for state, count in ended.items())
 
 
 class Pace:

@@ -18,9 +18,6 @@ from penstock.app import Penstock
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
-from penstock.config.store_url import is_server
-from penstock.errors import UsageError
-from penstock.redaction import shown_url
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -96,29 +93,21 @@ class Target:
 
     @contextmanager
     def opened_store(self) -> Iterator[Store]:
-        """Open the store to look at it."""
+        """Open the store to look at it; StoreMissing if there is none yet."""
         url, loaded = self.store()
-        if self.lacks_file(url):
-            raise UsageError(
-                f"There is no store {shown_url(url)} yet. Enqueue a job first, or name another "
-                "with --store."
-            )
-        store = self._open(url, loaded, reading_will_do=True)
+        store = self._open(url, loaded, reading_will_do=True, make=False)
         try:
             yield store
         finally:
             store.close()
 
-    def _open(self, url: str, loaded: Loaded, *, reading_will_do: bool = False) -> Store:
+    def _open(
+        self, url: str, loaded: Loaded, *, reading_will_do: bool = False, make: bool = True
+    ) -> Store:
         return wiring.open_store(
             url,
             durability=loaded.settings.durability,
             folder=self.folder,
             reading_will_do=reading_will_do,
+            make=make,
         )
-
-    def lacks_file(self, url: str) -> bool:
-        """Does the URL name a file that is still to be made?"""
-        if is_server(url):
-            return False
-        return not wiring.store_file(url, self.folder).exists()

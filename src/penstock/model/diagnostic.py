@@ -11,4 +11,4 @@ class Diagnostic(msgspec.Struct, frozen=True, order=True):
 
     code: str  # of a closed list
     about: str  # the task, the group or the resource
-    text: str  # one sentence
+    text: str  # one sentence, which says so, too

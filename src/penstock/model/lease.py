@@ -16,6 +16,11 @@ from penstock.model.job import AttemptError, JobId, JobState, LeasedJob, WorkerI
 class Caps(Protocol):
     """How many may run at once for a limit key? None: as many as like."""
 
+    @property
+    def configured(self) -> Mapping[str, int]:
+        """What is configured, by exact key or dimension, before operators change it."""
+        ...
+
     def cap(self, limit_key: str, overrides: Mapping[str, int]) -> int | None:
         """What holds for a key, when an operator has changed some keys."""
         ...
@@ -26,6 +31,10 @@ class ConfiguredCaps:
 
     def __init__(self, caps: Mapping[str, int] | None = None) -> None:
         self._caps = dict(caps or {})
+
+    @property
+    def configured(self) -> Mapping[str, int]:
+        return self._caps
 
     def cap(self, limit_key: str, overrides: Mapping[str, int]) -> int | None:
         for key in (limit_key, dimension_key(limit_key)):

@@ -21,6 +21,9 @@ class SchedulerResourceRequest(msgspec.Struct, frozen=True):
 
     amounts: Mapping[str, int] = _ONE_SUBMISSION
     needs: tuple[tuple[str, int], ...] = ()  # the same, sorted: equal requests have equal needs
+    #: What it competes for: all that it needs, but the submission only if that is all. Every task
+    #: needs one; a group that runs on threads must not keep others from the loop.
+    contested: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for resource, amount in self.amounts.items():
@@ -32,7 +35,10 @@ class SchedulerResourceRequest(msgspec.Struct, frozen=True):
                 )
         amounts = MappingProxyType({SUBMISSION: 1, **self.amounts})
         msgspec.structs.force_setattr(self, "amounts", amounts)
-        msgspec.structs.force_setattr(self, "needs", tuple(sorted(amounts.items())))
+        needs = tuple(sorted(amounts.items()))
+        others = tuple(need for need in needs if need[0] != SUBMISSION)
+        msgspec.structs.force_setattr(self, "needs", needs)
+        msgspec.structs.force_setattr(self, "contested", others or needs)
 
     def __hash__(self) -> int:
         return hash(self.needs)

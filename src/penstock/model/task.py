@@ -24,10 +24,11 @@ class TaskGroupSpec(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"The weight of group {self.key!r} is a whole positive number, got {self.weight!r}."
             )
-        if self.admitted_limit is not None and self.admitted_limit <= 0:
+        limit = self.admitted_limit
+        if limit is not None and (type(limit) is not int or limit <= 0):
             raise UsageError(
-                f"The admitted limit of group {self.key!r} is positive or left out, got "
-                f"{self.admitted_limit!r}."
+                f"The admitted limit of group {self.key!r} is a whole positive number or left out, "
+                f"got {limit!r}."
             )
 
 

@@ -52,6 +52,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: int
     alive: bool
+    tasks: tuple[str, ...]  # that it knows
     status: str | None  # JSON document of its last publication
     status_at: int | None
 

@@ -8,7 +8,6 @@ whole run costs as much as there are nodes and edges, in whatever order they end
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -19,13 +18,8 @@ from penstock.model.task import SchedulableTask
 CIRCLE_NAMED = 10  # nodes of a circle that its refusal names
 
 
-class _State(IntEnum):
-    """Below zero; from zero on it is how many others a node still waits for."""
-
-    ENQUEUED = -1
-    COMPLETE = -2
-    FAILED = -3
-    DROPPED = -4
+# Where a node is: from zero on, how many others it still waits for; below zero, one of these.
+_ENQUEUED, _COMPLETE, _FAILED, _DROPPED = -1, -2, -3, -4
 
 
 class CompletionSnapshot(msgspec.Struct, frozen=True):
@@ -64,7 +58,7 @@ class CompletionTracker:
             node: None for node, left in self._places.items() if not left
         }
         self._waiting = len(self._places) - len(self._frontier)
-        self._counts = dict.fromkeys(_State, 0)
+        self._counts = dict.fromkeys((_ENQUEUED, _COMPLETE, _FAILED, _DROPPED), 0)
 
     def __repr__(self) -> str:
         ended = len(self._places) - self._open
@@ -84,17 +78,17 @@ class CompletionTracker:
         """Exactly these were taken in."""
         for node in ids:
             if self._place(node) == 0:
-                self._settle(node, _State.ENQUEUED)
+                self._settle(node, _ENQUEUED)
 
     def mark_complete(self, task: SchedulableTask) -> None:
         """It has ended well; those that waited only for it are ready now."""
         node = task.task_id
-        if self._place(node) < _State.ENQUEUED:
+        if self._place(node) < _ENQUEUED:
             return
-        self._settle(node, _State.COMPLETE)
+        self._settle(node, _COMPLETE)
         for dependant in self._dependants.pop(node, ()):
             left = self._places[dependant]
-            if left <= 0:
+            if left < 0:
                 continue  # it has ended before its turn
             self._places[dependant] = left - 1
             if left == 1:
@@ -106,17 +100,17 @@ class CompletionTracker:
     def mark_retry(self, task: SchedulableTask) -> None:
         """It is to run again: back to the frontier, behind what is there."""
         node = task.task_id
-        if self._place(node) == _State.ENQUEUED:
-            self._counts[_State.ENQUEUED] -= 1
+        if self._place(node) == _ENQUEUED:
+            self._counts[_ENQUEUED] -= 1
             self._places[node] = 0
             self._frontier[node] = task
 
     def mark_failed(self, task: SchedulableTask) -> tuple[Hashable, ...]:
         """It has ended for good and not well; the answer names those dropped with it."""
         node = task.task_id
-        if self._place(node) < _State.ENQUEUED:
+        if self._place(node) < _ENQUEUED:
             return ()
-        self._settle(node, _State.FAILED)
+        self._settle(node, _FAILED)
         return self._drop(self._dependants.pop(node, []))
 
     def drop(self, ids: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -141,17 +135,17 @@ class CompletionTracker:
         return CompletionSnapshot(
             waiting=self._waiting,
             ready=len(self._frontier),
-            enqueued=counts[_State.ENQUEUED],
-            complete=counts[_State.COMPLETE],
-            failed=counts[_State.FAILED],
-            dropped=counts[_State.DROPPED],
+            enqueued=counts[_ENQUEUED],
+            complete=counts[_COMPLETE],
+            failed=counts[_FAILED],
+            dropped=counts[_DROPPED],
         )
 
     # ── The books ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def _open(self) -> int:
-        return self._waiting + len(self._frontier) + self._counts[_State.ENQUEUED]
+        return self._waiting + len(self._frontier) + self._counts[_ENQUEUED]
 
     def _place(self, node: Hashable) -> int:
         try:
@@ -159,7 +153,7 @@ class CompletionTracker:
         except KeyError:
             raise UsageError(f"{node!r} is no node of this graph.") from None
 
-    def _settle(self, node: Hashable, state: _State) -> None:
+    def _settle(self, node: Hashable, state: int) -> None:
         """Book a node, from wherever it is."""
         place = self._places[node]
         if place > 0:
@@ -167,7 +161,7 @@ class CompletionTracker:
         elif place == 0:
             del self._frontier[node]
         else:
-            self._counts[_State.ENQUEUED] -= 1
+            self._counts[_ENQUEUED] -= 1
         self._places[node] = state
         self._counts[state] += 1
 
@@ -176,9 +170,9 @@ class CompletionTracker:
         stack = nodes[::-1]
         while stack:
             node = stack.pop()
-            if self._places[node] < _State.ENQUEUED:
+            if self._places[node] < _ENQUEUED:
                 continue
-            self._settle(node, _State.DROPPED)
+            self._settle(node, _DROPPED)
             dropped.append(node)
             stack += self._dependants.pop(node, ())
         return tuple(dropped)
@@ -195,16 +189,16 @@ class CompletionTracker:
 
     # ── The graph ─────────────────────────────────────────────────────────────────────────────
 
-    def _connect(self, node: Hashable, needs: Iterable[Hashable]) -> None:
-        wanted = dict.fromkeys(needs)
-        for needed in wanted:
+    def _connect(self, node: Hashable, needs: Collection[Hashable]) -> None:
+        """A need that is named twice is told twice, and counted so."""
+        for needed in needs:
             if needed not in self._places:
                 raise UsageError(
                     f"{node!r} needs {needed!r}, which is not in the graph of "
                     f"{len(self._places)} nodes. Add it, or remove the dependency."
                 )
             self._dependants.setdefault(needed, []).append(node)
-        self._places[node] = len(wanted)
+        self._places[node] = len(needs)
 
     def _refuse_circles(self, nodes: Mapping[Any, Collection[Hashable]]) -> None:
         """Let everything end once, on a copy; what never gets ready stands in a circle."""

@@ -12,13 +12,11 @@ import logging
 from collections.abc import Callable, Collection
 
 from penstock.clock import Clock
-from penstock.model.job import JobId, JobState, WorkerId
+from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
-from penstock.stores.store import JobFilter, JobStore
+from penstock.stores.store import JobStore
 
 LOOKS_SECONDS = (0.0, 5.0, 60.0)  # after a lease whose fate is unknown
-PAGE_JOBS = 200  # they come with their payloads
-
 
 log = logging.getLogger("penstock.worker")
 
@@ -57,11 +55,7 @@ class Reclaiming:
 
         No lease call may be on its way meanwhile.
         """
-        held, last = [], JobId(0)
-        wanted = JobFilter(state=JobState.IN_PROGRESS)
-        while page := await self._store.jobs(wanted, last, PAGE_JOBS):
-            held += [JobRef(job.id, job.token) for job in page if job.worker == worker]
-            last = page[-1].id
+        held = await self._store.leases(worker)
         known = self._known()
         unknown = [ref for ref in held if ref not in known]
         for ref in unknown:

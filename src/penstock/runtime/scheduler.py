@@ -79,12 +79,12 @@ class AsyncTaskScheduler:
         started = 0
         queue, controller = self.queue, self.controller
         judge, view = controller.judge, queue.view()
+        self._reopen()
         while True:
-            openings = controller.take_openings()
-            if openings is not None:
-                queue.reopen(openings)
             selection = queue.select_next(judge)
             if selection is None:
+                if self._reopen():  # something that was to start has given its resources back
+                    continue
                 break
             decision = controller.try_acquire(selection.item, view)
             if isinstance(decision, TaskAdmissionDenied):
@@ -122,6 +122,14 @@ class AsyncTaskScheduler:
     def drop_all(self) -> list[SchedulableTask]:
         """Take everything out that has not started."""
         return self.queue.discard_where(lambda _: True)
+
+    def _reopen(self) -> bool:
+        """Let those be asked for again for whom something has changed; False if nothing has."""
+        openings = self.controller.take_openings()
+        if openings is None:
+            return False
+        self.queue.reopen(openings)
+        return True
 
     def _take_in(self) -> None:
         accepted = self.queue.enqueue(self._source.ready_frontier())

@@ -123,7 +123,7 @@ class Supervisor:
             self._finish_burials()
             if self._beat is not None:
                 self._beat.stop()
-            self._display.close(self._summary())
+            self._display.close(self._told_as())
             if self._store is not None:
                 self._store.close()
             self._signals.close()  # last: a signal must not tear the end in two
@@ -165,7 +165,8 @@ class Supervisor:
                 self._stop(number)
         return 0
 
-    def _summary(self) -> str | None:
+    def _told_as(self) -> str | None:
+        """The run in the closing line, if there is to be one."""
         if self._failed is not None or self._reach.away:
             return None
         return self.run_id

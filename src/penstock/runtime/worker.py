@@ -42,6 +42,7 @@ from penstock.runtime.reclaiming import Reclaiming
 from penstock.runtime.registration import Registration
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
+from penstock.runtime.status_row import StatusRow
 from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.wear import Wear
@@ -119,7 +120,11 @@ class Worker:
             self._window.scheduler.release,
             self._attempt_ended,
         )
-        self._withdrawals = Withdrawals(store, self._slots, self._acks.add)
+        kinds = {name: task.kind for name, (task, _) in tasks.items()}
+        self._status = StatusRow(
+            store, clock, self._window, self._slots, self._acks.refs, caps, kinds
+        )
+        self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._reclaiming = Reclaiming(store, clock, self._known, self._acks.add)
         self._say_worn = worn  # somebody can replace us
@@ -190,6 +195,7 @@ class Worker:
         now = self._clock.monotonic()
         if self._stopping is None:
             self._give_back()
+            self._status.stopping = True
         if how is Stopping.NOW:
             self._stop_at = now
         elif how is Stopping.GRACEFUL:
@@ -236,8 +242,10 @@ class Worker:
                 self._slots.stop_all(Stop.SHUTDOWN)
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
-            if self._slots.running or len(self._window):
-                self._spawn(self._withdrawals.ask(self.worker_id))
+            if self._slots.occupied or len(self._window):
+                self._spawn(self._withdrawals.look(self.worker_id))
+            if not self._name.losing and self._status.is_due(self.worker_id):
+                self._spawn(self._status.publish(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             self._wake.set()

@@ -16,7 +16,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from penstock.clock import MICROSECONDS, Clock, to_micros
 from penstock.errors import InternalError, LeaseLost, PenstockError, StoreClosed
 from penstock.ids import IdSource, SystemIds
-from penstock.model.job import TERMINAL, Attempt, Job, JobId, JobState, NewJob, WorkerId
+from penstock.model.circumstances import Circumstances
+from penstock.model.control import Inbox
+from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
     JobFailure,
@@ -41,18 +43,18 @@ from penstock.model.views import (
 from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_chores import Chores
+from penstock.stores.memory_control import Control
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
 from penstock.stores.memory_idlers import Idlers
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
+from penstock.stores.memory_views import circumstances_of, outlook_of, stats_of
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
-from penstock.stores.store import DELAYED_IN_STATS, GROUPS_IN_STATS, JobFilter
+from penstock.stores.store import JobFilter
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
 
 
 def _operation(
@@ -90,6 +92,7 @@ class MemoryStore:
         self._ends = Ends(self._tables, self._edges)
         self._chores = Chores(self._tables, self._edges, self._ends)
         self._choice = FairChoice(self._tables)
+        self._control = Control()
         self._paused = False
         self._closed = False
         self._idlers = Idlers()
@@ -300,9 +303,8 @@ class MemoryStore:
         return frozenset(row.new.key for row in unfinished)
 
     @_operation
-    def lingering(self, worker: WorkerId) -> list[JobRef]:
-        row = self._tables.workers.get(worker)
-        return sorted(row.lingering) if row is not None else []
+    def leases(self, worker: WorkerId) -> list[JobRef]:
+        return [row.ref for row in self._tables.held_by(worker)]
 
     @_operation
     def settle(self) -> Settled:
@@ -337,25 +339,8 @@ class MemoryStore:
 
     @_operation
     def stats(self) -> Stats:
-        tables, tasks = self._tables, self._tables.task_counts
-        idle = tables.group_counts.is_idle
-        groups = sorted(tables.group_counts.by_name, key=lambda name: (idle(name), name))
-        return Stats(
-            states={state: len(tables.by_state[state]) for state in JobState},
-            tasks={name: tasks.of(name) for name in sorted(tasks.by_name)},
-            groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
-            groups_total=len(groups),
-            oldest_ready_seconds=self._oldest_ready_seconds(),
-            next_due_at=tables.next_due_at(),
-            delayed=min(len(tables.delayed), DELAYED_IN_STATS),
-            suspects=len(tables.suspects),
-            workers=sum(self._alive(worker) is not None for worker in tables.workers),
-            paused=self._paused,
-        )
-
-    def _oldest_ready_seconds(self) -> float | None:
-        oldest = self._tables.oldest_ready_at()
-        return None if oldest is None else max(0, self._now() - oldest) / MICROSECONDS
+        alive = sum(self._alive(worker) is not None for worker in self._tables.workers)
+        return stats_of(self._tables, self._now(), alive, paused=self._paused)
 
     @_operation
     def job(self, key: str) -> Job | None:
@@ -376,25 +361,15 @@ class MemoryStore:
         return [row.as_job() for row in islice(chosen, limit)]
 
     @_operation
+    def circumstances(self, key: str) -> Circumstances | None:
+        row = self._tables.by_key.get(key)
+        return None if row is None else circumstances_of(self._tables, row, self._now())
+
+    @_operation
     def outlook(self, worker: WorkerId, run_id: str) -> Outlook:
-        tables = self._tables
-        open_by_task: dict[str, dict[JobState, int]] = {}
-        for task in sorted(tables.task_counts.by_name):
-            counts = tables.task_counts.of(task)
-            left = {state: counts[state] for state in _OPEN_STATES if state in counts}
-            if left:
-                open_by_task[task] = left
-        others = [self._alive(other) for other in tables.workers if other != worker]
-        return Outlook(
-            open_by_task=open_by_task,
-            next_due_at=tables.next_due_at(),
-            suspects=len(tables.suspects),
-            served_elsewhere=frozenset(
-                task for other in others if other is not None for task in other.info.tasks
-            ),
-            ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
-            paused=self._paused,
-        )
+        others = [self._alive(other) for other in self._tables.workers if other != worker]
+        alive = [other for other in others if other is not None]
+        return outlook_of(self._tables, run_id, alive, paused=self._paused)
 
     @_operation
     def check(self) -> list[str]:
@@ -402,8 +377,7 @@ class MemoryStore:
 
     @_operation
     def manifests(self, dataset: str) -> list[Manifest]:
-        committed = self._tables.committed
-        return [committed[where] for where in sorted(committed) if where[0] == dataset]
+        return [x for where, x in sorted(self._tables.committed.items()) if where[0] == dataset]
 
     @_operation
     def staged(self, plan_id: str) -> list[Manifest]:
@@ -422,8 +396,7 @@ class MemoryStore:
 
     @_operation
     def holders(self, limit: int) -> dict[str, int]:
-        held = self._tables.held
-        return {key: len(held[key]) for key in sorted(held)[:limit]}
+        return {key: len(refs) for key, refs in sorted(self._tables.held.items())[:limit]}
 
     @_operation
     def set_cap(self, limit_key: str, cap: int | None) -> None:
@@ -448,3 +421,23 @@ class MemoryStore:
     def set_paused(self, paused: bool) -> None:
         self._paused = paused
         self._tables.version += 1
+
+    # What is said to a worker
+
+    @_operation
+    def inbox(self, worker: WorkerId) -> Inbox:
+        row = self._tables.workers.get(worker)
+        lingering = sorted(row.lingering) if row is not None else []
+        return Inbox(lingering, self._control.open(worker))
+
+    @_operation
+    def ask(self, worker: WorkerId, ref: JobRef) -> int:
+        return self._control.ask(worker, ref, self._now())
+
+    @_operation
+    def answer(self, question: int, document: str) -> bool:
+        return self._control.answer(question, document)
+
+    @_operation
+    def answer_to(self, question: int) -> str | None:
+        return self._control.answer_to(question)

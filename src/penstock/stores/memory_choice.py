@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from penstock.model.lease import BlockedKey, LeaseRequest
 from penstock.stores.memory_rows import JobRow, Lane, Tables, WorkerRow
 from penstock.stores.row_state import RowState
-from penstock.stores.shares import share_of, weight_of
+from penstock.stores.shares import WeightedShares, weight_of
 from penstock.stores.store import GROUPS_PER_LEASE
 
 
@@ -24,15 +24,17 @@ class FairChoice:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
+        self._shares = WeightedShares()
 
     def take(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
         """Lease up to `request.limit` ready jobs to a worker."""
         groups = self._visit(request)
-        weights = [self._weight(group, request) for group in groups]
+        parts = self._parts(groups, request)
         taken: list[JobRow] = []
         for place, group in enumerate(groups):
-            rest = weights[place + 1 :]
-            share = share_of(request.limit - len(taken), weights[place], len(rest), sum(rest))
+            left = request.limit - len(taken)
+            # What a group does not need, those after it get.
+            share = left - sum(parts[place + 1 :]) if parts else left // (len(groups) - place)
             found = self._take_group(group, share, worker, request, now)
             if found:
                 self._tables.serve_last(group)
@@ -66,11 +68,19 @@ class FairChoice:
         """The groups of this call: the next ones that have something to hand out."""
         open_lanes = (lane for lane in self._lanes(request) if self._has_room(lane, request))
         groups = list(dict.fromkeys(lane.group for lane in open_lanes))
-        return groups[: max(0, min(GROUPS_PER_LEASE, request.limit))]
+        most = GROUPS_PER_LEASE if request.weights else min(GROUPS_PER_LEASE, request.limit)
+        return groups[:most] if request.limit > 0 else []
 
-    def _weight(self, group: str, request: LeaseRequest) -> int:
-        lanes = self._tables.ready_lanes[group].values()
-        return weight_of((x.task for x in lanes if x.task in request.tasks), request.weights)
+    def _parts(self, groups: list[str], request: LeaseRequest) -> list[int]:
+        """What each group gets by weight; nothing if all weigh the same."""
+        if not request.weights or not groups:
+            return []
+        ready = (self._tables.ready_lanes[group].values() for group in groups)
+        weights = [
+            weight_of((lane.task for lane in lanes if lane.task in request.tasks), request.weights)
+            for lanes in ready
+        ]
+        return self._shares.divide(request.limit, groups, weights)
 
     def _take_group(
         self, group: str, share: int, worker: WorkerRow, request: LeaseRequest, now: int

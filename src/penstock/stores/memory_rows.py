@@ -31,8 +31,7 @@ from penstock.model.lease import BlockedKey, Caps, JobRef, WorkerInfo
 from penstock.model.views import Manifest, WorkerView
 from penstock.stores.memory_index import Counts, Ordered
 from penstock.stores.row_state import PUBLIC, RowState
-
-HOLDERS_SHOWN = 10  # holding jobs that a full limit key names
+from penstock.stores.store import HOLDERS_SHOWN
 
 
 class Need(NamedTuple):
@@ -196,6 +195,7 @@ class WorkerRow:
             pid=info.pid,
             started_at=self.started_at,
             alive=alive,
+            tasks=info.tasks,
             status=self.status,
             status_at=self.status_at,
         )
@@ -386,6 +386,11 @@ class Tables:
             if not self.held[key]:
                 del self.held[key]
             self.version += 1
+
+    def held_by(self, worker: WorkerId) -> list[JobRow]:
+        """What a worker holds, by id; nothing if it is not known."""
+        row = self.workers.get(worker)
+        return row.held() if row is not None else []
 
     def _count(self, row: JobRow, step: int) -> None:
         self.task_counts.add(row.new.task, row.public, step)

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.model.circumstances import Circumstances
+from penstock.model.control import Inbox
 from penstock.model.job import (
     Attempt,
     AttemptError,
@@ -57,6 +59,10 @@ SETTLE_SLICE = 500  # dependants that one transaction tells about an end
 CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touches
 PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has more
 GROUPS_IN_STATS = 1_000
+QUESTION_SECONDS = 60.0  # a question to a worker is kept for so long, answered or not,
+QUESTIONS_KEPT = 1_000  # or until so many were asked after it
+DEPENDENCIES_SHOWN = 20  # of one job
+HOLDERS_SHOWN = 10  # of one limit key
 DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
 
 
@@ -116,7 +122,7 @@ class JobStore(Protocol):
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
         `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
         One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
-        `lingers` the lease is over but its limit keys stay held, see `lingering`.
+        `lingers` the lease is over but its limit keys stay held, see `inbox`.
         """
         ...
 
@@ -162,12 +168,8 @@ class JobStore(Protocol):
         """
         ...
 
-    def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
-        """Leases of a worker that are over while their bodies may still run.
-
-        Cancelled and revoked from outside, or given up by the worker itself. Each holds its limit
-        keys until the worker releases or acknowledges it, or is gone itself.
-        """
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        """What a worker holds now, by id; nothing if nobody knows it."""
         ...
 
     def settle(self) -> Reply[Settled]:
@@ -219,6 +221,10 @@ class JobStore(Protocol):
     def job(self, key: str) -> Reply[Job | None]: ...
 
     def attempts(self, key: str) -> Reply[list[Attempt]]: ...
+
+    def circumstances(self, key: str) -> Reply[Circumstances | None]:
+        """A job with what it waits for, as far as this store knows."""
+        ...
 
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
         """One page of jobs with an id above `after_id`, by id."""
@@ -272,7 +278,35 @@ class StatusStore(Protocol):
         ...
 
 
-class Store(JobStore, ManifestStore, LimitStore, StatusStore, Protocol):
+class ControlStore(Protocol):
+    """What is said to one running worker, and what it answers. Nobody is woken by it."""
+
+    def inbox(self, worker: WorkerId) -> Reply[Inbox]:
+        """Leases of a worker that linger, and the questions it has not answered yet.
+
+        A lease lingers that was cancelled or revoked from outside, or given up by the worker
+        itself, while its body may still run. Each holds its limit keys until the worker releases
+        or acknowledges it, or is gone itself.
+        """
+        ...
+
+    def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
+        """Ask a worker how a lease stands; the number of the question.
+
+        Questions are forgotten after QUESTION_SECONDS, or when QUESTIONS_KEPT were asked since.
+        """
+        ...
+
+    def answer(self, question: int, document: str) -> Reply[bool]:
+        """Answer a question; False if nobody waits for it any more."""
+        ...
+
+    def answer_to(self, question: int) -> Reply[str | None]:
+        """The answer to a question, if there is one by now."""
+        ...
+
+
+class Store(JobStore, ManifestStore, LimitStore, StatusStore, ControlStore, Protocol):
     """The sum of the above over one writer, and its life."""
 
     bulk_jobs: int  # of one call, where many are to be enqueued

@@ -201,7 +201,7 @@ class Run:
     def release(self) -> None:
         """Give back what was not begun, and let go of what was stopped from outside."""
         refs = [JobRef(job.id, job.token) for job in self._take(2)]
-        refs += self.consumer.lingering(self.worker).result()
+        refs += self.consumer.inbox(self.worker).result().lingering
         if refs:
             self._step("release", [lambda: self.consumer.release(self.worker, refs)])
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.display import LiveDisplay, PlainDisplay
-from penstock.model.job import NewJob
+from penstock.model.job import JobState, NewJob, WorkerId
+from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.runtime.display import Display
 from penstock.stores.memory import MemoryStore
 from penstock.testing import ManualClock
@@ -45,7 +46,7 @@ def test_the_plain_display_says_something_every_ten_seconds(
         "0 done, 0 skipped, 0 error, 2 cancelled; 0.2/s; 2 left, about 10 s.",
     ]
     out, err = capsys.readouterr()
-    assert out == "0 done, 0 skipped, 0 error, 2 cancelled in 11 s (0.2/s); 2 left\n"
+    assert out == "0 done, 0 skipped, 0 error in 11 s (0.0/s); 2 left\n"
     assert err == "a \\x1b worker's line\n"
 
 
@@ -73,7 +74,33 @@ def test_the_live_display_shows_states_rate_and_what_workers_say(
     assert "3.0 s left" in shown
     assert "before the start" in shown
     assert "[bold]not markup[/] \\x1b[2J" in shown
-    assert "0 done, 0 skipped, 0 error, 1 cancelled in 1.0 s" in capsys.readouterr().out
+    assert "0 done, 0 skipped, 0 error in 1.0 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_the_closing_line_counts_what_this_run_did_and_nobody_else(
+    kind: type[PlainDisplay] | type[LiveDisplay], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    store = make_store(clock)
+    display = kind(clock=clock)
+    display.started(store)
+    end_jobs(store, "run-1", 1)
+    end_jobs(store, "run-2", 2)
+    clock.advance(1)
+
+    display.close("run-1")
+
+    assert capsys.readouterr().out == "1 done, 0 skipped, 0 error in 1.0 s (1.0/s); 1 left\n"
+
+
+def end_jobs(store: MemoryStore, run_id: str, count: int) -> None:
+    worker = WorkerId(f"w-{run_id}")
+    store.register(WorkerInfo(id=worker, run_id=run_id, tasks=("t",)), 60).result()
+    request = LeaseRequest(worker=worker, tasks=("t",), limit=count, caps=ConfiguredCaps())
+    jobs = store.lease(request).result().jobs
+    assert len(jobs) == count
+    store.ack(worker, [JobEnd(job, JobState.DONE, 1, 2, None) for job in jobs]).result()
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])

@@ -80,7 +80,7 @@ def test_a_store_on_a_server_is_asked_and_its_password_not_told(
     facts = AppFacts(name="shop", store_url="postgresql://me:secret@db/x")
     asked: list[str] = []
 
-    def postgres_findings(url: str) -> list[Finding]:
+    def postgres_findings(url: str, *, full: bool) -> list[Finding]:
         asked.append(url)
         return [problem("server", "It is a standby.")]
 
@@ -172,7 +172,7 @@ def test_an_app_file_that_is_a_pipe_is_not_waited_for(project: Path) -> None:
 
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(visit, project, BROKEN)
-        ended = wait([asked], timeout=10.0).done
+        ended = wait([asked], timeout=60.0).done
         if not ended:  # let it go on, so that the test ends
             os.close(os.open(project / "pipeline.py", os.O_WRONLY))
 

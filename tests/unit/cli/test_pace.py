@@ -19,7 +19,15 @@ def test_only_this_run_is_counted() -> None:
     assert view.left == 30
     assert view.rate == 11 / 5
     assert view.seconds_left == 30 / (11 / 5)
-    assert view.summary == "10 done, 0 skipped, 1 error, 0 cancelled in 5.0 s (2.2/s); 30 left"
+
+
+def test_the_closing_line_has_what_the_run_did_itself_and_what_is_left() -> None:
+    pace = Pace(now=0.0)
+    pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
+
+    view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)  # others worked as well
+
+    assert view.summary({DONE: 4}) == "4 done, 0 skipped, 0 error in 5.0 s (0.8/s); 30 left"
 
 
 def test_the_rate_is_that_of_the_last_while() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock.errors import StoreUnavailable
@@ -118,6 +119,41 @@ def test_commands_work_on_a_server_and_never_tell_its_password(
     assert "postgresql://[redacted]@h/db" in said[-1].out
     for ended in said:
         assert "hunter2" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queue", "list"],
+        ["queue", "stats", "--json"],
+        ["queue", "show", "k"],
+        ["queue", "pause"],
+        ["queue", "resume"],
+        ["queue", "cancel", "k"],
+        ["queue", "limit", "host:a", "1"],
+        ["queue", "retry-failed"],
+        ["queue", "purge", "--older-than", "1d", "--yes"],
+        ["restore", "--after-pg-restore", "--yes"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.integration
+def test_looking_at_an_empty_database_makes_nothing_and_says_what_to_do(
+    project: Path, command: Command, postgres_url: str, arguments: list[str]
+) -> None:
+    ended = command(*arguments, "--store", postgres_url)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.sentence.startswith("There is no store postgresql://penstock@")
+    assert "yet. Enqueue a job first, or name another with --store." in ended.sentence
+    with psycopg.connect(postgres_url) as connection:
+        found = connection.execute("select to_regnamespace('penstock')").fetchone()
+    assert found == (None,)
+    assert (
+        command("queue", "enqueue", "visit", "k", '{"host": "x"}', "--store", postgres_url).code
+        == 0
+    )
+    assert command("queue", "list", "--store", postgres_url).code == 0
 
 
 def test_a_server_that_cannot_be_reached_is_told_in_one_sentence(

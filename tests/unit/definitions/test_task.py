@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock, host_key
+from penstock import Context, Penstock, SchedulingMetadata, host_key
 from penstock.definitions.task import Task, TaskOptions
-from penstock.errors import PayloadError, UnknownTask, UsageError
+from penstock.errors import (
+    PayloadError,
+    SchedulingMetadataCode,
+    SchedulingMetadataError,
+    UnknownTask,
+    UsageError,
+)
 
 
 async def visit(ctx: Context, url: str, depth: int = 1) -> str:
@@ -217,3 +223,64 @@ def test_a_call_by_keyword_gets_the_sentence_too() -> None:
 
 def _fetch(ctx: Context, url: str) -> None:
     raise AssertionError("it was called")
+
+
+class Source:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def get_scheduling_metadata(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_task_says_what_scheduling_must_know_of_it() -> None:
+    metadata = SchedulingMetadata.local("pages", weight=3)
+    task = make(limits={"kind": "page", "host": lambda url: url}, metadata=metadata)
+
+    definition = task.scheduling
+
+    assert (definition.name, definition.slot) == ("visit", "async")
+    assert definition.metadata is metadata
+    assert definition.limit_keys == ("kind:page",)
+    assert make(executor="process").scheduling.slot == "process"
+
+
+def test_metadata_may_be_given_by_an_object() -> None:
+    source = Source(SchedulingMetadata.local("pages"))
+
+    assert make(metadata=source).scheduling.metadata is source
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "said"),
+    [
+        (5, SchedulingMetadataCode.NOT_METADATA, "metadata is a SchedulingMetadata or an object"),
+        (Source(5), SchedulingMetadataCode.NOT_METADATA, "gives a SchedulingMetadata, got 5."),
+        (
+            Source(ValueError("no model")),
+            SchedulingMetadataCode.SOURCE_FAILED,
+            "Source.get_scheduling_metadata() raised ValueError: no model.",
+        ),
+    ],
+)
+def test_metadata_that_cannot_be_used_is_refused_when_the_task_is_defined(
+    metadata: Any, code: SchedulingMetadataCode, said: str
+) -> None:
+    app = Penstock("app")
+
+    with pytest.raises(SchedulingMetadataError) as caught:
+        app.task(metadata=metadata)(visit)
+
+    assert str(caught.value).startswith("Task 'visit': ")
+    assert said in str(caught.value)
+    assert caught.value.code is code
+    assert app.tasks == {}
+
+
+def test_metadata_with_a_fallback_is_accepted_when_the_task_is_defined() -> None:
+    spare = SchedulingMetadata.local("spare")
+    error = SchedulingMetadataError(SchedulingMetadataCode.SOURCE_FAILED, "No model.", spare)
+
+    assert make(metadata=Source(error)).options.metadata is not None

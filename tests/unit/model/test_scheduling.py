@@ -146,6 +146,12 @@ def test_an_error_with_a_fallback_passes_as_it_is() -> None:
     assert error.diagnostics == {"a": "b"}
 
 
+def test_a_name_that_looks_like_another_escaped_is_not_that_one() -> None:
+    keys = {SchedulingMetadata.local(name).group_key for name in ("a:", "a%3A", "a%253A")}
+
+    assert keys == {"local:a%3A", "local:a%253A", "local:a%25253A"}
+
+
 @given(one=st.tuples(NAMES, NAMES, NAMES), two=st.tuples(NAMES, NAMES, NAMES))
 def test_two_identities_never_have_the_same_key(
     one: tuple[str, str, str], two: tuple[str, str, str]

@@ -34,6 +34,7 @@ def worker(name: str, *, alive: bool) -> WorkerView:
         pid=7,
         started_at=1,
         alive=alive,
+        tasks=(),
         status=None,
         status_at=None,
     )

@@ -92,6 +92,10 @@ class FlakyStore(MemoryStore):
             Reply.failed(error) if error is not None else super().fail_and_retry(worker, failures)
         )
 
+    def publish(self, worker: WorkerId, document: str) -> Reply[None]:
+        error = self._error("publish")
+        return Reply.failed(error) if error is not None else super().publish(worker, document)
+
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
         error = self._error("release")
         return Reply.failed(error) if error is not None else super().release(worker, refs)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import LiteralString
 
+import psycopg
 import pytest
 
-from penstock.model.job import JobState, NewJob
+from penstock.model.job import Edge, JobState, NewJob
 from penstock.stores.postgres.checkup import postgres_facts, postgres_findings
 from penstock.stores.postgres.opening import open_postgres
 from tests.postgres.fixtures import MakeCluster
@@ -45,3 +47,37 @@ def test_a_standby_is_a_problem_and_its_queue_is_seen(make_cluster: MakeCluster)
     assert [found.check for found in ill] == ["server", "durability"]
     assert "is a standby" in ill[0].text
     assert facts is not None
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("update penstock.hot set pending = 2 where pending = 1", "of open dependencies"),
+        ("delete from penstock.hot where pending = 1", "lies in two places, or in none"),
+        ("delete from penstock.ready_lanes", "The head of lane"),
+        ("update penstock.hot set worker = 7 where pending = 0", "has a worker without"),
+    ],
+    ids=["edges", "places", "lanes", "workers"],
+)
+def test_a_store_that_contradicts_itself_is_found_by_a_full_look_only(
+    postgres_url: str, damage: LiteralString, said: str
+) -> None:
+    jobs = [
+        NewJob(key="a", task="sell", payload="{}", group="g"),
+        NewJob(key="b", task="sell", payload="{}", group="g", after=(Edge("a"),)),
+    ]
+    with closing(open_postgres(postgres_url)) as store:
+        store.enqueue(jobs).result()
+    assert _invariants(postgres_url, full=True) == ["all hold"]
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute(damage).rowcount == 1
+
+    assert _invariants(postgres_url, full=False) == []
+    (told,) = _invariants(postgres_url, full=True)
+    assert told.startswith("The store contradicts itself: ")
+    assert said in told
+
+
+def _invariants(url: str, *, full: bool) -> list[str]:
+    found = postgres_findings(url, full=full)
+    return [finding.text for finding in found if finding.check == "invariants"]

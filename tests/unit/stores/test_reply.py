@@ -37,7 +37,7 @@ def test_threads_and_tasks_that_wait_all_get_the_answer() -> None:
 
     assert asyncio.run(main()) == ["answer"] * 5
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert heard == ["answer"] * 5
 
 

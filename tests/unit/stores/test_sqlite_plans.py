@@ -80,6 +80,14 @@ INTENDED = {
     "next_in_progress": ["jobs_leased"],
     "list_unhappy": ["jobs_unhappy (row_state=? AND id>?)"],
     "oldest_ready": ["jobs_ready (lane_id=? AND priority<?)", "jobs_ready (lane_id>?)"],
+    "inbox_of": [
+        "workers USING COVERING INDEX sqlite_autoindex_workers_1 (id=?)",
+        "lingering_by_worker (worker=?)",
+        "control_open (target=?)",
+    ],
+    "read_answer": ["control USING INTEGER PRIMARY KEY"],
+    "read_dependencies": ["edges_child (child_id=?)"],
+    "read_holders": ["held_by_key (limit_key=?)"],
     "anything_to_lease": ["jobs_due", "jobs_suspect", "lanes_ready", "workers_alive"],
 }
 

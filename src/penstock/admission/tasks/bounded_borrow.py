@@ -23,7 +23,6 @@ from penstock.admission.tasks.policy import (
     Ledger,
     PolicyDecision,
     PolicyStateDelta,
-    contested,
 )
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import UsageError
@@ -40,7 +39,7 @@ class BoundedBorrowTaskAdmissionPolicyConfig(msgspec.Struct, frozen=True):
     dynamic_borrow_reserve_fraction: float = 0.0  # of a resource, kept for whoever may come
     dynamic_borrow_max_reserved_slots: int = RESERVED_SLOTS_MAX
     strict_share_rounding: Literal["ceil", "floor"] = "ceil"
-    repay_on_withheld_peer_pressure: bool = True  # each end pays back; False: the last one does
+    repay_on_withheld_peer_pressure: bool = True  # each end pays back; False: the last ones do
 
     def __post_init__(self) -> None:
         ceilings = [*self.borrow_ceiling_by_group_resource.values()]
@@ -74,36 +73,35 @@ class BoundedBorrowTaskAdmissionPolicy:
     def evaluate(
         self, item: SchedulableTask, queue_view: QueueView, admission_view: Ledger
     ) -> PolicyDecision:
-        group = item.group
+        group, key = item.group, item.group.key
         borrows: tuple[tuple[str, int], ...] = ()
-        for resource, amount in contested(item):
-            limit = admission_view.limit(resource)
+        for resource, amount in item.resource_request.contested:
+            held = admission_view.held(key, resource)
+            limit = admission_view.limit(resource) if held else None
             if limit is None:
+                continue  # without a limit, and for whoever holds nothing yet, there is no share
+            rivals, weight = queue_view.rivalry(group, resource)
+            share = self._share(group, limit, rivals, weight)
+            debt = admission_view.debt(key, resource)
+            ahead = held + amount - share
+            if ahead <= 0 and not debt:
                 continue
-            rivals = queue_view.rivals(group.key, resource)
-            held = admission_view.held(group.key, resource)
-            share = self._share(group, resource, limit, rivals, queue_view)
-            debt = admission_view.debt(group.key, resource)
-            if held + amount <= share and not debt:
-                continue
-            if rivals or queue_view.is_behind(group.key, resource):
+            if rivals or queue_view.is_behind(key, resource):
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT if debt else DenialReason.GROUP_CAP,
                     Until.PEERS,
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            if held + amount <= share:
-                continue
-            new_debt = min(amount, held + amount - share)
-            if debt + new_debt > self._ceiling(group.key, resource, limit, share):
+            if ahead > self._ceiling(key, resource, limit, share):
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT,
                     Until.OWN,
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            borrows += ((resource, new_debt),)
+            if ahead > debt:
+                borrows += ((resource, min(amount, ahead - debt)),)
         return PolicyDecision(borrows=borrows) if borrows else ALLOWED
 
     def on_acquire(self, lease: TaskAdmissionLease, decision: PolicyDecision) -> PolicyStateDelta:
@@ -113,28 +111,28 @@ class BoundedBorrowTaskAdmissionPolicy:
         return PolicyStateDelta(tuple((key, resource, n) for resource, n in decision.borrows))
 
     def on_release(self, lease: TaskAdmissionLease, admission_view: Ledger) -> PolicyStateDelta:
+        if not admission_view.anybody_owes:
+            return NO_CHANGE
         key = lease.item.group.key
         changes: tuple[tuple[str, str, int], ...] = ()
         for resource, amount in lease.item.resource_request.needs:
             debt = admission_view.debt(key, resource)
             if not debt:
                 continue
-            if self._config.repay_on_withheld_peer_pressure:
-                changes += ((key, resource, -min(debt, amount)),)
-            elif not admission_view.held(key, resource):
-                changes += ((key, resource, -debt),)
+            paid = min(debt, amount)
+            if not self._config.repay_on_withheld_peer_pressure:
+                paid = debt - min(debt, admission_view.held(key, resource))
+            if paid:
+                changes += ((key, resource, -paid),)
         return PolicyStateDelta(changes) if changes else NO_CHANGE
 
-    def _share(
-        self, group: TaskGroupSpec, resource: str, limit: int, rivals: int, queue_view: QueueView
-    ) -> int:
-        if not rivals:
-            share = self._rounded(limit / 2)
+    def _share(self, group: TaskGroupSpec, limit: int, rivals: int, weight: int) -> int:
+        if rivals:
+            share = self._rounded(limit * group.weight / weight) or 1
         else:
-            weight = queue_view.weight_with(group, resource)
-            share = self._rounded(limit * group.weight / weight)
-        share = max(1, share)
-        return share if group.admitted_limit is None else min(share, group.admitted_limit)
+            share = self._rounded(limit / 2) or 1  # there may be an equal peer soon
+        cap = group.admitted_limit
+        return share if cap is None or cap > share else cap
 
     def _ceiling(self, group: str, resource: str, limit: int, share: int) -> int:
         config = self._config

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 
 import msgspec
@@ -27,10 +26,9 @@ from penstock.admission.tasks.decisions import (
 from penstock.admission.tasks.policy import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError, UsageError
-from penstock.model.resource import SUBMISSION
+from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
 from penstock.model.task import SchedulableTask
 
-RELEASED_LEASES_KEPT = 8_192  # ids of released leases, by which a second release is known
 SUBMISSION_CAPACITY = 1_024  # tasks at once, if nobody says otherwise
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
@@ -80,10 +78,9 @@ class TaskAdmissionController:
         self._running: dict[str, int] = {}  # group → tasks
         self._debt: dict[tuple[str, str], int] = {}
         self._leases: dict[int, TaskAdmissionLease] = {}
-        self._released: set[int] = set()
-        self._released_order: deque[int] = deque()
-        self._last_lease_id = 0
+        self._last_lease_id = 0  # each id is given once: what is not held was released
         self._is_shut = False
+        self._freed: dict[int, SchedulerResourceRequest] = {}  # what was given back, by identity
         self._openings = Openings()
         self._gates_due: dict[Hashable, float] = {}  # monotonic
         # What was found for a task, while neither queue nor ledger have changed.
@@ -101,61 +98,6 @@ class TaskAdmissionController:
 
     def judge(self, item: SchedulableTask, queue_view: QueueView) -> bool | TaskAdmissionDenied:
         """The same with the reason: True, or the denial."""
-        answer = self._evaluate(item, queue_view)
-        if type(answer) is TaskAdmissionDenied:
-            return answer
-        return True
-
-    def try_acquire(self, item: SchedulableTask, queue_view: QueueView) -> TaskAdmissionDecision:
-        """A lease for a task, or the denial."""
-        answer = self._evaluate(item, queue_view)
-        if isinstance(answer, TaskAdmissionDenied):
-            return answer
-        self._last_lease_id += 1
-        lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
-        self._leases[lease.lease_id] = lease
-        self._move(item, 1)
-        delta = self._policy.on_acquire(lease, answer)
-        if delta.debt_changes:
-            self._apply(delta)
-        return lease
-
-    def release(self, lease: TaskAdmissionLease) -> ReleaseResult:
-        """Give a lease back; anything but the one lease that is held changes nothing."""
-        if lease.controller_generation != self._generation:
-            return _refused(
-                ReleaseReason.WRONG_CONTROLLER_GENERATION,
-                f"lease {lease.lease_id} is of controller {lease.controller_generation}",
-            )
-        held = self._leases.get(lease.lease_id)
-        if held is None:
-            known = lease.lease_id in self._released
-            reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
-            return _refused(reason, f"lease {lease.lease_id} is not held")
-        if held.item.task_id != lease.item.task_id:
-            return _refused(
-                ReleaseReason.STALE_LEASE,
-                f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
-            )
-        del self._leases[lease.lease_id]
-        self._remember(lease.lease_id)
-        self._move(held.item, -1)
-        delta = self._policy.on_release(held, self)
-        if delta.debt_changes:
-            self._apply(delta)
-        openings = self._openings
-        openings.resources.update(held.item.resource_request.amounts)
-        openings.groups.add(held.item.group.key)
-        return _RELEASED
-
-    def _evaluate(
-        self, item: SchedulableTask, queue_view: QueueView
-    ) -> PolicyDecision | TaskAdmissionDenied:
-        found = self._found
-        if found is not None and found[0] is item:
-            _, changes, version, decision = found
-            if changes == self._changes and version == queue_view.version:
-                return decision
         if self._is_shut:
             return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
         limits, leased = self._limits, self._leased
@@ -165,7 +107,7 @@ class TaskAdmissionController:
                 return TaskAdmissionDenied(
                     item,
                     DenialReason.NO_CAPACITY,
-                    Until.CAPACITY,
+                    Until.CAPACITY if amount <= limit else Until.NEVER,
                     resource,
                     numbers={
                         "limit": limit,
@@ -177,7 +119,58 @@ class TaskAdmissionController:
         if decision.reason is not None:
             return self._denied(item, decision.reason, decision)
         self._found = (item, self._changes, queue_view.version, decision)
-        return decision
+        return True
+
+    def try_acquire(self, item: SchedulableTask, queue_view: QueueView) -> TaskAdmissionDecision:
+        """A lease for a task, or the denial."""
+        found = self._found
+        if (
+            found is None
+            or found[0] is not item
+            or found[1] != self._changes
+            or found[2] != queue_view.version
+        ):
+            answer = self.judge(item, queue_view)
+            if isinstance(answer, TaskAdmissionDenied):
+                return answer
+            found = self._found
+            if found is None:
+                raise InternalError("A task was found eligible, but not under which decision.")
+        self._last_lease_id += 1
+        lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
+        self._leases[lease.lease_id] = lease
+        self._take(item)
+        delta = self._policy.on_acquire(lease, found[3])
+        if delta.debt_changes:
+            self._apply(delta)
+        return lease
+
+    def release(self, lease: TaskAdmissionLease) -> ReleaseResult:
+        """Give a lease back; anything but the one lease that is held changes nothing."""
+        if lease.controller_generation != self._generation:
+            return _refused(
+                ReleaseReason.WRONG_CONTROLLER_GENERATION,
+                f"lease {lease.lease_id} is of controller {lease.controller_generation}",
+            )
+        held = self._leases.pop(lease.lease_id, None)
+        if held is None:
+            known = 0 < lease.lease_id <= self._last_lease_id
+            reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
+            return _refused(reason, f"lease {lease.lease_id} is not held")
+        if held is not lease and held.item.task_id != lease.item.task_id:
+            self._leases[held.lease_id] = held
+            return _refused(
+                ReleaseReason.STALE_LEASE,
+                f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
+            )
+        self._give(held.item)
+        delta = self._policy.on_release(held, self)
+        if delta.debt_changes:
+            self._apply(delta)
+        request = held.item.resource_request
+        self._freed[id(request)] = request
+        self._openings.groups.add(held.item.group.key)
+        return _RELEASED
 
     def _denied(
         self, item: SchedulableTask, reason: DenialReason, decision: PolicyDecision
@@ -193,13 +186,17 @@ class TaskAdmissionController:
 
     def take_openings(self) -> Openings | None:
         """What may let a denied task start now; None if nothing has happened since."""
+        openings = self._openings
         if self._gates_due:
             now = self._monotonic()
             for gate in [gate for gate, due in self._gates_due.items() if due <= now]:
                 del self._gates_due[gate]
-                self._openings.gates.add(gate)
-        openings = self._openings
-        if not openings:
+                openings.gates.add(gate)
+        if self._freed:
+            for request in self._freed.values():
+                openings.resources.update(request.amounts)
+            self._freed.clear()
+        elif not openings:
             return None
         self._changes += 1
         self._openings = Openings()
@@ -238,7 +235,11 @@ class TaskAdmissionController:
         return self._running.get(group, 0)
 
     def debt(self, group: str, resource: str) -> int:
-        return self._debt.get((group, resource), 0) if self._debt else 0
+        return self._debt.get((group, resource), 0)
+
+    @property
+    def anybody_owes(self) -> bool:
+        return bool(self._debt)
 
     def leased(self) -> dict[str, int]:
         """How much of each resource is held, copied."""
@@ -259,7 +260,10 @@ class TaskAdmissionController:
                 for resource, limit in self._limits.items()
             },
             leased_resources=leased,
-            leased_resources_by_group={group: dict(held) for group, held in self._held.items()},
+            leased_resources_by_group={
+                group: {resource: amount for resource, amount in held.items() if amount}
+                for group, held in self._held.items()
+            },
             running_counts_by_group=dict(self._running),
             policy_debt_by_group_resource=dict(self._debt),
         )
@@ -286,25 +290,35 @@ class TaskAdmissionController:
 
     # ── The books ─────────────────────────────────────────────────────────────────────────────
 
-    def _move(self, item: SchedulableTask, sign: int) -> None:
-        """Book a start or an end."""
+    def _take(self, item: SchedulableTask) -> None:
+        """Book a start."""
         self._changes += 1
-        key = item.group.key
+        key, leased = item.group.key, self._leased
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = {}
-        leased = self._leased
         for resource, amount in item.resource_request.needs:
-            amount *= sign
-            for counts in (leased, held):
-                count = counts.get(resource, 0) + amount
-                if count > 0:
-                    counts[resource] = count
-                elif count == 0:
-                    del counts[resource]
-                else:
-                    raise _impossible(resource, count)
-        running = self._running.get(key, 0) + sign
+            leased[resource] = leased.get(resource, 0) + amount
+            held[resource] = held.get(resource, 0) + amount
+        self._running[key] = self._running.get(key, 0) + 1
+
+    def _give(self, item: SchedulableTask) -> None:
+        """Book an end."""
+        self._changes += 1
+        key, leased = item.group.key, self._leased
+        held = self._held.get(key, {})
+        for resource, amount in item.resource_request.needs:
+            in_all, own = leased.get(resource, 0) - amount, held.get(resource, 0) - amount
+            if in_all < 0 or own < 0:
+                raise _impossible(resource, min(in_all, own))
+            held[resource] = own
+            if in_all:
+                leased[resource] = in_all
+            else:
+                del leased[resource]
+        running = self._running.get(key, 0) - 1
+        if running < 0:
+            raise _impossible(key, running)
         if running:
             self._running[key] = running
         else:
@@ -318,12 +332,6 @@ class TaskAdmissionController:
                 raise _impossible(resource, debt)
             if debt:
                 self._debt[group, resource] = debt
-
-    def _remember(self, lease_id: int) -> None:
-        self._released.add(lease_id)
-        self._released_order.append(lease_id)
-        if len(self._released_order) > RELEASED_LEASES_KEPT:
-            self._released.remove(self._released_order.popleft())
 
 
 def _impossible(resource: str, count: int) -> InternalError:

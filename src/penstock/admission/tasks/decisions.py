@@ -31,7 +31,7 @@ class Until(StrEnum):
     PEERS = "peers"  # nobody else wants the resource, or the group gives some of it back
     OWN = "own"  # the group gives some of it back
     GATE = "gate"  # the provider's resource opens
-    NEVER = "never"
+    NEVER = "never"  # nothing but a change of limits
 
 
 class TaskAdmissionDenied(msgspec.Struct, frozen=True, gc=False):

@@ -1,43 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits where, in which order, and who competes for what?
 
-Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: the line
-of those that may go as far as is known, or the line of what it has to wait for. A line orders
-groups by virtual time, and each resource has its own: a group that could not use a resource keeps
-no claim to the time in which others did, and one that waits for it loses none.
+Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: that of
+those that may go as far as is known, or that of what it has to wait for. A line orders groups by
+virtual time, and each resource has its own: a group that could not use a resource keeps no claim to
+the time in which others did, and one that waits for it loses none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
+from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
-FORGET_TAGS_ABOVE = 1_024  # tags of groups that left, kept while they may still matter
+TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
+STALE_KEPT = 64  # groups that left a line and are still in its heap; beyond, it is made anew
 
-#: (-priority, sequence, task): the order inside a bucket.
+#: (-priority, sequence, task): the order inside a group.
 Entry = tuple[int, int, SchedulableTask]
 
 
 class Contest:
     """One resource: its virtual time, and the groups that compete for it just now."""
 
-    __slots__ = ("buckets", "claimants", "resource", "tags", "v", "waiting", "weight", "yielding")
+    __slots__ = (
+        "_tags_max",
+        "buckets",
+        "claimants",
+        "demand",
+        "lacking",
+        "largest",
+        "resource",
+        "tags",
+        "v",
+        "waiting",
+        "weight",
+        "yielding",
+    )
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
         self.v = 0.0  # the tag of the group that was served last
         self.tags: dict[str, float] = {}  # group → when its next turn is
+        self._tags_max = TAGS_KEPT
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
         self.buckets = 0  # that ask for it at all; without any it is forgotten
-        self.waiting = Line(self)  # for some of it to be free
+        self.demand = 0  # how much all queued tasks ask for
+        self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
+        self.largest = 0  # of the amounts that somebody has waited for
+        self.lacking: float = inf  # the least amount that is known not to be had
         self.yielding = Line(self)  # for those who have less of it
 
     def tag(self, group: Group) -> float:
         return self.tags.get(group.key, self.v)
+
+    def line_for(self, amount: int) -> Line:
+        """Where those stand who could not get so much of it."""
+        line = self.waiting.get(amount)
+        if line is None:
+            line = self.waiting[amount] = Line(self, amount=amount)
+            self.largest = max(self.waiting)
+        return line
 
     def claim(self, group: Group) -> None:
         """A bucket of the group wants some of it now."""
@@ -46,27 +76,40 @@ class Contest:
         claimants[key] = count + 1
         if not count:
             self.weight += group.weight
-            if self.tags.get(key, 0.0) < self.v:
+            if self.tags.get(key, -1.0) < self.v:
                 self.tags[key] = self.v
 
-    def unclaim(self, group: Group) -> bool:
-        """The opposite; True if nobody competes any more."""
+    def unclaim(self, group: Group) -> None:
         claimants, key = self.claimants, group.key
         if claimants[key] > 1:
             claimants[key] -= 1
-            return False
-        del claimants[key]
-        self.weight -= group.weight
-        return not claimants
+        else:
+            del claimants[key]
+            self.weight -= group.weight
 
     def charge(self, group: Group, amount: int) -> None:
         """A task of the group got some of it."""
-        tag = self.tags.get(group.key, self.v)
-        if tag > self.v:
+        key, tags, v = group.key, self.tags, self.v
+        tag = tags.get(key, v)
+        if tag > v:
             self.v = tag
-        self.tags[group.key] = tag + amount / group.weight
-        if len(self.tags) > FORGET_TAGS_ABOVE + 2 * len(self.claimants):
-            self.tags = {key: tag for key, tag in self.tags.items() if tag > self.v}
+        elif key not in self.claimants:
+            tag = v
+        tags[key] = tag + amount / group.weight
+        if len(tags) > self._tags_max:
+            self._forget_tags()
+
+    def note_passing(self, amount: int) -> None:
+        """Somebody got some of it while others wait for more at once."""
+        for line in self.waiting.values():
+            if line.amount > amount and line.tasks and not line.is_open:
+                line.passed += amount
+
+    def _forget_tags(self) -> None:
+        """Keep the tags of those who stand in a line; the others begin where the clock stands."""
+        keep = {*self.claimants, *(member.key for member in self.yielding.members)}
+        self.tags = {key: tag for key, tag in self.tags.items() if key in keep}
+        self._tags_max = TAGS_KEPT + 2 * len(keep)
 
     def reweigh(self, group: Group, weight: int) -> None:
         if group.key in self.claimants:
@@ -76,44 +119,107 @@ class Contest:
 class Bucket:
     """Tasks of one group that ask for the same, by priority and then first come."""
 
-    __slots__ = ("dead", "entries", "group", "key", "line", "needs")
+    __slots__ = ("_dead", "_levels", "first", "group", "key", "line", "needs", "size")
+
+    first: Entry
 
     def __init__(self, group: Group, key: Hashable, needs: tuple[tuple[Contest, int], ...]) -> None:
         self.group = group
         self.key = key
         self.needs = needs
-        self.entries: list[Entry] = []
-        self.dead: set[int] = set()  # sequences of discarded tasks that are still in `entries`
+        self.size = 0
         self.line: Line | None = None
+        self._levels: list[tuple[int, deque[Entry]]] = []  # one for each priority, highest first
+        self._dead: set[int] = set()  # sequences of discarded tasks that are still there
 
     def __len__(self) -> int:
-        return len(self.entries) - len(self.dead)
+        return self.size
 
-    @property
-    def head(self) -> SchedulableTask:
-        return self.entries[0][2]
+    def __iter__(self) -> Iterator[Entry]:
+        for _, entries in self._levels:
+            yield from (entry for entry in entries if entry[1] not in self._dead)
 
-    def drop_dead_head(self) -> None:
-        while self.entries and self.entries[0][1] in self.dead:
-            self.dead.remove(heappop(self.entries)[1])
+    def add(self, entry: Entry) -> bool:
+        """Take a task in; True if it is the first now."""
+        self.size += 1
+        levels, priority = self._levels, entry[0]
+        if levels and levels[-1][0] == priority:
+            levels[-1][1].append(entry)
+            return False
+        place = bisect_left(levels, priority, key=_priority)
+        if place < len(levels) and levels[place][0] == priority:
+            levels[place][1].append(entry)
+            return False
+        levels.insert(place, (priority, deque([entry])))
+        if place:
+            return False
+        self.first = entry
+        return True
+
+    def take_first(self) -> bool:
+        """Take the first task out; False if it was the last."""
+        self.size -= 1
+        levels = self._levels
+        entries = levels[0][1]
+        entries.popleft()
+        if entries and not self._dead:
+            self.first = entries[0]
+            return True
+        while levels:
+            entries = levels[0][1]
+            while entries:
+                if entries[0][1] not in self._dead:
+                    self.first = entries[0]
+                    return True
+                self._dead.remove(entries.popleft()[1])
+            levels.pop(0)
+        return False
+
+    def drop(self, entry: Entry) -> bool:
+        """Take a task out, wherever it stands; True if it was the first."""
+        if self.first is entry:
+            self.take_first()
+            return True
+        self.size -= 1
+        self._dead.add(entry[1])
+        if len(self._dead) > self.size:
+            kept = ((p, deque(x for x in xs if x[1] not in self._dead)) for p, xs in self._levels)
+            self._levels = [level for level in kept if level[1]]
+            self._dead.clear()
+        return False
 
     def amount(self, contest: Contest) -> int:
         return next(amount for needed, amount in self.needs if needed is contest)
 
 
+def _priority(level: tuple[int, deque[Entry]]) -> int:
+    return level[0]
+
+
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "demand", "key", "queued", "spec", "weight", "yields_in")
+    __slots__ = ("buckets", "key", "order", "queued", "recent", "spec", "weight", "yields_in")
 
-    def __init__(self, spec: TaskGroupSpec) -> None:
+    def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
         self.key = spec.key
+        self.order = order  # of its coming: between equal tags
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
         self.queued = 0
-        self.demand: dict[str, int] = {}
+        #: What the latest task asked for, and its bucket: the next one mostly asks for the same.
+        self.recent: tuple[SchedulerResourceRequest, Hashable, Bucket] | None = None
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
+
+    def demand(self) -> dict[str, int]:
+        """How much its queued tasks ask for, by resource."""
+        demand: dict[str, int] = {}
+        for bucket in self.buckets.values():
+            for contest, amount in bucket.needs:
+                resource = contest.resource
+                demand[resource] = demand.get(resource, 0) + amount * len(bucket)
+        return demand
 
 
 class Line:
@@ -126,41 +232,44 @@ class Line:
     __slots__ = (
         "_heap",
         "_in_heap",
-        "_sequence",
+        "amount",
         "contest",
         "denied",
         "gate",
+        "is_full",
         "is_open",
         "members",
         "passed",
-        "refused",
+        "patience",
         "tasks",
     )
 
-    def __init__(self, contest: Contest, gate: Hashable = None) -> None:
+    def __init__(self, contest: Contest, gate: Hashable = None, amount: int = 0) -> None:
         self.contest = contest
         self.gate = gate  # what opens it, if no resource does
+        self.amount = amount  # of the resource that everybody here waits for; 0: for nothing
         self.denied: TaskAdmissionDenied | None = None  # the last answer that closed it
         self.is_open = False
+        self.is_full = False  # it was closed because so much is not to be had
         self.members: dict[Group, list[tuple[int, int, Bucket]]] = {}
         self.tasks = 0
-        self.refused = 0  # of the resource: so much was not to be had when the line was closed
-        self.passed = 0  # of the resource: so much went to smaller tasks past its first
+        self.passed = 0  # of the resource: so much went to smaller tasks while it was closed
+        self.patience: float = 1  # of the resource: so much may pass, then it is kept for this line
         self._heap: list[tuple[float, int, Group]] = []
         self._in_heap: set[Group] = set()
-        self._sequence = 0
 
     def add(self, bucket: Bucket) -> None:
         group = bucket.group
         bucket.line = self
-        priority, sequence, _ = bucket.entries[0]
+        priority, sequence, _ = bucket.first
         standing = self.members.get(group)
         if standing is None:
             self.members[group] = [(priority, sequence, bucket)]
             if group not in self._in_heap:  # else `top` puts it right
                 self._in_heap.add(group)
-                self._sequence += 1
-                heappush(self._heap, (self.contest.tag(group), self._sequence, group))
+                heappush(self._heap, (self.contest.tag(group), group.order, group))
+                if len(self._heap) > STALE_KEPT + 2 * len(self.members):
+                    self._drop_stale()
         else:
             heappush(standing, (priority, sequence, bucket))
         self.tasks += len(bucket)
@@ -177,15 +286,31 @@ class Line:
                 continue
             now = contest.tags.get(group.key, tag)
             if now > tag:
-                self._sequence += 1
-                heapreplace(heap, (now, self._sequence, group))
+                heapreplace(heap, (now, group.order, group))
                 continue
             return standing[0][2]
         return None
 
-    def top_of(self, group: Group) -> Bucket | None:
+    def top_of(self, group: Group, below: float) -> Bucket | None:
+        """The first bucket of a group that asks for less than so much."""
         standing = self.members.get(group)
-        return standing[0][2] if standing else None
+        if standing is None:
+            return None
+        contest = self.contest
+        if standing[0][2].amount(contest) < below:
+            return standing[0][2]
+        smaller = (entry for entry in standing if entry[2].amount(contest) < below)
+        first = min(smaller, default=None)
+        return None if first is None else first[2]
+
+    def set_full(self, is_full: bool) -> None:
+        """So much is not to be had, or may be to be had."""
+        if is_full is not self.is_full:
+            self.is_full = is_full
+            contest = self.contest
+            contest.lacking = min(
+                (line.amount for line in contest.waiting.values() if line.is_full), default=inf
+            )
 
     def remove(self, bucket: Bucket) -> None:
         """Take a bucket out; cheap for the first of its group."""
@@ -203,7 +328,10 @@ class Line:
     def reorder(self, bucket: Bucket) -> None:
         """The first task of a bucket is another one now."""
         standing = self.members[bucket.group]
-        priority, sequence, _ = bucket.entries[0]
+        priority, sequence, _ = bucket.first
+        if len(standing) == 1:
+            standing[0] = (priority, sequence, bucket)
+            return
         if standing[0][2] is bucket:
             heapreplace(standing, (priority, sequence, bucket))
             return
@@ -211,3 +339,27 @@ class Line:
             (priority, sequence, bucket) if entry[2] is bucket else entry for entry in standing
         ]
         heapify(standing)
+
+    def _drop_stale(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[2] in self.members]
+        self._in_heap = {entry[2] for entry in self._heap}
+        heapify(self._heap)
+
+
+def first_of_chain(bucket: Bucket) -> Bucket:
+    """A bucket, or whoever is before it in the open line of something that it needs."""
+    seen = {bucket.line}
+    while (first := _before(bucket, seen)) is not None:
+        bucket = first
+    return bucket
+
+
+def _before(bucket: Bucket, seen: set[Line | None]) -> Bucket | None:
+    for contest, _ in bucket.needs:
+        for line in contest.waiting.values():
+            if line.is_open and line not in seen:
+                seen.add(line)
+                first = line.top()
+                if first is not None and contest.tag(first.group) < contest.tag(bucket.group):
+                    return first
+    return None

@@ -10,7 +10,6 @@ import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
 from penstock.admission.tasks.queue_view import QueueView
-from penstock.model.resource import SUBMISSION
 from penstock.model.task import SchedulableTask
 
 
@@ -28,6 +27,11 @@ class Ledger(Protocol):
         ...
 
     def debt(self, group: str, resource: str) -> int: ...
+
+    @property
+    def anybody_owes(self) -> bool:
+        """Is there any debt at all?"""
+        ...
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
@@ -69,14 +73,3 @@ class TaskAdmissionPolicy(Protocol):
     ) -> PolicyStateDelta: ...
 
     def on_release(self, lease: TaskAdmissionLease, admission_view: Ledger) -> PolicyStateDelta: ...
-
-
-def contested(item: SchedulableTask) -> tuple[tuple[str, int], ...]:
-    """What a task competes for: all that it needs, but the submission only if that is all.
-
-    Every task needs a submission; a group that runs on threads must not keep others from the loop.
-    """
-    needs = item.resource_request.needs
-    if len(needs) == 1:
-        return needs
-    return tuple(need for need in needs if need[0] != SUBMISSION)

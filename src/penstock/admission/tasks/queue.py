@@ -9,7 +9,7 @@ denied stands in the line of what it waits for, and is not asked for again befor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from heapq import heapify, heappop, heappush
+from math import inf
 
 import msgspec
 
@@ -18,7 +18,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionDenied,
     Until,
 )
-from penstock.admission.tasks.lines import Bucket, Contest, Group, Line
+from penstock.admission.tasks.lines import Bucket, Contest, Group, Line, first_of_chain
 from penstock.admission.tasks.queue_view import QueueFacts, QueueView
 from penstock.errors import InternalError
 from penstock.model.resource import SUBMISSION
@@ -47,6 +47,8 @@ class FairTaskQueue:
         self._free = Line(self._submissions)  # may go, as far as is known
         self._gates: dict[Hashable, Line] = {}  # lines that no resource opens
         self._open: dict[Line, None] = {}  # in the order in which they were opened
+        self._conceded: dict[Line, None] = {}  # the same of those who yield: they come last
+        self._eased: dict[tuple[Line, Group], float] = {}  # see _ease
         self._sequence = 0
         self._view = QueueView(self._facts)
 
@@ -77,18 +79,17 @@ class FairTaskQueue:
                 continue
             bucket = self._bucket_of(item)
             self._sequence += 1
-            places[item.task_id] = (bucket, self._sequence)
-            self._facts.count(bucket.group, item, 1)
             entry = (-item.priority, self._sequence, item)
+            places[item.task_id] = (bucket, entry)
+            is_first = bucket.add(entry)
+            self._facts.count(bucket, 1)
             if bucket.line is None:
-                bucket.entries.append(entry)
                 self._free.add(bucket)
                 for contest, _ in bucket.needs:
                     contest.claim(bucket.group)
             else:
-                heappush(bucket.entries, entry)
                 bucket.line.tasks += 1
-                if bucket.entries[0] is entry:
+                if is_first:
                     bucket.line.reorder(bucket)
             accepted.append(item.task_id)
         if accepted:
@@ -100,31 +101,16 @@ class FairTaskQueue:
         place = self._facts.places.pop(task_id, None)
         if place is None:
             return False
-        bucket, sequence = place
-        line = bucket.line
-        if line is None:
-            raise InternalError(f"Task {task_id!r} is queued but stands in no line.")
+        bucket, entry = place
+        line = self._line_of(bucket)
         self._facts.version += 1
-        was_head = bucket.entries[0][1] == sequence
-        item = (
-            bucket.head
-            if was_head
-            else next(entry[2] for entry in bucket.entries if entry[1] == sequence)
-        )
-        self._facts.count(bucket.group, item, -1)
+        self._facts.count(bucket, -1)
         line.tasks -= 1
-        bucket.dead.add(sequence)
-        if not was_head:
-            if len(bucket.dead) > len(bucket):
-                bucket.entries = [x for x in bucket.entries if x[1] not in bucket.dead]
-                bucket.dead.clear()
-                heapify(bucket.entries)
-            return True
-        bucket.drop_dead_head()
-        if bucket.entries:
-            line.reorder(bucket)
-        else:
-            self._retire(bucket)
+        if bucket.drop(entry):
+            if len(bucket):
+                line.reorder(bucket)
+            else:
+                self._retire(bucket)
         return True
 
     def discard_where(self, predicate: Callable[[SchedulableTask], bool]) -> list[SchedulableTask]:
@@ -140,8 +126,7 @@ class FairTaskQueue:
             entry[2]
             for group in self._facts.groups.values()
             for bucket in group.buckets.values()
-            for entry in bucket.entries
-            if entry[1] not in bucket.dead
+            for entry in bucket
         ]
 
     def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
@@ -160,7 +145,7 @@ class FairTaskQueue:
         set_aside: list[tuple[Bucket, Line]] = []
         try:
             while (bucket := self._candidate()) is not None:
-                item = bucket.entries[0][2]
+                item = bucket.first[2]
                 answer = is_eligible(item, view)
                 if answer is True:
                     return QueueSelection(item, view, self._facts.version)
@@ -173,33 +158,28 @@ class FairTaskQueue:
         finally:
             for bucket, line in set_aside:
                 line.add(bucket)
+                self._move(bucket, self._free)
         return None
 
     def commit(self, selection: QueueSelection) -> SchedulableTask | None:
         """Take the selected task out; None if the queue has changed since it was selected."""
-        item = selection.item
-        if (
-            selection.sequence_version != self._facts.version
-            or item.task_id not in self._facts.places
-        ):
+        item, facts = selection.item, self._facts
+        if selection.sequence_version != facts.version or item.task_id not in facts.places:
             return None
-        bucket, _ = self._facts.places.pop(item.task_id)
-        self._facts.version += 1
-        line, group = bucket.line, bucket.group
-        if line is not self._free:
-            self._move(bucket, self._free)
+        bucket, _ = facts.places.pop(item.task_id)
+        facts.version += 1
+        line, group = self._line_of(bucket), bucket.group
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
-            waiting = contest.waiting
-            if waiting.tasks:
-                waiting.passed = 0 if line is waiting else waiting.passed + amount
-        heappop(bucket.entries)
-        self._free.tasks -= 1
-        self._facts.count(group, item, -1)
-        if bucket.dead:
-            bucket.drop_dead_head()
-        if bucket.entries:
-            self._free.reorder(bucket)
+            contest.demand -= amount
+            if contest.largest > amount:
+                contest.note_passing(amount)
+        group.queued -= 1
+        if line.passed:
+            self._stop_keeping(line)
+        line.tasks -= 1
+        if bucket.take_first():
+            line.reorder(bucket)
         else:
             self._retire(bucket)
         return item
@@ -209,93 +189,121 @@ class FairTaskQueue:
         if openings.everything:
             self._reopen_all()
             return
-        for resource in openings.resources:
+        for resource in sorted(openings.resources):
             contest = self._facts.contests.get(resource)
-            if contest is not None and contest.waiting.tasks:
-                self._open_line(contest.waiting)
-        for key in openings.groups:
+            if contest is not None:
+                for line in contest.waiting.values():
+                    self._open_line(line)
+        for key in sorted(openings.groups):
             group = self._facts.groups.get(key)
             if group is not None:
-                self._ease(group)
-            self._open_gate((Until.OWN, key))
+                self._ease(group, *group.yields_in)
+                if (own := self._gates.get((Until.OWN, key))) is not None:
+                    for _, _, bucket in [*own.members[group]]:
+                        self._move(bucket, self._free)
         for gate in openings.gates:
-            self._open_gate((Until.GATE, gate))
+            found = self._gates.get((Until.GATE, gate))
+            if found is not None:
+                self._open_line(found)
 
     def _reopen_all(self) -> None:
         for group in self._facts.groups.values():
             for bucket in group.buckets.values():
                 self._move(bucket, self._free)
 
-    def _ease(self, group: Group) -> None:
-        """A group has given something back: where it yields to others, it may be its turn."""
-        for line in [*group.yields_in]:
-            bucket = line.top_of(group)
+    def _ease(self, group: Group, *lines: Line) -> None:
+        """It may be a group's turn where it yields: its first bucket there competes again.
+
+        The group has given something back, or is the only one left that competes. If its first
+        bucket cannot go, the others are asked for, but not those that ask for as much.
+        """
+        for line in lines:
+            bucket = line.top_of(group, inf)
             if bucket is not None:
+                self._eased[line, group] = inf
                 self._move(bucket, self._free)
 
-    def _open_gate(self, key: Hashable) -> None:
-        line = self._gates.get(key)
-        if line is not None and line.tasks:
-            self._open_line(line)
-
     def _open_line(self, line: Line) -> None:
-        line.is_open = True
-        self._open[line] = None
+        if line.tasks:
+            line.is_open = True
+            line.set_full(False)
+            self._opened(line)[line] = None
+
+    def _opened(self, line: Line) -> dict[Line, None]:
+        return self._conceded if line is line.contest.yielding else self._open
 
     def _close_line(self, line: Line) -> None:
         line.is_open = False
-        self._open.pop(line, None)
+        self._opened(line).pop(line, None)
 
     def _candidate(self) -> Bucket | None:
         """The next bucket to ask for; those that cannot go, as is known, are moved on the way."""
-        while self._open:
-            line = next(iter(self._open))
-            bucket = line.top()
-            if bucket is None:
-                self._close_line(line)
-                continue
-            bucket = self._first_of_chain(bucket)
-            if not self._moved_to_full(bucket):
-                return bucket
-        while (bucket := self._free.top()) is not None:
-            if not self._moved_to_full(bucket):
-                return bucket
-        return None
-
-    def _first_of_chain(self, bucket: Bucket) -> Bucket:
-        """A bucket, or whoever is before it in the line of something else that it needs."""
-        seen = {bucket.line}
         while True:
-            for contest, _ in bucket.needs:
-                line = contest.waiting
-                if line.is_open and line not in seen:
-                    first = line.top()
-                    seen.add(line)
-                    if first is not None and contest.tag(first.group) < contest.tag(bucket.group):
-                        bucket = first
-                        break
-            else:
+            if self._open:
+                line = next(iter(self._open))
+                bucket = line.top()
+                if bucket is None:
+                    self._close_line(line)
+                    continue
+                if len(self._open) > 1:
+                    bucket = first_of_chain(bucket)
+            elif (bucket := self._free.top()) is not None:
+                pass
+            elif self._eased:
+                (line, group), below = next(iter(self._eased.items()))
+                bucket = line.top_of(group, below)
+                if bucket is None:
+                    del self._eased[line, group]
+                    continue
+            elif self._conceded:
+                bucket = next(iter(self._conceded)).top()
+            if bucket is None:
+                return None
+            if not (self._facts.blocked and self._is_full_for(bucket)):
                 return bucket
 
-    def _moved_to_full(self, bucket: Bucket) -> bool:
-        """Put a bucket into the line of something that is known to be used up."""
+    def _is_full_for(self, bucket: Bucket) -> bool:
+        """Is something that it needs known to be used up, or kept? Then it waits in that line."""
         for contest, amount in bucket.needs:
-            line = contest.waiting
-            if line.is_open or not line.tasks or line is bucket.line:
+            if amount < contest.lacking and amount >= contest.largest:
                 continue
-            if amount >= line.refused or line.passed >= _limit(line):
-                self._move(bucket, line)
-                return True
+            for line in contest.waiting.values():
+                if not line.tasks:
+                    continue
+                is_lacking = line.is_full and amount >= line.amount
+                if is_lacking or (line.passed >= line.patience and amount < line.amount):
+                    to = contest.line_for(amount)
+                    to.denied, to.patience = line.denied, line.patience
+                    self._close_line(to)
+                    to.set_full(is_lacking)
+                    self._move(bucket, to)
+                    return True
         return False
 
+    def _stop_keeping(self, line: Line) -> None:
+        """A line got some, or is empty: if all was kept for it, the smaller ones may go again."""
+        kept = line.passed >= line.patience
+        line.passed = 0
+        if kept:
+            for other in line.contest.waiting.values():
+                if other.amount < line.amount:
+                    self._open_line(other)
+
     def _park(self, bucket: Bucket, denied: TaskAdmissionDenied) -> None:
-        line = self._line_for(bucket, denied)
-        if denied.until is Until.CAPACITY:
-            amount = bucket.amount(line.contest)
-            line.refused = amount if line.is_open or not line.tasks else min(line.refused, amount)
+        came_from, line = bucket.line, self._line_for(bucket, denied)
         line.denied = denied
         self._close_line(line)
         self._move(bucket, line)
+        if denied.until is Until.CAPACITY:
+            line.set_full(True)
+            line.patience = max(1, denied.numbers.get("limit", 1))
+        elif denied.until is Until.PEERS:
+            eased = (line, bucket.group)
+            if eased in self._eased:
+                self._eased[eased] = bucket.amount(line.contest)
+            was_first = came_from is line and line.top() is bucket
+            if not line.contest.claimants and not was_first:
+                self._open_line(line)  # it stands behind others who may go
 
     def _line_for(self, bucket: Bucket, denied: TaskAdmissionDenied) -> Line:
         until = denied.until
@@ -303,8 +311,10 @@ class FairTaskQueue:
             if denied.resource is None:
                 raise InternalError(f"A denial until {until} names no resource.")
             contest = self._facts.contests[denied.resource]
-            return contest.waiting if until is Until.CAPACITY else contest.yielding
-        key: Hashable = (until, None)
+            if until is Until.PEERS:
+                return contest.yielding
+            return contest.line_for(bucket.amount(contest))
+        key: Hashable = (until, denied.resource)
         if until is Until.OWN:
             key = (until, bucket.group.key)
         elif until is Until.GATE:
@@ -327,9 +337,11 @@ class FairTaskQueue:
             self._facts.blocked[to] = None
             if to is to.contest.yielding:
                 group.yields_in[to] = group.yields_in.get(to, 0) + 1
-        for contest, _ in self._claims(bucket, to):
-            contest.claim(group)
-        self._unclaim(group, had)
+        has = self._claims(bucket, to)
+        if has is not had:
+            for contest, _ in has:
+                contest.claim(group)
+            self._unclaim(group, had)
 
     def _leave(self, bucket: Bucket, line: Line) -> None:
         line.remove(bucket)
@@ -339,26 +351,35 @@ class FairTaskQueue:
             if not yields_in[line]:
                 del yields_in[line]
         if not line.members and line is not self._free:
-            line.passed = 0
             self._facts.blocked.pop(line, None)
             self._close_line(line)
+            if line.passed:
+                self._stop_keeping(line)
             if line.gate is not None:
                 self._gates.pop(line.gate, None)
 
     def _unclaim(self, group: Group, claims: Iterable[tuple[Contest, int]]) -> None:
         for contest, _ in claims:
-            if contest.unclaim(group) and contest.yielding.tasks:
-                self._open_line(contest.yielding)  # there is nobody left to yield to
+            contest.unclaim(group)
+            claimants, yielding = contest.claimants, contest.yielding
+            if yielding.tasks and group.key not in claimants and len(claimants) < 2:
+                if not claimants:
+                    self._open_line(yielding)  # there is nobody left to yield to
+                for key in [*claimants]:
+                    self._ease(self._facts.groups[key], yielding)
 
     def _claims(self, bucket: Bucket, line: Line) -> tuple[tuple[Contest, int], ...]:
         """What a bucket competes for where it stands.
 
-        1. Whoever may go competes for all that it needs. 2. Whoever waits for a resource competes
-        for that one. 3. Whoever waits for anything else competes for nothing.
+        1. Whoever may go competes for all that it needs; so does whoever waits for a submission,
+        without which nobody can go. 2. Whoever waits for another resource competes for that one.
+        3. Whoever waits for anything else competes for nothing.
         """
         if line is self._free:
             return bucket.needs
-        if line is line.contest.waiting:
+        if line.contest is self._submissions and line.amount:
+            return bucket.needs
+        if line.amount:
             return ((line.contest, 0),)
         return ()
 
@@ -368,12 +389,15 @@ class FairTaskQueue:
         self._leave(bucket, line)
         self._unclaim(group, self._claims(bucket, line))
         del group.buckets[bucket.key]
+        group.recent = None
         for contest, _ in bucket.needs:
             contest.buckets -= 1
             if not contest.buckets:
                 del self._facts.contests[contest.resource]
         if not group.buckets:
             del self._facts.groups[group.key]
+            if not self._facts.groups:
+                self._submissions.tags.clear()
 
     # ── Facts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -387,18 +411,22 @@ class FairTaskQueue:
         spec = item.group
         group = self._facts.groups.get(spec.key)
         if group is None:
-            group = self._facts.groups[spec.key] = Group(spec)
-        elif group.spec is not spec:
+            group = self._facts.groups[spec.key] = Group(spec, self._sequence)
+        elif group.spec is not spec and group.spec != spec:
             self._respecify(group, spec)
-        wanted = item.resource_request.needs
-        gate = item.request_resource_key
-        key: Hashable = wanted if gate is None else (wanted, gate)
+        request, gate = item.resource_request, item.request_resource_key
+        recent = group.recent
+        if recent is not None and recent[0] is request and recent[1] is gate:
+            return recent[2]
+        wanted = request.needs
+        key = (wanted, gate)
         bucket = group.buckets.get(key)
         if bucket is None:
             needs = tuple((self._contest(resource), amount) for resource, amount in wanted)
             for contest, _ in needs:
                 contest.buckets += 1
             bucket = group.buckets[key] = Bucket(group, key, needs)
+        group.recent = (request, gate, bucket)
         return bucket
 
     def _respecify(self, group: Group, spec: TaskGroupSpec) -> None:
@@ -408,14 +436,10 @@ class FairTaskQueue:
                 contest.reweigh(group, spec.weight)
             group.weight = spec.weight
         group.spec = spec
+        self._ease(group, *group.yields_in)
 
     @staticmethod
     def _line_of(bucket: Bucket) -> Line:
         if bucket.line is None:
             raise InternalError("A bucket with tasks stands in no line.")
         return bucket.line
-
-
-def _limit(line: Line) -> float:
-    """How much of a line's resource there is in all; smaller tasks pass its first no further."""
-    return line.denied.numbers.get("limit", 0) if line.denied is not None else 0

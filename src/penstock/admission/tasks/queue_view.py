@@ -8,33 +8,27 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied
-from penstock.admission.tasks.lines import Bucket, Contest, Group, Line
+from penstock.admission.tasks.lines import Bucket, Contest, Entry, Group, Line
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
 
 class QueueFacts:
     """What a queue keeps up to date with every change; the queue alone writes it."""
 
-    __slots__ = ("blocked", "contests", "demand", "groups", "places", "version")
+    __slots__ = ("blocked", "contests", "groups", "places", "version")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.places: dict[Hashable, tuple[Bucket, int]] = {}  # task → bucket and sequence
+        self.places: dict[Hashable, tuple[Bucket, Entry]] = {}  # task → where it is
         self.contests: dict[str, Contest] = {}
         self.blocked: dict[Line, None] = {}  # lines in which somebody waits for something
-        self.demand: dict[str, int] = {}  # resource → amount
         self.version = 0
 
-    def count(self, group: Group, item: SchedulableTask, sign: int) -> None:
+    def count(self, bucket: Bucket, sign: int) -> None:
         """A task has come or gone."""
-        group.queued += sign
-        for demand in (group.demand, self.demand):
-            for resource, amount in item.resource_request.needs:
-                left = demand.get(resource, 0) + sign * amount
-                if left:
-                    demand[resource] = left
-                else:
-                    del demand[resource]
+        bucket.group.queued += sign
+        for contest, amount in bucket.needs:
+            contest.demand += sign * amount
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
@@ -79,18 +73,19 @@ class QueueView:
     def demand(self, group: str, resource: str) -> int:
         """How much of a resource the queued tasks of a group ask for."""
         found = self._facts.groups.get(group)
-        return found.demand.get(resource, 0) if found is not None else 0
+        return found.demand().get(resource, 0) if found is not None else 0
 
     def peer_demand(self, group: str, resource: str) -> int:
         """How much of a resource the queued tasks of all other groups ask for."""
-        return self._facts.demand.get(resource, 0) - self.demand(group, resource)
+        contest = self._facts.contests.get(resource)
+        return contest.demand - self.demand(group, resource) if contest is not None else 0
 
     def first_candidate(self, group: str) -> SchedulableTask | None:
         """The task of a group that is next by priority and order, whether it may start or not."""
         found = self._facts.groups.get(group)
         if found is None:
             return None
-        return min(bucket.entries[0] for bucket in found.buckets.values())[2]
+        return min(bucket.first for bucket in found.buckets.values())[2]
 
     def groups(self) -> Iterable[str]:
         return self._facts.groups.keys()
@@ -102,12 +97,15 @@ class QueueView:
             return 0
         return len(contest.claimants) - (group in contest.claimants)
 
-    def weight_with(self, group: TaskGroupSpec, resource: str) -> int:
-        """The weight of all who compete for a resource, this group among them."""
+    def rivalry(self, group: TaskGroupSpec, resource: str) -> tuple[int, int]:
+        """The same, and the weight of all who compete, this group among them."""
         contest = self._facts.contests.get(resource)
         if contest is None:
-            return group.weight
-        return contest.weight + (0 if group.key in contest.claimants else group.weight)
+            return 0, group.weight
+        claimants = contest.claimants
+        if group.key in claimants:
+            return len(claimants) - 1, contest.weight
+        return len(claimants), contest.weight + group.weight
 
     def is_behind(self, group: str, resource: str) -> bool:
         """Does a group that yields come before this one, should nobody be left to yield to?"""
@@ -135,7 +133,7 @@ class QueueView:
         return QueueSnapshot(
             queued_total=len(facts.places),
             queued_by_group={key: group.queued for key, group in facts.groups.items()},
-            demand_by_group={key: dict(group.demand) for key, group in facts.groups.items()},
+            demand_by_group={key: group.demand() for key, group in facts.groups.items()},
             blocked_by_reason=blocked,
             version=facts.version,
         )

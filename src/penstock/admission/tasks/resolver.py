@@ -186,7 +186,7 @@ class _Metadata:
             self._note(
                 SchedulingNote.FALLBACK,
                 name,
-                f"{error.message.rstrip('.')}; scheduled as {fallback.group_key!r} instead.",
+                f"{name!r} is scheduled as {fallback.group_key!r} instead: {error.message}",
             )
             return fallback
 
@@ -205,8 +205,8 @@ class _Metadata:
         self._note(
             SchedulingNote.SEVERAL_ENDPOINTS,
             name,
-            f"It calls {len(models)} endpoints, so it is scheduled as {metadata.group_key!r}, and "
-            "no pressure of theirs holds it back.",
+            f"{name!r} calls {len(models)} endpoints, so it is scheduled as "
+            f"{metadata.group_key!r}, and no pressure of theirs holds it back.",
         )
         return metadata
 
@@ -217,8 +217,8 @@ class _Metadata:
         self._note(
             SchedulingNote.NO_CAP,
             name,
-            f"Model {resource.model!r} of provider {resource.provider!r} has no cap, so it weighs "
-            "1.",
+            f"Model {resource.model!r} of provider {resource.provider!r} has no cap, so {name!r} "
+            "weighs 1.",
         )
         return 1
 
@@ -239,8 +239,8 @@ class _Metadata:
             self._note(
                 SchedulingNote.WEIGHTS_MERGED,
                 about,
-                f"It is given {named}{f' and {rest} more' if rest > 0 else ''}; the least holds: "
-                f"{least}.",
+                f"The weight of {about!r} is said to be {named}"
+                f"{f' and {rest} more' if rest > 0 else ''}; the least holds: {least}.",
             )
         return least
 

@@ -10,7 +10,6 @@ from penstock.admission.tasks.policy import (
     Ledger,
     PolicyDecision,
     PolicyStateDelta,
-    contested,
 )
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.model.task import SchedulableTask
@@ -28,7 +27,7 @@ class StrictFairTaskAdmissionPolicy:
         running = admission_view.running(group.key)
         if running < group.admitted_limit:
             return ALLOWED
-        for resource, _ in contested(item):
+        for resource, _ in item.resource_request.contested:
             rivals = queue_view.rivals(group.key, resource)
             if rivals or queue_view.is_behind(group.key, resource):
                 return PolicyDecision(

@@ -17,18 +17,22 @@ from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import Connected, PgConnection, closed_quietly, connect
 from penstock.stores.postgres.opening import known_steps, statements, version_of
+from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
-from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
 
 OLD_TRANSACTION_SECONDS = 300
 SKEW_SECONDS = 60
 DEAD_ROWS = 200_000
 CONNECTIONS_SHARE = 0.85
+BROKEN_SHOWN = 3
 
 
-def postgres_findings(url: str) -> list[Finding]:
-    """One finding per check, in their order; those that build on a failed one are left out."""
+def postgres_findings(url: str, *, full: bool = False) -> list[Finding]:
+    """One finding per check, in their order; those that build on a failed one are left out.
+
+    With `full` every job is read, to see whether the store contradicts itself.
+    """
     address = Address.of(url)
     queries = statements()
     try:
@@ -38,7 +42,7 @@ def postgres_findings(url: str) -> list[Finding]:
     except psycopg.Error as error:
         return [problem("server", str(meaning.not_connected(error, address.shown)))]
     try:
-        return list(_Look(address, connected, queries).findings())
+        return list(_Look(address, connected, queries, full=full).findings())
     except psycopg.Error as error:
         said = meaning.as_store_error(error, address.shown, "looking at")
         return [problem("store", str(said))]
@@ -53,7 +57,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
     connected = None
     try:
         connected = connect(address, queries)
-        if version_of(address, connected.connection, queries) != len(known_steps()):
+        if version_of(address, connected.connection, queries, known_steps()) != len(known_steps()):
             return None
         reader = _Reader(connected.connection, queries)
         boot = BootTime(connected.server.life, int(reader.value("server_time")))
@@ -70,7 +74,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             closed_quietly(connected.connection)
 
 
-class _Reader(SqlReader):
+class _Reader(ServerReader):
     """Asks on a connection that is there."""
 
     def __init__(self, connection: PgConnection, queries: dict[str, str]) -> None:
@@ -88,10 +92,13 @@ class _Reader(SqlReader):
 class _Look:
     """Owns one look at one server."""
 
-    def __init__(self, address: Address, connected: Connected, queries: dict[str, str]) -> None:
+    def __init__(
+        self, address: Address, connected: Connected, queries: dict[str, str], *, full: bool
+    ) -> None:
         self._address = address
         self._connected = connected
         self._queries = queries
+        self._full = full
 
     def findings(self) -> Iterator[Finding]:
         server = self._connected.server
@@ -105,7 +112,9 @@ class _Look:
         yield self._clock()
         yield self._connections()
         try:
-            version = version_of(self._address, self._connected.connection, self._queries)
+            version = version_of(
+                self._address, self._connected.connection, self._queries, known_steps()
+            )
         except (SchemaTooNew, StoreForeign) as error:
             yield problem("schema", str(error))
             return
@@ -120,6 +129,8 @@ class _Look:
             yield self._rights()
         yield self._transactions()
         yield self._dead_rows()
+        if self._full:
+            yield self._invariants()
 
     def _rows(self, query: str) -> list[Row]:
         return self._connected.connection.execute(self._queries[query]).fetchall()
@@ -175,6 +186,18 @@ class _Look:
             "schema",
             "There is no store yet, and this user may not make one. Let the owner of the database "
             "run 'create schema penstock authorization USER'.",
+        )
+
+    def _invariants(self) -> Finding:
+        """Each is one statement, so what others write meanwhile contradicts nothing."""
+        broken = _Reader(self._connected.connection, self._queries).check()
+        if not broken:
+            return well("invariants", "all hold")
+        more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
+        return problem(
+            "invariants",
+            f"The store contradicts itself: {' '.join(broken[:BROKEN_SHOWN])}{more} This is our "
+            "bug, please report it; restore a backup with PostgreSQL's own tools.",
         )
 
     def _rights(self) -> Finding:

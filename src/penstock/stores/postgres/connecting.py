@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the server connected to, in which life is it, and how long may it be silent?"""
+"""How is the server connected to, and in which life is it?"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import psycopg
 from psycopg.types.numeric import Int8Dumper
 
-from penstock.clock import Clock
 from penstock.errors import StoreUnsupported
 from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.silence import CALL_SECONDS, given_up_after
 from penstock.stores.sql.statements import Row
 
-CALL_SECONDS = 10.0  # a statement that takes longer is given up with its connection
-WATCH_SECONDS = 0.5  # how often the watch looks
 OLDEST_VERSION = 140_000
 
 PgConnection = psycopg.Connection[Row]
@@ -72,7 +67,7 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
     )
     try:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type, so one plan
-        with _given_up_after(connection, CALL_SECONDS):
+        with given_up_after(connection, CALL_SECONDS):
             server = ask_server(connection, queries)
         if server.version < OLDEST_VERSION:
             raise StoreUnsupported(
@@ -97,85 +92,6 @@ def ask_server(connection: PgConnection, queries: dict[str, str]) -> Server:
     """Whom does this connection lead to?"""
     (row,) = connection.execute(queries["who_and_where"]).fetchall()
     return Server(*row)
-
-
-def _break(connection: PgConnection) -> None:
-    """Let whoever waits for this connection wake with an error."""
-    if connection.closed:
-        return
-    with contextlib.suppress(OSError, psycopg.Error):
-        copy = socket.socket(fileno=os.dup(connection.fileno()))
-        with copy:
-            copy.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def _given_up_after(connection: PgConnection, seconds: float) -> Iterator[None]:
-    """For the first question, when nobody watches over the connection so far."""
-    timer = threading.Timer(seconds, _break, (connection,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-
-
-class Guard:
-    """Until when a connection's present call must be answered. Armed and disarmed by its user."""
-
-    def __init__(self) -> None:
-        self.until: float | None = None  # monotonic; None: nothing is being asked
-        self._connection: PgConnection | None = None
-        self._lock = threading.Lock()  # a connection is not broken while it is being exchanged
-
-    def watch_over(self, connection: PgConnection | None) -> None:
-        """From now on this one; None before it is closed: its descriptor may become another's."""
-        with self._lock:
-            self._connection = connection
-            self.until = None
-
-    def give_up(self) -> None:
-        """Break the connection, so that whoever waits for it wakes with an error."""
-        with self._lock:
-            self._give_up()
-
-    def give_up_if_late(self, now: float) -> None:
-        """The same, if the call should have been answered by now."""
-        with self._lock:
-            if self.until is not None and now > self.until:
-                self._give_up()
-
-    def _give_up(self) -> None:
-        self.until = None
-        if self._connection is not None:
-            _break(self._connection)
-
-
-class Watch:
-    """A thread that breaks connections whose call takes too long: a half-open one never says so."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._guards: list[Guard] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="penstock-watch", daemon=True)
-        self._thread.start()
-
-    def guard(self) -> Guard:
-        guard = Guard()
-        self._guards.append(guard)
-        return guard
-
-    def close(self) -> None:
-        self._ended.set()
-
-    def _loop(self) -> None:
-        while not self._ended.wait(WATCH_SECONDS):
-            now = self._clock.monotonic()
-            for guard in self._guards:
-                guard.give_up_if_late(now)
 
 
 def closed_quietly(connection: PgConnection | None) -> None:

@@ -18,13 +18,12 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
-    Guard,
     PgConnection,
     closed_quietly,
     connect,
     pausing,
 )
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 
 LISTEN_SECONDS = 5.0  # of silence, after which the server is asked whether it is there
 CLOSE_SECONDS = 1.0  # close() waits at most this long for the thread

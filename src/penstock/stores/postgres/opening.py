@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import psycopg
 
 from penstock import failpoints
 from penstock.clock import SystemClock
-from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreReadOnly
+from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreMissing, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
 from penstock.stores.postgres import meaning
@@ -30,6 +30,8 @@ STATEMENT_MS = 9_000  # below what a connection is given up after: the server's 
 LOCK_MS = 5_000
 IDLE_MS = 10_000
 
+Steps = tuple[Migration, ...]
+
 
 @lru_cache(maxsize=1)
 def statements() -> dict[str, str]:
@@ -38,7 +40,7 @@ def statements() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def known_steps() -> tuple[Migration, ...]:
+def known_steps() -> Steps:
     """The migrations of this Penstock, read once."""
     return tuple(read_migrations(PACKAGE))
 
@@ -60,21 +62,27 @@ def open_postgres(
     *,
     durability: str = "full",
     reading_will_do: bool = False,
+    make: bool = True,
     server_time: Callable[[], int] | None = None,
+    migrations: Sequence[Migration] | None = None,
 ) -> Store:
     """Open the store of a database, make it if it is missing, and bring its schema up to date.
 
-    With `reading_will_do` a standby is opened all the same; each write is then refused. A server
-    that cannot be reached is StoreUnavailable at once. `server_time` replaces the server's clock,
-    for tests.
+    Without `make` a store that is missing is StoreMissing, and the database stays as it is. With
+    `reading_will_do` a standby is opened all the same; each write is then refused. A server that
+    cannot be reached is StoreUnavailable at once. `server_time` replaces the server's clock and
+    `migrations` what this Penstock knows, for tests.
     """
     address = Address.of(url)
     queries = statements_for(durability)
+    steps = known_steps() if migrations is None else tuple(migrations)
     connected = _connected(address, queries)
     try:
+        if not make and version_of(address, connected.connection, queries, steps) == 0:
+            raise StoreMissing(address.shown)
         if connected.server.is_standby:
-            _refuse_standby(address, connected, queries, reading_will_do=reading_will_do)
-        elif _prepare(address, connected, queries):
+            _refuse_standby(address, connected, queries, steps, reading_will_do=reading_will_do)
+        elif _prepare(address, connected, queries, steps):
             connected = connected._replace(server=ask_server(connected.connection, queries))
     except psycopg.Error as error:
         closed_quietly(connected.connection)
@@ -82,9 +90,7 @@ def open_postgres(
     except BaseException:
         closed_quietly(connected.connection)
         raise
-    return PostgresStore(
-        address, queries, SystemClock(), len(known_steps()), connected, server_time
-    )
+    return PostgresStore(address, queries, SystemClock(), len(steps), connected, server_time)
 
 
 def _connected(address: Address, queries: dict[str, str]) -> Connected:
@@ -95,19 +101,26 @@ def _connected(address: Address, queries: dict[str, str]) -> Connected:
 
 
 def _refuse_standby(
-    address: Address, connected: Connected, queries: dict[str, str], *, reading_will_do: bool
+    address: Address,
+    connected: Connected,
+    queries: dict[str, str],
+    steps: Steps,
+    *,
+    reading_will_do: bool,
 ) -> None:
-    version = version_of(address, connected.connection, queries)
+    version = version_of(address, connected.connection, queries, steps)
     if not reading_will_do:
         raise meaning.read_only(address.shown)
-    if version != len(known_steps()):
+    if version != len(steps):
         raise StoreReadOnly(
             f"Cannot read the store {address.shown}: its schema {version} is not that of this "
             "Penstock, and a standby cannot be changed. Open the primary once."
         )
 
 
-def version_of(address: Address, connection: PgConnection, queries: dict[str, str]) -> int:
+def version_of(
+    address: Address, connection: PgConnection, queries: dict[str, str], steps: Steps
+) -> int:
     """The version of the schema, 0 without one; refuses what is not ours, or is newer."""
     row = connection.execute(queries["schema_exists"]).fetchone()
     there, ours, used = row if row is not None else (False, False, False)
@@ -120,30 +133,30 @@ def version_of(address: Address, connection: PgConnection, queries: dict[str, st
         )
     found = connection.execute(queries["schema_version"]).fetchone()
     version = int(found[0]) if found is not None else 0
-    if version > len(known_steps()):
+    if version > len(steps):
         raise SchemaTooNew(
             f"The store {address.shown} has schema {version}, made by a newer Penstock; this one "
-            f"knows {len(known_steps())}. Upgrade Penstock to use it."
+            f"knows {len(steps)}. Upgrade Penstock to use it."
         )
     return version
 
 
-def _prepare(address: Address, connected: Connected, queries: dict[str, str]) -> bool:
+def _prepare(address: Address, connected: Connected, queries: dict[str, str], steps: Steps) -> bool:
     """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
     connection = connected.connection
-    if version_of(address, connection, queries) == len(known_steps()):
+    if version_of(address, connection, queries, steps) == len(steps):
         return False
     connection.execute(queries["begin"])
     try:
         connection.execute(queries["migrate_at_leisure"])
         connection.execute(queries["lock_migrations"])
-        version = version_of(address, connection, queries)  # another may have been faster
+        version = version_of(address, connection, queries, steps)  # another may have been faster
         failpoints.hit("migrate.begin")
         if version == 0:
             if not ask_server(connection, queries).schema:
                 connection.execute(queries["make_schema"])
             connection.execute(queries["make_versions"])
-        for step in known_steps()[version:]:
+        for step in steps[version:]:
             connection.execute(step.script)
             connection.execute(queries["note_migration"], (step.number,))
             failpoints.hit("migrate.step")

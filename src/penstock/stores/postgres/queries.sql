@@ -616,10 +616,34 @@ delete from penstock.lingering where job_id = $1 and token = $2
 -- Such leases of a worker, by its number.
 select job_id, token from penstock.lingering where worker = $1
 
--- lingering_by_id --
--- The same by its id.
-select lingering.job_id, lingering.token from penstock.workers
-join penstock.lingering on lingering.worker = workers.no where workers.id = $1
+-- leased_by_id --
+-- What a worker holds, by its id.
+select job_id, token from penstock.hot
+where worker = (select no from penstock.workers where id = $1) and row_state = 4 order by job_id
+
+-- inbox_of --
+-- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
+select job_id, token, null::bigint from penstock.lingering where worker = (select no from penstock.workers where id = $1)
+union all
+select job_id, token, id from penstock.control where target = $1 and answer is null
+
+-- ask --
+-- A question to a worker about a lease; its number.
+insert into penstock.control (target, job_id, token, asked_at) values ($1, $2, $3, $4) returning id
+
+-- forget_questions --
+-- Old questions go: asked before $1, or numbered up to $2.
+delete from penstock.control where id in (
+    select id from penstock.control where asked_at < $1 or id <= $2 order by id limit 100 for update skip locked
+)
+
+-- answer --
+-- A worker answers a question.
+update penstock.control set answer = $2, answered_at = $3 where id = $1 and answer is null
+
+-- read_answer --
+-- The answer to a question.
+select answer from penstock.control where id = $1
 
 -- list_open_keys --
 -- Keys that may have room while lanes are parked on them.
@@ -1263,8 +1287,8 @@ select no, $2::text, $3::bigint from penstock.workers where id = $1 and ended_at
 on conflict (no) do update set status = excluded.status, status_at = excluded.status_at
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
+select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, tasks, status, status_at
 from penstock.workers left join penstock.worker_status on worker_status.no = workers.no
 where ended_at is null order by workers.no
 
@@ -1423,6 +1447,31 @@ from penstock.jobs cross join lateral (
     )
 ) as history left join penstock.workers on workers.no = history.worker
 where jobs.key = $1 order by history.token
+
+-- read_dependencies --
+-- What a job waits for or waited for, open ones first, at most $2: [key, kind, row_state, open].
+select jobs.key, edges.kind, states.row_state, edges.open
+from penstock.edges join penstock.jobs on jobs.id = edges.parent_id
+join penstock.states on states.job_id = edges.parent_id
+where edges.child_id = $1 order by edges.open desc, edges.parent_id limit $2
+
+-- read_skipped_by --
+-- The job because of which a job was skipped.
+select jobs.key from penstock.ended join penstock.jobs on jobs.id = ended.skipped_by where ended.job_id = $1
+
+-- read_lingering --
+-- Workers that may still run a body of a job under a lease that is over.
+select workers.id from penstock.lingering join penstock.workers on workers.no = lingering.worker
+where lingering.job_id = $1
+
+-- read_holders --
+-- Leases that hold a limit key, at most $2: [job, worker, leased at, lingers].
+select jobs.key, workers.id, case when lingering.job_id is null then hot.updated_at end, lingering.job_id is not null
+from penstock.held join penstock.jobs on jobs.id = held.job_id
+left join penstock.hot on hot.job_id = held.job_id
+left join penstock.lingering on lingering.job_id = held.job_id and lingering.token = held.token
+left join penstock.workers on workers.no = coalesce(lingering.worker, hot.worker)
+where held.limit_key = $1 order by held.job_id + 0, held.token limit $2
 
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].

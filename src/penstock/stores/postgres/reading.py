@@ -17,13 +17,12 @@ from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
     Connected,
-    Guard,
     closed_quietly,
     connect,
     pausing,
 )
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.refusals import closed
 from penstock.stores.reply import Reply
 from penstock.stores.sql.reading import SqlReader
@@ -35,7 +34,16 @@ ASK_SECONDS = 10.0  # how long a question waits for a server that is away
 T = TypeVar("T")
 
 
-class PostgresReader(SqlReader):
+class ServerReader(SqlReader):
+    """Knows what is to be checked only here: a job lies in one of two tables."""
+
+    def check(self) -> list[str]:
+        return super().check() + [
+            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
+        ]
+
+
+class PostgresReader(ServerReader):
     """Owns a connection for reading and the thread that uses it."""
 
     def __init__(
@@ -92,11 +100,6 @@ class PostgresReader(SqlReader):
         """The server's life and time."""
         now = int(self.value("server_time")) if server_time is None else server_time()
         return BootTime(self._connect().server.life, now)
-
-    def check(self) -> list[str]:
-        return super().check() + [
-            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
-        ]
 
     def close(self) -> None:
         with self._closing:

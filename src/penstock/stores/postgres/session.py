@@ -31,9 +31,7 @@ from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.beginning import Ahead, Begun, Opened, Opening
 from penstock.stores.postgres.connecting import (
-    CALL_SECONDS,
     Connected,
-    Guard,
     Server,
     ask_server,
     closed_quietly,
@@ -43,6 +41,7 @@ from penstock.stores.postgres.connecting import (
 from penstock.stores.postgres.known_lanes import KnownLanes
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
+from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 
@@ -414,7 +413,9 @@ class PostgresSession:
 
     def _current(self) -> PostgresTransaction:
         if self._tx is None:
-            raise RuntimeError("no transaction is open")
+            raise InternalError(
+                "No transaction is open. This is a bug of Penstock; please report it."
+            )
         return self._tx
 
     def _current_cursor(self) -> psycopg.RawCursor[Any]:

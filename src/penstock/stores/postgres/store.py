@@ -16,11 +16,12 @@ from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import GroupCommit
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import Connected, Watch
+from penstock.stores.postgres.connecting import Connected
 from penstock.stores.postgres.listening import Listener
 from penstock.stores.postgres.reading import PostgresReader
 from penstock.stores.postgres.round_trip import Question
 from penstock.stores.postgres.session import PostgresSession
+from penstock.stores.postgres.silence import Watch
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.postgres.vacuuming import DeadRows, Vacuum
 from penstock.stores.refusals import closed, forked

@@ -18,7 +18,8 @@ import psycopg
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import Guard, closed_quietly, connect
+from penstock.stores.postgres.connecting import closed_quietly, connect
+from penstock.stores.postgres.silence import Guard
 
 LOOK_LEASES = 5_000  # jobs that this process leases between two looks
 DEAD_ROWS = 100_000  # so many are left to autovacuum,

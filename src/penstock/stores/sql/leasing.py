@@ -7,7 +7,7 @@ finished. Groups share the limit by weight; inside a group jobs come by priority
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from penstock import failpoints
 from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
-from penstock.stores.shares import share_of, weight_of
+from penstock.stores.shares import WeightedShares, weight_of
 from penstock.stores.sql.settling import settle
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.sweeping import sweep
@@ -39,6 +39,7 @@ class LeaseCursor:
     def __init__(self) -> None:
         self.group = ""
         self.largest = PAYLOAD_BYTES_MAX  # characters of the largest payload of the last lease
+        self.shares = WeightedShares()
         self.largest_of: dict[int, int] = {}  # the same by lane, of the last lease with jobs
 
     def note(self, jobs: Sequence[LeasedJob]) -> None:
@@ -217,7 +218,7 @@ def _lease_ready(
     tx: Transaction, request: LeaseRequest, cursor: LeaseCursor, tasks: str, no: int
 ) -> _Found:
     """Serve the next groups of the round."""
-    most = min(GROUPS_PER_LEASE, request.limit)
+    most = GROUPS_PER_LEASE if request.weights else min(GROUPS_PER_LEASE, request.limit)
     heads = _next_heads(tx, cursor, tasks, most)
     if not heads:
         return _Found([])
@@ -232,7 +233,7 @@ def _lease_ready(
             parked.append((lane.id, full))
         elif room is None or not room.is_busy(lane.keys):
             by_group[lane.group].append(lane)
-    _share(tx, list(by_group.values()), request, room)
+    _share(tx, by_group, _quotas(by_group, request, cursor), room)
     jobs = _take(tx, [lane for lane in lanes if lane.most > 0], no, cursor)
     given: dict[int, int] = {}
     for job in jobs:
@@ -286,14 +287,31 @@ def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> 
     return heads
 
 
+def _quotas(
+    groups: Mapping[str, list[_Lane]], request: LeaseRequest, cursor: LeaseCursor
+) -> dict[str, int]:
+    """Divide the limit between groups: evenly, or by weight between those with room."""
+    if not request.weights:
+        return dict.fromkeys(groups, max(1, request.limit // len(groups)))
+    names = [group for group, lanes in groups.items() if lanes]
+    if not names:
+        return {}
+    weights = [weight_of((lane.task for lane in groups[group]), request.weights) for group in names]
+    parts = cursor.shares.divide(request.limit, names, weights)
+    return dict(zip(names, parts, strict=True))
+
+
 def _share(
-    tx: Transaction, groups: Sequence[list[_Lane]], request: LeaseRequest, room: _Room | None
+    tx: Transaction,
+    groups: Mapping[str, list[_Lane]],
+    quotas: Mapping[str, int],
+    room: _Room | None,
 ) -> None:
-    """Divide the limit by weight between groups, and a group's part between its lanes."""
-    weights = [weight_of((lane.task for lane in lanes), request.weights) for lanes in groups]
-    total, others = sum(weights), len(groups) - 1
-    for lanes, weight in zip(groups, weights, strict=True):
-        quota = share_of(request.limit, weight, others, total - weight)
+    """Divide a group's part between its lanes."""
+    for group, lanes in groups.items():
+        quota = quotas.get(group, 0)
+        if not quota:
+            continue
         open_lanes = [lane for lane in lanes if room is None or room.full(lane.keys) is None]
         if len(open_lanes) > 1:
             _share_lanes(tx, open_lanes, quota, room)

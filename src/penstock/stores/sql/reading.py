@@ -6,10 +6,13 @@ from __future__ import annotations
 import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
+from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
+from penstock.model.control import Inbox, Question
 from penstock.model.job import (
     TERMINAL,
     Attempt,
     AttemptError,
+    EdgeKind,
     Job,
     JobId,
     JobState,
@@ -19,7 +22,13 @@ from penstock.model.lease import JobRef
 from penstock.model.views import Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
-from penstock.stores.store import DELAYED_IN_STATS, GROUPS_IN_STATS, JobFilter
+from penstock.stores.store import (
+    DELAYED_IN_STATS,
+    DEPENDENCIES_SHOWN,
+    GROUPS_IN_STATS,
+    HOLDERS_SHOWN,
+    JobFilter,
+)
 
 _decode_error = msgspec.json.Decoder(AttemptError).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -156,10 +165,11 @@ class SqlReader(Statements):
                 pid=pid,
                 started_at=started_at,
                 alive=bool(alive),
+                tasks=_decode_names(tasks),
                 status=status,
                 status_at=status_at,
             )
-            for id_, run_id, host, pid, started_at, alive, status, status_at in self.rows(
+            for id_, run_id, host, pid, started_at, alive, tasks, status, status_at in self.rows(
                 "list_workers", boot.boot_id, boot.at
             )
         ]
@@ -170,8 +180,47 @@ class SqlReader(Statements):
             for d, s, doc, p, level, j in self.rows(query, name)
         ]
 
-    def lingering(self, worker: WorkerId) -> list[JobRef]:
-        return [JobRef(job_id, token) for job_id, token in self.rows("lingering_by_id", worker)]
+    def leases(self, worker: WorkerId) -> list[JobRef]:
+        return [JobRef(job_id, token) for job_id, token in self.rows("leased_by_id", worker)]
+
+    def inbox(self, worker: WorkerId) -> Inbox:
+        """One statement: workers ask for this all the time."""
+        inbox = Inbox([], [])
+        for job_id, token, question in self.rows("inbox_of", worker):
+            ref = JobRef(job_id, token)
+            if question is None:
+                inbox.lingering.append(ref)
+            else:
+                inbox.questions.append(Question(question, ref))
+        return inbox
+
+    def circumstances(self, key: str, now: int) -> Circumstances | None:
+        job = self.job(key)
+        if job is None:
+            return None
+        counts = dict(self.array("count_holders", as_json(job.limit_keys)))
+        return Circumstances(
+            job=job,
+            now=now,
+            dependencies=tuple(
+                Dependency(key, EdgeKind(kind), PUBLIC[row_state], bool(is_open))
+                for key, kind, row_state, is_open in self.rows(
+                    "read_dependencies", job.id, DEPENDENCIES_SHOWN
+                )
+            ),
+            skipped_by=self.first("read_skipped_by", job.id),
+            lingering=tuple(WorkerId(name) for (name,) in self.rows("read_lingering", job.id)),
+            held=tuple(
+                HeldKey(limit_key, counts[limit_key], self._holders(limit_key))
+                for limit_key in job.limit_keys
+            ),
+        )
+
+    def _holders(self, limit_key: str) -> tuple[Holder, ...]:
+        return tuple(
+            Holder(key, None if worker is None else WorkerId(worker), since, bool(lingers))
+            for key, worker, since, lingers in self.rows("read_holders", limit_key, HOLDERS_SHOWN)
+        )
 
     def caps(self) -> dict[str, int]:
         return dict(self.array("all_caps"))

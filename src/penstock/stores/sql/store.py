@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 
 from penstock import failpoints
 from penstock.clock import BootTime
+from penstock.model.circumstances import Circumstances
+from penstock.model.control import Inbox
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
@@ -34,6 +36,7 @@ from penstock.model.views import (
 )
 from penstock.stores.reply import Reply
 from penstock.stores.sql import (
+    controlling,
     ending,
     enqueueing,
     foreseeing,
@@ -161,8 +164,8 @@ class SqlStore(ABC):
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         return self._writer.submit(lambda tx: operating.cancel(tx, keys))
 
-    def lingering(self, worker: WorkerId) -> Reply[list[JobRef]]:
-        return self._read(lambda: self._reader.lingering(worker))
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        return self._read(lambda: self._reader.leases(worker))
 
     def settle(self) -> Reply[Settled]:
         return self._writer.submit(operating.go_on)
@@ -194,6 +197,9 @@ class SqlStore(ABC):
 
     def attempts(self, key: str) -> Reply[list[Attempt]]:
         return self._read(lambda: self._reader.attempts(key))
+
+    def circumstances(self, key: str) -> Reply[Circumstances | None]:
+        return self._read(lambda: self._reader.circumstances(key, self._times()[0]))
 
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
         return self._read(lambda: self._reader.jobs(wanted, after_id, limit))
@@ -230,6 +236,18 @@ class SqlStore(ABC):
 
     def set_paused(self, paused: bool) -> Reply[None]:
         return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
+
+    def inbox(self, worker: WorkerId) -> Reply[Inbox]:
+        return self._read(lambda: self._reader.inbox(worker))
+
+    def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
+        return self._writer.submit(lambda tx: controlling.ask(tx, worker, ref))
+
+    def answer(self, question: int, document: str) -> Reply[bool]:
+        return self._writer.submit(lambda tx: controlling.answer(tx, question, document))
+
+    def answer_to(self, question: int) -> Reply[str | None]:
+        return self._read(lambda: self._reader.first("read_answer", question))
 
     async def wait_for_work(self, timeout: float | None) -> None:
         """Return when there may be something new to lease: our own doing, or another process's."""

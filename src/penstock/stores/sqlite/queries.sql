@@ -391,10 +391,32 @@ delete from lingering where job_id = ?1 and token = ?2
 -- Such leases of a worker, by its number.
 select job_id, token from lingering where worker = ?1
 
--- lingering_by_id --
--- The same by its id.
-select lingering.job_id, lingering.token from workers join lingering on lingering.worker = workers.no
-where workers.id = ?1
+-- leased_by_id --
+-- What a worker holds, by its id.
+select jobs.id, jobs.token from workers join jobs on jobs.worker = workers.no and jobs.row_state = 4
+where workers.id = ?1 order by jobs.id
+
+-- inbox_of --
+-- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
+select job_id, token, null from lingering where worker = (select no from workers where id = ?1)
+union all
+select job_id, token, id from control where target = ?1 and answer is null
+
+-- ask --
+-- A question to a worker about a lease; its number.
+insert into control (target, job_id, token, asked_at) values (?1, ?2, ?3, ?4) returning id
+
+-- forget_questions --
+-- Old questions go: asked before ?1, or numbered up to ?2.
+delete from control where id in (select id from control where asked_at < ?1 or id <= ?2 order by id limit 100)
+
+-- answer --
+-- A worker answers a question.
+update control set answer = ?2, answered_at = ?3 where id = ?1 and answer is null
+
+-- read_answer --
+-- The answer to a question.
+select answer from control where id = ?1
 
 -- list_open_keys --
 -- Keys that may have room while lanes are parked on them.
@@ -881,8 +903,8 @@ pragma journal_mode = delete
 update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is null
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
+select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, tasks, status, status_at
 from workers where ended_at is null order by no
 
 -- read_task_counts --
@@ -996,6 +1018,28 @@ select attempts.token, coalesce(workers.id, 'worker ' || attempts.worker), attem
     attempts.ended_at, attempts.error
 from jobs join attempts on attempts.job_id = jobs.id left join workers on workers.no = attempts.worker
 where jobs.key = ?1 order by attempts.token
+
+-- read_dependencies --
+-- What a job waits for or waited for, open ones first, at most ?2: [key, kind, row_state, open].
+select jobs.key, edges.kind, jobs.row_state, edges.open
+from edges cross join jobs on jobs.id = edges.parent_id
+where edges.child_id = ?1 order by edges.open desc, edges.parent_id limit ?2
+
+-- read_skipped_by --
+-- The job because of which a job was skipped.
+select blamed.key from jobs cross join jobs as blamed on blamed.id = jobs.skipped_by where jobs.id = ?1
+
+-- read_lingering --
+-- Workers that may still run a body of a job under a lease that is over.
+select workers.id from lingering cross join workers on workers.no = lingering.worker where lingering.job_id = ?1
+
+-- read_holders --
+-- Leases that hold a limit key, at most ?2: [job, worker, leased at, lingers].
+select jobs.key, workers.id, iif(lingering.job_id is null, jobs.updated_at, null), lingering.job_id is not null
+from held cross join jobs on jobs.id = held.job_id
+left join lingering on lingering.job_id = held.job_id and lingering.token = held.token
+left join workers on workers.no = coalesce(lingering.worker, jobs.worker)
+where held.limit_key = ?1 order by held.job_id, held.token limit ?2
 
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].

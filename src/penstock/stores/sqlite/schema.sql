@@ -143,6 +143,17 @@ create table workers (
 ) strict;
 create index workers_alive on workers (expires_at) where ended_at is null;
 
+create table control (
+    id integer primary key autoincrement,
+    target text not null,
+    job_id integer not null,
+    token integer not null,
+    asked_at integer not null,
+    answer text,
+    answered_at integer
+) strict;
+create index control_open on control (target) where answer is null;
+
 create table cursors (
     name text primary key,
     value text not null

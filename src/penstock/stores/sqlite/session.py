@@ -13,7 +13,14 @@ import apsw
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootClock, Clock
-from penstock.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreReplaced
+from penstock.errors import (
+    InternalError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreReplaced,
+)
 from penstock.stores.sql.statements import Row
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
@@ -189,7 +196,9 @@ class SqliteSession:
 
     def _current(self) -> SqliteTransaction:
         if self._tx is None:
-            raise RuntimeError("no transaction is open")
+            raise InternalError(
+                "No transaction is open. This is a bug of Penstock; please report it."
+            )
         return self._tx
 
     def _execute(self, query: str) -> list[Row]:

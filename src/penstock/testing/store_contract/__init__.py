@@ -8,6 +8,8 @@ defines the fixture; after every test the fixture asserts `store.check().result(
 
 from penstock.testing.store_contract.acknowledging import *  # noqa: F403
 from penstock.testing.store_contract.caps import *  # noqa: F403
+from penstock.testing.store_contract.circumstances import *  # noqa: F403
+from penstock.testing.store_contract.control import *  # noqa: F403
 from penstock.testing.store_contract.counting import *  # noqa: F403
 from penstock.testing.store_contract.edges import *  # noqa: F403
 from penstock.testing.store_contract.effects import *  # noqa: F403
@@ -21,5 +23,6 @@ from penstock.testing.store_contract.redaction import *  # noqa: F403
 from penstock.testing.store_contract.suspects import *  # noqa: F403
 from penstock.testing.store_contract.transitions import *  # noqa: F403
 from penstock.testing.store_contract.voiding import *  # noqa: F403
+from penstock.testing.store_contract.weights import *  # noqa: F403
 from penstock.testing.store_contract.workers import *  # noqa: F403
 from penstock.testing.store_contract.world import StoreWorld as StoreWorld

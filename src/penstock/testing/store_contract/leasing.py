@@ -48,6 +48,24 @@ def test_the_token_counts_the_leases_of_a_job(store_world: StoreWorld) -> None:
     assert tokens == [1, 2, 3]
 
 
+def test_a_worker_can_ask_what_it_holds(store_world: StoreWorld) -> None:
+    worker, other = store_world.new_worker(), store_world.new_worker()
+    assert store_world.store.leases(worker).result() == []
+    store_world.add("a", "b")
+    mine = store_world.take_all(worker)
+    store_world.add("c")
+    theirs = store_world.take_all(other)
+    held = sorted(ref(job) for job in mine.values())
+
+    assert store_world.store.leases(worker).result() == held
+    assert store_world.store.leases(other).result() == [ref(job) for job in theirs.values()]
+    assert store_world.store.leases(WorkerId("nobody")).result() == []
+    store_world.ack(worker, mine["a"])
+    assert store_world.store.leases(worker).result() == [ref(mine["b"])]
+    store_world.store.release(worker, [ref(mine["b"])]).result()
+    assert store_world.store.leases(worker).result() == []
+
+
 def test_only_tasks_that_the_worker_knows_are_handed_out(store_world: StoreWorld) -> None:
     store_world.add(
         store_world.job("a", task="mine"),
@@ -177,50 +195,6 @@ def test_the_limit_is_divided_evenly_between_groups(store_world: StoreWorld) -> 
     batch = store_world.lease(store_world.new_worker(), 30)
 
     assert Counter(job.group for job in batch.jobs) == {"a": 10, "b": 10, "c": 10}
-
-
-def test_the_limit_is_divided_by_weight_between_groups(store_world: StoreWorld) -> None:
-    store_world.add(
-        *(store_world.job(f"a{n}", group="a", task="heavy") for n in range(100)),
-        *(store_world.job(f"b{n}", group="b", task="light") for n in range(100)),
-    )
-    worker = store_world.new_worker(tasks=["heavy", "light"])
-
-    batch = store_world.lease(worker, 30, weights={"heavy": 3})
-
-    # one for each, and 28 × 3/4 = 21, 28 × 1/4 = 7
-    assert Counter(job.group for job in batch.jobs) == {"a": 22, "b": 8}
-
-
-def test_a_heavy_group_leaves_a_job_of_the_call_to_each_light_one(store_world: StoreWorld) -> None:
-    store_world.add(
-        *(store_world.job(f"a{n}", group="a", task="heavy") for n in range(9)),
-        *(
-            store_world.job(f"{group}{n}", group=group, task="light")
-            for group in "bc"
-            for n in "12"
-        ),
-    )
-    worker = store_world.new_worker(tasks=["heavy", "light"])
-
-    batch = store_world.lease(worker, 5, weights={"heavy": 1_000_000})
-
-    taken = Counter(job.group for job in batch.jobs)
-    assert set(taken) == {"a", "b", "c"}
-    assert taken["a"] >= 2
-
-
-def test_a_group_of_several_tasks_weighs_as_the_heaviest(store_world: StoreWorld) -> None:
-    store_world.add(
-        *(store_world.job(f"a{n}", group="a", task="light") for n in range(50)),
-        *(store_world.job(f"b{n}", group="b", task="light") for n in range(50)),
-        *(store_world.job(f"h{n}", group="b", task="heavy") for n in range(50)),
-    )
-    worker = store_world.new_worker(tasks=["heavy", "light"])
-
-    batch = store_world.lease(worker, 30, weights={"heavy": 3})
-
-    assert Counter(job.group for job in batch.jobs) == {"a": 8, "b": 22}
 
 
 def test_a_call_that_leaves_work_promises_more(store_world: StoreWorld) -> None:

@@ -70,14 +70,14 @@ def test_limit_keys_stay_held_until_the_body_has_ended(store_world: StoreWorld) 
             end(world, worker, job)
 
             assert world.take_all(other) == {}, name
-            assert world.store.lingering(worker).result() == [ref(job)], name
+            assert world.store.inbox(worker).result().lingering == [ref(job)], name
             assert world.store.check().result() == [], name
 
             let_go(world, worker, job)
 
             (taken,) = world.take_all(other)
             assert taken in (first, second), name
-            assert world.store.lingering(worker).result() == [], name
+            assert world.store.inbox(worker).result().lingering == [], name
             assert world.store.check().result() == [], name
             world.store.cancel([first, second]).result()
             world.store.retire(other).result()
@@ -126,7 +126,7 @@ def test_a_job_that_did_not_run_does_not_linger(store_world: StoreWorld) -> None
     worker = store_world.new_worker()
     store_world.store.cancel(["a"]).result()
 
-    assert store_world.store.lingering(worker).result() == []
+    assert store_world.store.inbox(worker).result().lingering == []
 
 
 def test_deaths_of_its_own_process_are_crashes_and_no_attempts(store_world: StoreWorld) -> None:

@@ -113,7 +113,7 @@ def test_nothing_lingers_in_a_voided_store(store_world: StoreWorld) -> None:
 
     assert store_world.store.void_leases(0).result() == 0
 
-    assert store_world.store.lingering(worker).result() == []
+    assert store_world.store.inbox(worker).result().lingering == []
     assert set(store_world.take_all(store_world.new_worker())) == {"b"}
 
 

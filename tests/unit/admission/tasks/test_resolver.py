@@ -132,7 +132,19 @@ def test_aliases_of_one_endpoint_are_one_resource_with_the_least_cap_in_any_orde
         (note,) = resolver.diagnostics
         assert note.code == SchedulingNote.WEIGHTS_MERGED
         assert note.about == "model:openai:gpt-5"
-        assert note.text == "It is given 6 by 'c', 8 by 'fast', 4 by 'slow'; the least holds: 4."
+        assert note.text == (
+            "The weight of 'model:openai:gpt-5' is said to be 6 by 'c', 8 by 'fast', 4 by 'slow'; "
+            "the least holds: 4."
+        )
+
+
+def test_one_alias_that_says_two_caps_has_the_least_in_any_order() -> None:
+    for caps in permutations([8, 4]):
+        endpoints = tuple(Endpoint(GPT, "fast", cap) for cap in caps)
+
+        resolver = TaskSchedulingResolver([define("a", endpoints=endpoints)])
+
+        assert resolver.resolve("a").group.weight == 4
 
 
 def test_equal_caps_need_no_word() -> None:
@@ -222,7 +234,7 @@ def test_a_fallback_is_used_and_told() -> None:
     assert resolver.resolve("a").group == TaskGroupSpec("local:spare", 2)
     (note,) = resolver.diagnostics
     assert (note.code, note.about) == (SchedulingNote.FALLBACK, "a")
-    assert note.text == "No model; scheduled as 'local:spare' instead."
+    assert note.text == "'a' is scheduled as 'local:spare' instead: No model."
 
 
 def test_whatever_has_no_fallback_is_refused_in_one_sentence_for_all() -> None:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a running worker tell of itself?
+
+A status is the document of its row, an answer what it says when it is asked about one lease. Both
+are JSON, read by other processes and perhaps by other versions: unknown fields are passed over.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out before it is more
+GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
+TASKS_SHOWN = 100  # tasks of a document, by name
+CAPS_SHOWN = 100  # caps of a document; more are not told at all
+LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
+
+
+class SlotUse(msgspec.Struct, frozen=True):
+    """How much there is of a resource, and how much of it is in use."""
+
+    limit: int | None  # None: as much as is asked for
+    used: int
+
+
+class GroupUse(msgspec.Struct, frozen=True):
+    """What a group has here."""
+
+    running: int
+    waiting: int  # leased, and not started
+    debt: int = 0  # what it has borrowed beyond its share
+
+
+class BlockedTasks(msgspec.Struct, frozen=True):
+    """Leased jobs that cannot start now, and what they wait for."""
+
+    reason: str  # a DenialReason
+    until: str  # what has to change: an Until
+    resource: str | None
+    tasks: int
+    groups: int
+    since_at: int  # when this was first seen
+    numbers: dict[str, float] = {}
+    available_at: int | None = None  # when it ends by itself, if that is known
+
+    def same_gate(self, other: BlockedTasks) -> bool:
+        """Do these wait for the same thing?"""
+        return (self.reason, self.until, self.resource) == (
+            other.reason,
+            other.until,
+            other.resource,
+        )
+
+    def since(self, since_at: int) -> BlockedTasks:
+        return msgspec.structs.replace(self, since_at=since_at)
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker at one moment."""
+
+    captured_at: int
+    stopping: bool = False
+    slots: dict[str, SlotUse] = {}  # by resource
+    task_slots: dict[str, str] = {}  # task → the resource that its bodies run on; a bounded number
+    running: int = 0
+    waiting: int = 0  # leased, and not started
+    groups: dict[str, GroupUse] = {}  # a bounded number
+    groups_total: int = 0
+    blocked: tuple[BlockedTasks, ...] = ()  # a bounded number
+    caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
+
+    def same(self, other: WorkerStatus) -> bool:
+        """Is there nothing new in it, but for its time?"""
+        return self == msgspec.structs.replace(other, captured_at=self.captured_at)
+
+    def encoded(self) -> str:
+        """The document, in no more than STATUS_BYTES_MAX."""
+        return _bounded(self, self)
+
+
+class Standing(StrEnum):
+    """Where is a lease in its worker?"""
+
+    RUNNING = "running"
+    WAITING = "waiting"  # for a slot, or for its turn
+    STOPPING = "stopping"  # it was told to stop, and its body goes on
+    ENDED = "ended"  # its end is on the way to the store
+    UNKNOWN = "unknown"  # this worker has no such lease
+
+
+class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker answers about one lease."""
+
+    standing: Standing
+    status: WorkerStatus
+    since_at: int | None = None  # when its body began
+    deadline_at: int | None = None  # when its body is stopped
+    denied: BlockedTasks | None = None  # why it does not start, if anything is known to stop it
+
+    def encoded(self) -> str:
+        """The document, in no more than STATUS_BYTES_MAX."""
+        return _bounded(self, self.status)
+
+
+_decode_status = msgspec.json.Decoder(WorkerStatus).decode
+_decode_standing = msgspec.json.Decoder(JobStanding).decode
+
+
+def read_status(document: str | None) -> WorkerStatus | None:
+    """A status from its document; None if it is of a version that says it otherwise."""
+    if document is None:
+        return None
+    try:
+        return _decode_status(document)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_standing(document: str | None) -> JobStanding | None:
+    """An answer from its document; None if it is of a version that says it otherwise."""
+    if document is None:
+        return None
+    try:
+        return _decode_standing(document)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
+    text = msgspec.json.encode(whole)
+    if len(text) > STATUS_BYTES_MAX:
+        small = msgspec.structs.replace(status, task_slots={}, groups={}, blocked=(), caps=None)
+        text = msgspec.json.encode(
+            small
+            if isinstance(whole, WorkerStatus)
+            else msgspec.structs.replace(whole, status=small)
+        )
+    return text.decode()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where do the facts of an explanation come from? The store, and the workers that are asked.
+
+A worker looks into its inbox four times a second while it has something to do. One that does not
+answer in time, or a store that may not be written, leaves what the store knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock, blocking_sleep
+from penstock.errors import StoreError
+from penstock.model.circumstances import Circumstances
+from penstock.model.job import TERMINAL, JobState, WorkerId
+from penstock.model.lease import JobRef
+from penstock.model.views import WorkerView
+from penstock.model.worker_status import JobStanding, read_standing, read_status
+from penstock.observe.why_facts import Answer, Facts, KnownCaps
+from penstock.stores.store import Store
+
+ANSWER_SECONDS = 1.5  # workers that are busy answer within one
+POLL_SECONDS = 0.02
+ASKED_MAX = 3  # workers that are asked about a job that none of them has
+CHAIN_MAX = 100  # jobs that are followed from one to the one it waits for
+
+
+def gather(store: Store, key: str, configured: Mapping[str, int], clock: Clock) -> Facts | None:
+    """All facts about one job; None if there is no such job."""
+    began = clock.monotonic()
+    this = store.circumstances(key).result()
+    if this is None:
+        return None
+    chain = tuple(_chain(store, this))
+    workers = tuple(store.workers().result())
+    stats, overrides = store.stats().result(), store.caps().result()
+    answers = tuple(_ask(store, chain[-1] if chain else this, workers, clock))
+    return Facts(
+        this=this,
+        now=this.now + round((clock.monotonic() - began) * MICROSECONDS),
+        chain=chain,
+        stats=stats,
+        workers=workers,
+        caps=KnownCaps(overrides, configured),
+        answers=answers,
+    )
+
+
+def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:
+    """From a job to the one that holds it up, or because of which it was skipped."""
+    seen = {this.job.key}
+    link: Circumstances | None = this
+    while link is not None and len(seen) <= CHAIN_MAX:
+        key = _before(link)
+        if key is None or key in seen:
+            return
+        seen.add(key)
+        link = store.circumstances(key).result()
+        if link is not None:
+            yield link
+
+
+def _before(link: Circumstances) -> str | None:
+    if link.job.state is JobState.WAITING:
+        left = (x.key for x in link.dependencies if x.open and x.state not in TERMINAL)
+        return next(left, None)
+    return link.skipped_by if link.job.state is JobState.SKIPPED else None
+
+
+def _ask(
+    store: Store, link: Circumstances, workers: tuple[WorkerView, ...], clock: Clock
+) -> Iterator[Answer]:
+    """Ask whoever may know more than the store."""
+    ref = JobRef(link.job.id, link.job.token)
+    asked: dict[WorkerId, int] = {}
+    try:
+        for worker in _whom(link, workers):
+            asked[worker] = store.ask(worker, ref).result()
+    except StoreError:  # it may not be written: nobody can be asked
+        return
+    until = clock.monotonic() + ANSWER_SECONDS
+    while asked:
+        for worker, number in list(asked.items()):
+            document = store.answer_to(number).result()
+            if document is None:
+                continue
+            del asked[worker]
+            standing = read_standing(document)
+            if standing is not None:
+                yield Answer(worker, _by_our_clock(standing, link.now))
+        if asked:
+            if clock.monotonic() >= until:
+                return
+            blocking_sleep(POLL_SECONDS)
+
+
+def _by_our_clock(standing: JobStanding, asked_at: int) -> JobStanding:
+    """Clocks differ: a word counts from when it was asked for, by the clock of the store."""
+    status = msgspec.structs.replace(standing.status, captured_at=asked_at)
+    return msgspec.structs.replace(standing, status=status)
+
+
+def _whom(link: Circumstances, workers: tuple[WorkerView, ...]) -> list[WorkerId]:
+    """Its holder; of a ready job, workers that could take it and have something to do."""
+    alive = {worker.id: worker for worker in workers if worker.alive}
+    job = link.job
+    if job.state is JobState.IN_PROGRESS:
+        return [job.worker] if job.worker is not None and job.worker in alive else []
+    if link.lingering:
+        return [worker for worker in link.lingering if worker in alive][:ASKED_MAX]
+    if job.state is not JobState.QUEUED or job.available_at > link.now:
+        return []
+    return [
+        worker.id for worker in alive.values() if job.task in worker.tasks and _is_busy(worker)
+    ][:ASKED_MAX]
+
+
+def _is_busy(worker: WorkerView) -> bool:
+    status = read_status(worker.status)
+    return status is not None and bool(status.running or status.waiting)

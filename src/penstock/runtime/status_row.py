@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a worker tell others of itself, and when?
+
+Once a second it looks at itself, and writes its row if anything is new: an idle worker writes
+nothing. Asked about one lease, it says where that stands. Nobody is woken by either.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock.admission.tasks.controller import TaskAdmissionController
+from penstock.admission.tasks.decisions import TaskAdmissionDenied
+from penstock.admission.tasks.queue_view import BlockedLine, QueueView
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import TRANSIENT
+from penstock.model.job import WorkerId
+from penstock.model.lease import Caps, JobRef
+from penstock.model.resource import SUBMISSION
+from penstock.model.worker_status import (
+    CAPS_SHOWN,
+    GROUPS_SHOWN,
+    LINES_SHOWN,
+    TASKS_SHOWN,
+    BlockedTasks,
+    GroupUse,
+    JobStanding,
+    SlotUse,
+    Standing,
+    WorkerStatus,
+)
+from penstock.runtime.attempt import NEVER, Attempt
+from penstock.runtime.job_window import JobWindow
+from penstock.runtime.slots import Slots
+from penstock.stores.store import StatusStore
+
+STATUS_SECONDS = 1.0  # between two looks
+
+
+class StatusRow:
+    """Owns the last word of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        store: StatusStore,
+        clock: Clock,
+        window: JobWindow,
+        slots: Slots,
+        ending: Callable[[], Iterable[tuple[int, int]]],
+        caps: Caps,
+        kinds: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._window = window
+        self._slots = slots
+        self._ending = ending  # leases whose ends are on the way to the store
+        configured = dict(caps.configured)
+        self._caps = configured if len(configured) <= CAPS_SHOWN else None
+        self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
+        self.stopping = False
+        self._looked: WorkerStatus | None = None
+        self._told: tuple[WorkerId, WorkerStatus] | None = None
+        self._next_monotonic = 0.0
+        self._publishing = False
+
+    def is_due(self, worker: WorkerId) -> bool:
+        """Has a second passed, and is there anything that was not told yet?"""
+        now = self._clock.monotonic()
+        if now < self._next_monotonic or self._publishing:
+            return False
+        self._next_monotonic = now + STATUS_SECONDS
+        status = self._look()
+        return self._told is None or self._told[0] != worker or not status.same(self._told[1])
+
+    async def publish(self, worker: WorkerId) -> None:
+        """Write the row; if the store is away, the next second tries again."""
+        if self._looked is None:
+            return
+        status, self._publishing = self._looked, True
+        try:
+            await self._store.publish(worker, status.encoded())
+        except TRANSIENT:
+            return
+        finally:
+            self._publishing = False
+        self._told = worker, status
+
+    def standing(self, ref: JobRef) -> JobStanding:
+        """Where a lease stands in this worker, now."""
+        status = self._look()
+        attempt = self._attempt(ref)
+        if attempt is not None:
+            stops = attempt.ended or attempt.stop is not None
+            return JobStanding(
+                standing=Standing.STOPPING if stops else Standing.RUNNING,
+                status=status,
+                since_at=attempt.started_at,
+                deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
+            )
+        if ref in self._window.refs():
+            denied = self._window.scheduler.standing(ref)
+            blocked = None if denied is None else blocked_tasks(denied, 1, 1, self._now())
+            return JobStanding(standing=Standing.WAITING, status=status, denied=blocked)
+        known = ref in self._ending()
+        return JobStanding(standing=Standing.ENDED if known else Standing.UNKNOWN, status=status)
+
+    def _attempt(self, ref: JobRef) -> Attempt | None:
+        found = self._slots.running.get(ref)
+        if found is not None:
+            return found
+        return next((x for x in self._slots.abandoned if x.ref == ref), None)
+
+    def _look(self) -> WorkerStatus:
+        scheduler = self._window.scheduler
+        self._looked = capture(
+            self._now(),
+            scheduler.controller,
+            scheduler.queue.view(),
+            before=self._looked,
+            waiting=len(self._window),
+            stopping=self.stopping,
+            task_slots=self._task_slots,
+            caps=self._caps,
+        )
+        return self._looked
+
+    def _now(self) -> int:
+        return round(self._clock.now() * MICROSECONDS)
+
+    def _at(self, monotonic: float) -> int | None:
+        if monotonic == NEVER:
+            return None
+        return self._now() + round((monotonic - self._clock.monotonic()) * MICROSECONDS)
+
+
+def capture(
+    now_at: int,
+    controller: TaskAdmissionController,
+    queue: QueueView,
+    *,
+    before: WorkerStatus | None,
+    waiting: int,
+    stopping: bool,
+    task_slots: dict[str, str],
+    caps: dict[str, int] | None,
+) -> WorkerStatus:
+    """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
+    ledger = controller.view()
+    running = ledger.running_counts_by_group
+    groups = {*running, *queue.groups()}
+    first = heapq.nlargest(
+        GROUPS_SHOWN, groups, key=lambda name: (running.get(name, 0) + queue.queued(name), name)
+    )
+    debts: dict[str, int] = {}
+    for (name, _), debt in ledger.policy_debt_by_group_resource.items():
+        debts[name] = debts.get(name, 0) + debt
+    lines = heapq.nlargest(LINES_SHOWN, queue.blocked(), key=lambda line: line.tasks)
+    return WorkerStatus(
+        captured_at=now_at,
+        stopping=stopping,
+        slots={
+            resource: SlotUse(limit, ledger.leased_resources.get(resource, 0))
+            for resource, limit in ledger.resource_limits.items()
+            if resource != SUBMISSION
+        },
+        task_slots=task_slots,
+        running=sum(running.values()),
+        waiting=waiting,
+        groups={
+            name: GroupUse(running.get(name, 0), queue.queued(name), debts.get(name, 0))
+            for name in first
+        },
+        groups_total=len(groups),
+        blocked=tuple(_line(line, before, now_at) for line in lines),
+        caps=caps,
+    )
+
+
+def _line(line: BlockedLine, before: WorkerStatus | None, now_at: int) -> BlockedTasks:
+    """Tasks that wait for one thing; since when is known from the look before."""
+    found = blocked_tasks(line.denied, line.tasks, line.groups, now_at)
+    for known in before.blocked if before is not None else ():
+        if known.same_gate(found):
+            return found.since(known.since_at)
+    return found
+
+
+def blocked_tasks(
+    denied: TaskAdmissionDenied, tasks: int, groups: int, now_at: int
+) -> BlockedTasks:
+    """A denial, as others are told it."""
+    gate = denied.item.request_resource_key
+    after = denied.available_after
+    return BlockedTasks(
+        reason=denied.reason.value,
+        until=denied.until.value,
+        resource=denied.resource if denied.resource is not None or gate is None else str(gate),
+        tasks=tasks,
+        groups=groups,
+        since_at=now_at,
+        numbers=dict(denied.numbers),
+        available_at=None if after is None else now_at + round(after * MICROSECONDS),
+    )

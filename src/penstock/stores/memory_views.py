@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the memory store tell people?"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+
+from penstock.clock import MICROSECONDS
+from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
+from penstock.model.job import TERMINAL, JobState
+from penstock.model.lease import JobRef
+from penstock.model.views import Outlook, Stats
+from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
+from penstock.stores.store import (
+    DELAYED_IN_STATS,
+    DEPENDENCIES_SHOWN,
+    GROUPS_IN_STATS,
+    HOLDERS_SHOWN,
+)
+
+_OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
+
+
+def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
+    """The queue in numbers."""
+    tasks, oldest = tables.task_counts, tables.oldest_ready_at()
+    idle = tables.group_counts.is_idle
+    groups = sorted(tables.group_counts.by_name, key=lambda name: (idle(name), name))
+    return Stats(
+        states={state: len(tables.by_state[state]) for state in JobState},
+        tasks={name: tasks.of(name) for name in sorted(tasks.by_name)},
+        groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
+        groups_total=len(groups),
+        oldest_ready_seconds=None if oldest is None else max(0, now - oldest) / MICROSECONDS,
+        next_due_at=tables.next_due_at(),
+        delayed=min(len(tables.delayed), DELAYED_IN_STATS),
+        suspects=len(tables.suspects),
+        workers=alive,
+        paused=paused,
+    )
+
+
+def outlook_of(
+    tables: Tables, run_id: str, others: Collection[WorkerRow], *, paused: bool
+) -> Outlook:
+    """What is left, and which of it other live workers know."""
+    open_by_task: dict[str, dict[JobState, int]] = {}
+    for task in sorted(tables.task_counts.by_name):
+        counts = tables.task_counts.of(task)
+        left = {state: counts[state] for state in _OPEN_STATES if state in counts}
+        if left:
+            open_by_task[task] = left
+    return Outlook(
+        open_by_task=open_by_task,
+        next_due_at=tables.next_due_at(),
+        suspects=len(tables.suspects),
+        served_elsewhere=frozenset(task for other in others for task in other.info.tasks),
+        ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
+        paused=paused,
+    )
+
+
+def circumstances_of(tables: Tables, row: JobRow, now: int) -> Circumstances:
+    """A job with what it waits for."""
+    needs = sorted(row.needs, key=lambda need: (need not in row.open, need.parent))
+    blamed = None if row.skipped_by is None else tables.jobs.get(row.skipped_by)
+    return Circumstances(
+        job=row.as_job(),
+        now=now,
+        dependencies=tuple(
+            Dependency(
+                tables.jobs[need.parent].new.key,
+                need.kind,
+                tables.jobs[need.parent].public,
+                need in row.open,
+            )
+            for need in needs[:DEPENDENCIES_SHOWN]
+        ),
+        skipped_by=None if blamed is None else blamed.new.key,
+        lingering=tuple(
+            worker.info.id
+            for worker in tables.workers.values()
+            for ref in worker.lingering
+            if ref.id == row.id
+        ),
+        held=tuple(_held(tables, limit_key) for limit_key in row.new.limit_keys),
+    )
+
+
+def _held(tables: Tables, limit_key: str) -> HeldKey:
+    refs = tables.held.get(limit_key, set())
+    shown = heapq.nsmallest(HOLDERS_SHOWN, refs)
+    return HeldKey(limit_key, len(refs), tuple(_holder(tables, ref) for ref in shown))
+
+
+def _holder(tables: Tables, ref: JobRef) -> Holder:
+    row = tables.jobs[ref.id]
+    for worker in tables.workers.values():
+        if ref in worker.lingering:
+            return Holder(row.new.key, worker.info.id, None, lingers=True)
+    holder = None if row.worker is None else row.worker.info.id
+    return Holder(row.new.key, holder, row.updated_at, lingers=False)
