@@ -39,8 +39,9 @@ from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
-ENQUEUE_BATCH = 1_000  # jobs of one transaction of enqueue_many
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
+GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter at once
+GIVE_WAY_SECONDS = 1e-6  # the shortest that there is; without, the writer waits 5 ms for it
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
 UNCHANGED = "nothing was changed. Try again, or find what it waits for."
 KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
@@ -252,7 +253,7 @@ class Penstock:
         created = existing = 0
         waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
         source = (self._accept(request) for request in requests)
-        while batch := _next_batch(source):
+        while batch := _next_batch(source, store.bulk_jobs):
             waiting.append((batch, store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
                 new, known = _counts_of(waiting.popleft(), store)
@@ -316,14 +317,16 @@ class Penstock:
         return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))
 
 
-def _next_batch(source: Iterator[NewJob]) -> list[NewJob]:
+def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
     """The next jobs of one transaction, bounded in number and in size."""
     batch: list[NewJob] = []
     size = 0
     for job in source:
         batch.append(job)
         size += len(job.payload)
-        if len(batch) == ENQUEUE_BATCH or size > ENQUEUE_CHARACTERS:
+        if len(batch) % GIVE_WAY_JOBS == 0:
+            blocking_sleep(GIVE_WAY_SECONDS)
+        if len(batch) == most or size > ENQUEUE_CHARACTERS:
             break
     return batch
 

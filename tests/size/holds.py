@@ -47,8 +47,8 @@ class _Measured:
         self._wall, self._cpu = time.perf_counter(), time.thread_time()
         return tx
 
-    def commit(self) -> None:
-        self._session.commit()
+    def commit(self, *, more: bool) -> None:
+        self._session.commit(more=more)
         self._holds.wall.append((time.perf_counter() - self._wall) * 1e3)
         self._holds.cpu.append((time.thread_time() - self._cpu) * 1e3)
 

@@ -79,8 +79,8 @@ class Session(Protocol[TxC]):
         """Undo the operation; False if only all of them can be undone."""
         ...
 
-    def commit(self) -> None:
-        """Make it durable; the turn is kept."""
+    def commit(self, *, more: bool) -> None:
+        """Make it durable; the turn is kept. With `more` the next begin follows at once."""
         ...
 
     def after_commit(self) -> None:
@@ -279,7 +279,7 @@ class GroupCommit(Generic[Tx]):
                 operation = None
                 if self._session.elapsed() > TURN_SECONDS:
                     break
-            self._session.commit()
+            self._session.commit(more=wait and bool(self._urgent or self._inbox))
         except BaseException as raised:
             failure = self._session.translated(raised)
             self._session.rollback()
@@ -394,7 +394,7 @@ class GroupCommit(Generic[Tx]):
             return error
         try:
             answers = [self._run(operation, tx) for operation in operations]
-            self._session.commit()
+            self._session.commit(more=False)
         except BaseException as raised:
             failure = self._session.translated(raised)
             self._session.rollback()

@@ -82,6 +82,8 @@ class MemoryStore:
     A call that is refused was checked before it changed anything.
     """
 
+    bulk_jobs = 1_000
+
     def __init__(self, clock: Clock, ids: IdSource | None = None) -> None:
         self.id = (ids or SystemIds()).new_id("memory")
         self._clock = clock

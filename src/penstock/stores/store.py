@@ -309,6 +309,8 @@ class ControlStore(Protocol):
 class Store(JobStore, ManifestStore, LimitStore, StatusStore, ControlStore, Protocol):
     """The sum of the above over one writer, and its life."""
 
+    bulk_jobs: int  # of one call, where many are to be enqueued
+
     @property
     def url(self) -> str: ...
 

@@ -76,7 +76,7 @@ class FakeSession:
     def monotonic(self) -> float:
         return self.now
 
-    def commit(self) -> None:
+    def commit(self, *, more: bool) -> None:
         assert not self.closed, "committed after close"
         if self.commit_errors:
             raise self.commit_errors.pop(0)

@@ -67,6 +67,7 @@ INTENDED = {
     "skip_children": {"hot_pkey"},
     "hold_jobs": {"jobs_key_key", "hot_pkey"},
     "jobs_by_key": {"jobs_key_key", "ended_pkey"},
+    "keep_lanes": {"lanes_pkey"},
     "lane_ids": {"lanes_spec_key"},
     "insert_job": {"lanes_spec_key"},
     "failed_jobs": {"ended_unhappy"},
@@ -76,7 +77,13 @@ INTENDED = {
     "old_jobs": {"ended_by_time", "jobs_pkey"},
     "hold_ended": {"ended_pkey"},
 }
-NO_TABLES = {"insert_jobs", "place_jobs", "insert_edges", "hold_keys"}  # these only add
+NO_TABLES = {
+    "accept_jobs",
+    "insert_jobs",
+    "place_jobs",
+    "insert_edges",
+    "hold_keys",
+}  # these only add
 
 STATES = ("empty", "filled", "filled and analysed", "analysed when empty")
 

@@ -51,6 +51,7 @@ ONLY_POSTGRES = {
         "hold_ready_lanes",
         "keep_heads",
         "hold_settling",
+        "keep_lanes",
         "known_keys",
         "without_unfinished",
     },
@@ -70,7 +71,14 @@ ONLY_POSTGRES = {
     },
     "a session remembers all of a lane that does not change": {"lane_facts"},
     "counters are changes that are merged": {"count_changes", "merge_changes"},
-    "jobs lie in two places": {"check_places", "place_jobs"},
+    "jobs lie in two places": {
+        "accept_jobs",
+        "check_places",
+        "copy_hot",
+        "copy_jobs",
+        "place_jobs",
+        "reserve_ids",
+    },
     "a server: its life, its clock, the fate of a commit, its word to others": {
         "end_backend",
         "listen",

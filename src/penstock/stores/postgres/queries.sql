@@ -171,6 +171,10 @@ select spec, id from penstock.lanes
 where spec = any(array(select lane ->> 0 from jsonb_array_elements($1::jsonb) as lane))
 order by id for key share
 
+-- keep_lanes --
+-- Those of lanes that are still there; they stay until we are done.
+select id from penstock.lanes where id = any($1::bigint[]) order by id for key share
+
 -- hold_lanes --
 -- Lanes that may be purged: nobody puts a job into them meanwhile.
 select id from penstock.lanes
@@ -178,9 +182,9 @@ where id = any(array(select value::bigint from jsonb_array_elements_text($1::jso
 order by id for update skip locked
 
 -- insert_jobs --
--- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, plan_id, level, then now:
--- [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of the batch; rows are
--- written in the order of keys, so that two batches never wait for each other in a ring.
+-- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, plan_id, level (empty where
+-- all are null), then now: [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of
+-- the batch; rows are written in the order of keys, so that two batches never wait for each other in a ring.
 insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
 select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint from (
     select nextval('penstock.jobs_id_seq') as id, job.*
@@ -189,6 +193,36 @@ select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigin
 ) as numbered order by key, id
 on conflict (key) do nothing
 returning key, id
+
+-- accept_jobs --
+-- The same for jobs that begin in one state, $9, and are due at one time, $10: they are placed as well.
+with fresh as (
+    insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
+    select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint from (
+        select nextval('penstock.jobs_id_seq') as id, job.*
+        from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[])
+        as job (key, lane_id, partition, priority, payload, plan_id, level)
+    ) as numbered order by key, id
+    on conflict (key) do nothing
+    returning key, id, lane_id, priority, octet_length(payload) as bytes
+), placed as (
+    insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
+    select id, lane_id, -greatest(priority, -9223372036854775807), bytes, $9::smallint, $10::bigint, $10::bigint, $8::bigint
+    from fresh order by id
+)
+select key, id from fresh
+
+-- reserve_ids --
+-- Ids for so many new jobs, rising.
+select nextval('penstock.jobs_id_seq') from generate_series(1, $1::bigint)
+
+-- copy_jobs --
+-- Accepts jobs none of whose keys is known; half of what `accept_jobs` takes.
+copy penstock.jobs (id, key, lane_id, priority, payload, partition, plan_id, level, created_at) from stdin
+
+-- copy_hot --
+-- Gives them their first state.
+copy penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at) from stdin
 
 -- place_jobs --
 -- Gives new jobs their first state; arrays of id, lane, priority, bytes, row_state, due_at, then now.

@@ -65,12 +65,17 @@ class RoundTrip:
         self._usable = select.poll()
         self._usable.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
-    def ask(self, questions: Iterable[Question]) -> list[list[Row]]:
-        """The rows that each statement answers; psycopg's error of the first one that fails."""
+    def ask(
+        self, questions: Iterable[Question], answers: list[list[Row]] | None = None
+    ) -> list[list[Row]]:
+        """The rows that each statement answers; psycopg's error of the first one that fails.
+
+        They are put into `answers`, which tells how far it came where there is an error.
+        """
         if self._connection.closed:
             raise psycopg.OperationalError("the connection is closed")
         encoded = [(query, *_encoded(parameters)) for query, parameters in questions]
-        answers: list[list[Row]] = []
+        answers = [] if answers is None else answers
         errors: list[psycopg.Error] = []
         try:
             self._pgconn.enter_pipeline_mode()

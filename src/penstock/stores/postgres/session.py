@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 
@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.beginning import Ahead, Begun, Opened, Opening
 from penstock.stores.postgres.connecting import (
     Connected,
     Server,
@@ -37,32 +38,17 @@ from penstock.stores.postgres.connecting import (
     connect,
     pausing,
 )
+from penstock.stores.postgres.known_lanes import KnownLanes
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.silence import CALL_SECONDS, Guard
-from penstock.stores.postgres.transaction import LaneFacts, PostgresTransaction, changing
+from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.sql.statements import Row
 
-LANES_KNOWN_MAX = 100_000
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
 UNKNOWN_PAUSE_SECONDS = 0.02
 
 log = logging.getLogger("penstock.store")
-
-
-#: What a transaction will ask first, in this life of the server, at a time (None: its own).
-Ahead = Callable[[str, int | None], Sequence[Question]]
-
-
-class _Begun(NamedTuple):
-    """The first columns of `set_up`."""
-
-    now: int
-    pid: int
-    number: str  # of the transaction
-    schema: int
-    life: str | None
-    place: int  # the number of the schema
 
 
 class PostgresSession:
@@ -90,11 +76,12 @@ class PostgresSession:
         self._round_trip: RoundTrip | None = None
         self._failures = 0
         self._away_since: float | None = None
-        self._lanes: dict[int, LaneFacts] = {}
+        self._lanes = KnownLanes()
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
-        self._begun: _Begun | None = None
+        self._begun: Begun | None = None
         self._ahead: Ahead | None = None
+        self._opened: Opened | None = None  # with the last commit
         self._mark: tuple[Any, ...] = ()
         self._began_monotonic = 0.0
         self._closing = False
@@ -112,13 +99,9 @@ class PostgresSession:
                 raise StoreBusy(f"The store {self._address.shown} is being connected to.")
             self._connect()
         try:
-            connected = self._server()
-            if not connected.is_direct:  # it may lead to anybody
-                ahead = None
-            life = connected.server.life
-            owned_now = None if self._server_time is None else self._server_time()
-            questions = () if ahead is None else ahead(life, owned_now)
-            begun, answers = self._open_transaction(questions)
+            opened = self._opened_before() or self._open(self._opening(ahead))
+            begun, life = opened.begun, opened.opening.life
+            server = self._server_now(begun)
         except psycopg.Error as error:
             raise self._not_begun(error, wait=wait) from error
         self._began_monotonic = self._clock.monotonic()
@@ -129,13 +112,11 @@ class PostgresSession:
                 f"version of Penstock; this process knows {self._schema} and writes nothing more. "
                 "Start it again with that version."
             )
-        server = self._server_now(begun)
-        if answers and not begun.life == server.life == life:
+        ahead, now = opened.opening.ahead, opened.now
+        if ahead is not None and not begun.life == server.life == life:
             self.rollback()
             return self.begin(wait=wait)
-        now = begun.now if owned_now is None else owned_now
-        if len(self._lanes) > LANES_KNOWN_MAX:
-            self._lanes.clear()
+        self._lanes.bound()
         self._begun = begun
         self._tx = PostgresTransaction(
             self._current_cursor(),
@@ -150,11 +131,32 @@ class PostgresSession:
         )
         if begun.life != server.life:
             self._enter_life(server.life, begun.life)
-        if ahead is not None and answers:
-            self._tx.learn(ahead(life, now), answers)
+        if ahead is not None:
+            self._tx.learn(ahead(life, now), opened.answers)
         return self._tx
 
-    def _server_now(self, begun: _Begun) -> Server:
+    def _opening(self, ahead: Ahead | None, ids: int = 0) -> Opening:
+        """What opens the next transaction, with what it will ask first."""
+        connected = self._server()
+        if not connected.is_direct:  # it may lead to anybody
+            ahead = None
+        since = self._clock.monotonic()
+        return Opening(ahead, connected.server.life, self._owned_now(), since, ids)
+
+    def _owned_now(self) -> int | None:
+        return None if self._server_time is None else self._server_time()
+
+    def _opened_before(self) -> Opened | None:
+        """The transaction that was opened with the last commit, unless that was long ago."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return None
+        if not opened.is_fresh(self._clock.monotonic(), self._owned_now()):
+            self.rollback()
+            return None
+        return opened
+
+    def _server_now(self, begun: Begun) -> Server:
         """Whom the connection leads to; behind a pooler, and after a restore, not whom it once did.
 
         A restore may put another schema into the same database under an open connection.
@@ -169,20 +171,15 @@ class PostgresSession:
             self._lanes.clear()
         return server
 
-    def _open_transaction(
-        self, questions: Sequence[Question]
-    ) -> tuple[_Begun, Sequence[list[Row]]]:
+    def _open(self, opening: Opening) -> Opened:
         self._arm()
         try:
-            _, (row,), *answers = self._current_round_trip().ask(
-                (("begin_write", ()), ("set_up", ()), *questions)
-            )
+            return opening.opened(self._current_round_trip().ask(opening.questions))
         except psycopg.Error as error:
-            if not questions or meaning.is_lost(error):
+            if opening.ahead is None or meaning.is_lost(error):
                 raise
             self.rollback()  # another version's tables, or a lock: who asks again is told
-            return self._open_transaction(())
-        return _Begun(*row[: len(_Begun._fields)]), answers
+            return self._open(opening._replace(ahead=None))
 
     def _not_begun(self, error: psycopg.Error, *, wait: bool) -> StoreError:
         """A connection that was idle may have been lost long ago: only a fresh one tells."""
@@ -241,20 +238,33 @@ class PostgresSession:
         tx.reset(self._mark)
         return True
 
-    def commit(self) -> None:
+    def commit(self, *, more: bool) -> None:
         failpoints.hit("commit.begin")
         tx, begun = self._current(), self._begun
         tx.flush_early()
+        opening = None
+        # Older servers pass on what was told only when they are outside of transactions.
+        if more and not tx.made_work and self._server().is_direct:
+            ahead, self._ahead = self._ahead, None
+            opening = self._opening(ahead, self._lanes.lacking(tx.copied))
         try:
-            tx.commit()
+            answers = tx.commit(() if opening is None else opening.questions)
         except psycopg.Error as error:
             if meaning.is_clean(error) or begun is None:
                 raise
             self._find_out(begun, tx.witness, error)
+            opening = answers = None
         self._tx = None
         self._guard.until = None
+        if opening is None:
+            return
+        if answers is None:
+            self.rollback()  # only the commit came off
+            return
+        self._opened = opening.opened(answers)
+        self._lanes.ids += self._opened.ids
 
-    def _find_out(self, begun: _Begun, witness: Question | None, error: psycopg.Error) -> None:
+    def _find_out(self, begun: Begun, witness: Question | None, error: psycopg.Error) -> None:
         """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
         before = self._server().server
         said = meaning.first_line(error)
@@ -286,7 +296,7 @@ class PostgresSession:
             "became of it cannot be found out. Repeat the call: nothing is done twice."
         ) from error
 
-    def _fate(self, begun: _Begun, witness: Question | None, before: Server) -> str | None:
+    def _fate(self, begun: Begun, witness: Question | None, before: Server) -> str | None:
         """What became of a transaction; None if nobody knows.
 
         A server that crashed forgets the numbers that it had given to transactions of which
@@ -320,7 +330,7 @@ class PostgresSession:
         return
 
     def rollback(self) -> None:
-        self._tx = None
+        self._tx = self._opened = None
         if self._connected is None:
             return
         try:
@@ -396,7 +406,7 @@ class PostgresSession:
         if self._connected is not None:
             self._guard.watch_over(None)
             closed_quietly(self._connected.connection)
-            self._connected = self._cursor = self._round_trip = None
+            self._connected = self._cursor = self._round_trip = self._opened = None
 
     def _arm(self) -> None:
         self._guard.until = self._clock.monotonic() + CALL_SECONDS

@@ -41,6 +41,7 @@ T = TypeVar("T")
 class PostgresStore(SqlStore):
     """Owns the connections of one process: to write, to beat, to read, and to listen."""
 
+    bulk_jobs = 2_000  # nobody waits for them, and every wait for the server serves more
     _writer: GroupCommit[PostgresTransaction]
     _reader: PostgresReader
 

@@ -9,7 +9,7 @@ What still ends in a ring is found by the server, and the whole transaction runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -20,20 +20,20 @@ from penstock.clock import BootTime
 from penstock.errors import InternalError
 from penstock.model.job import LeasedJob
 from penstock.stores.group_commit import Contended
+from penstock.stores.postgres.accepting import AcceptingTransaction, Cursor
 from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
-INSERT_CHARACTERS = 8 * 1024 * 1024  # of payloads of one statement, unless one job has more
 SPEC_BYTES = 2_500  # of a lane's name in its index
+LOOKS_MAX = 100  # at lanes that others make known and forget again
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")
-
-Cursor = psycopg.RawCursor[Row]
 
 
 def changing(queries: dict[str, str]) -> frozenset[str]:
@@ -41,21 +41,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
-
-
-def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """New jobs, by so many characters of payloads that a statement ends in its time."""
-    first = size = 0
-    for place, row in enumerate(rows):
-        size += len(row[4])
-        if size > INSERT_CHARACTERS and place > first:
-            yield rows[first:place]
-            first, size = place, len(row[4])
-    yield rows[first:]
-
-
-class PostgresTransaction(Transaction):
+class PostgresTransaction(AcceptingTransaction):
     """Owns the locks it has asked for. The connection is the session's."""
 
     def __init__(
@@ -66,25 +52,16 @@ class PostgresTransaction(Transaction):
         changing: frozenset[str],
         now: int,
         boot: BootTime,
-        lanes: dict[int, LaneFacts],
+        lanes: KnownLanes,
         places: ScanPlaces,
         still_time: Callable[[], None],
     ) -> None:
-        super().__init__(now, boot)
-        self._cursor = cursor
-        self._round_trip = round_trip
-        self._queries = queries
+        super().__init__(cursor, round_trip, queries, now, boot, lanes, places, still_time)
         self._changing = changing
-        self._lanes = lanes  # names of lanes, which never change; kept by the session
-        self._places = places
-        self._still_time = still_time
         self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
-        self.witness: Question | None = None  # what only our commit can have made true
-        self.writes = 0  # statements that may have changed something
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
         self._counts_all = False
-        self._behind: set[int] = set()  # lanes whose new jobs are behind where a lease begins
         self._left: set[int] = set()  # lanes that may have become empty
         self._holds_lanes = False  # so we do not wait for limit keys any more
         self._walks: bool | None = None
@@ -126,15 +103,18 @@ class PostgresTransaction(Transaction):
         if any(query in self._changing for query, _ in self._asked):
             raise InternalError("A statement was run ahead, and nobody has taken its answer.")
         self._open_freed()
-        if not self.made_work or self._left:
+        if not self.made_work or self._left or self._unheld:
             self.flush_heads()
 
-    def commit(self) -> None:
-        """Write all merged consequences and commit, in one round trip."""
+    def commit(self, then: Sequence[Question]) -> list[list[Row]] | None:
+        """Write all merged consequences, commit, and ask what follows, in one round trip.
+
+        Answers what was asked after the commit; None if that went wrong, and only that.
+        """
         counts = self._merged_counts()
         last: list[Question] = []
-        if self._touched:
-            touched = sorted(self._touched)
+        touched = sorted(self._touched)
+        if touched:
             self._touched.clear()
             self._begin_behind(touched)
             last.append(("keep_heads", (numbers(touched),)))
@@ -144,10 +124,19 @@ class PostgresTransaction(Transaction):
             last.append(("tell", ()))
         last.append(("commit", ()))
         self._still_time()
+        answers: list[list[Row]] = []
+        is_whole = True
         try:
-            self._round_trip.ask(last)
+            self._round_trip.ask((*last, *then), answers)
         except psycopg.errors.DivisionByZero as error:
+            self._lanes.forget(touched)  # in case that one was purged
             raise Contended("Another process was making a lane known just now.") from error
+        except psycopg.Error:
+            if len(answers) < len(last):
+                raise
+            is_whole = False
+        self.accepted()
+        return answers[len(last) :] if is_whole else None
 
     def flush_heads(self) -> None:
         self._open_freed()
@@ -155,53 +144,13 @@ class PostgresTransaction(Transaction):
         if self._left:
             left, self._left = sorted(self._left), set()
             self.ran_short(left)
+        if self._unheld:
+            self._with_lanes("ping")
 
     def add_up_counts(self) -> None:
         self.flush_counts()
         while self.run("merge_changes", MERGE_CHANGES):
             continue
-
-    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
-        created: dict[str, int] = {}
-        for part in _slices(rows):
-            created |= self._insert_slice(part)
-        places: dict[str, tuple[int, ...]] = {}
-        for key, lane_id, _, priority, payload, row_state, due_at, _, _ in reversed(rows):
-            if key in created:  # of two with one key the first counts
-                size = len(payload.encode())
-                places[key] = (created[key], lane_id, priority, size, row_state, due_at)
-        if places:
-            columns = zip(*reversed(places.values()), strict=True)
-            self.run("place_jobs", *map(numbers, columns), self.now)
-            self.witness = "was_created", (next(iter(places)), self.now)
-            for _, lane_id, priority, _, _, due_at in places.values():
-                self._arrived(lane_id, priority, due_at)
-        return created
-
-    def _arrived(self, lane_id: int, priority: int, due_at: int) -> None:
-        """A new job stands behind what was taken last, unless its priority is higher."""
-        if self._places.is_behind(lane_id, -priority, due_at):
-            self._behind.add(lane_id)
-        else:
-            self._places.forget([lane_id])
-
-    def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
-        keys, lane_ids, partitions, priorities, payloads, _, _, plan_ids, levels = zip(
-            *rows, strict=True
-        )
-        return dict(
-            self.rows(
-                "insert_jobs",
-                texts(keys),
-                numbers(lane_ids),
-                texts(partitions),
-                numbers(priorities),
-                texts(payloads),
-                texts(plan_ids),
-                numbers(levels),
-                self.now,
-            )
-        )
 
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
@@ -321,11 +270,12 @@ class PostgresTransaction(Transaction):
 
     def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
         wanted = set(lanes)
-        missing = wanted - self._lanes.keys()
+        known = self._lanes.facts
+        missing = wanted - known.keys()
         if missing:
             for lane, *facts in self.rows("lane_facts", numbers(missing)):
-                self._lanes[lane] = (facts[0], facts[1], facts[2])
-        return {lane: self._lanes[lane] for lane in wanted if lane in self._lanes}
+                known[lane] = (facts[0], facts[1], facts[2])
+        return {lane: known[lane] for lane in wanted if lane in known}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Make lanes known to have ready jobs, and keep them known until the commit.
@@ -335,14 +285,20 @@ class PostgresTransaction(Transaction):
         missing = list(lane_ids)
         self._holds_lanes = True
         self._begin_behind(missing)
-        while missing:
-            known = set(self.array("hold_ready_lanes", numbers(missing)))
+        for _ in range(LOOKS_MAX):
+            known = {
+                lane_id for (lane_id,) in self._with_lanes("hold_ready_lanes", numbers(missing))
+            }
             missing = [lane_id for lane_id in missing if lane_id not in known]
             if missing:
                 made = set(self.array("refresh_heads", numbers(missing)))
                 if made:
                     self.made_work = True
                 missing = [lane_id for lane_id in missing if lane_id not in made]
+            if not missing:
+                return
+        self._lanes.forget(missing)
+        raise Contended("Lanes were forgotten as often as they were made known, or are gone.")
 
     def _begin_behind(self, lane_ids: Sequence[int]) -> None:
         """Jobs became ready: a lease begins at the front of the lane, unless all are behind."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from operator import attrgetter
 
 import msgspec
 
@@ -26,6 +28,9 @@ from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
 _encode = msgspec.json.Encoder().encode
+_spec: Callable[[NewJob], LaneSpec] = attrgetter("task", "group", "limit_keys")
+
+_Placed = tuple[NewJob, LaneSpec, int]  # a job and its lane
 
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
@@ -41,28 +46,42 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
     # Before they get ids: ids shall grow from a job to those that wait for it.
     wanted = sorted({edge.key for job in jobs for edge in job.after})
     parents = tx.find_jobs(wanted) if wanted else {}
-    lanes = _lanes(tx, jobs)
-    created = tx.insert_jobs([_row(job, lanes, tx.now) for job in jobs])
+    specs = [*map(_spec, jobs)]
+    lanes = _lanes(tx, {*specs})
+    lane_ids = [lanes[spec] for spec in specs]
+    created = tx.insert_jobs(_rows(jobs, lane_ids, tx.now))
     failpoints.hit("enqueue.in_tx")
     tx.passed.append("enqueue.committed")
-    with_edges = []
-    seen: set[str] = set()
-    for job in jobs:
-        lane_id = lanes[_spec(job)]
-        if job.key in created and job.key not in seen:
-            seen.add(job.key)
-            if job.after:
-                with_edges.append((job, lane_id))
-            else:
-                tx.arrive(job.task, job.group, JobState.QUEUED)
-                if job.delay_seconds <= 0:
-                    tx.touch(lane_id)
-                else:
-                    tx.made_work = True
+    keys = frozenset(created)
+    if len(created) == len(jobs):
+        fresh, known = list(zip(jobs, specs, lane_ids, strict=True)), frozenset[str]()
+    else:
+        fresh = _first_of_each(zip(jobs, specs, lane_ids, strict=True), created)
+        known = frozenset(job.key for job in jobs) - keys
+    with_edges = [(job, lane_id) for job, _, lane_id in fresh if job.after]
+    _arrive(tx, [one for one in fresh if not one[0].after] if with_edges else fresh)
     if with_edges:
         _link(tx, with_edges, created, parents, {job.key for job in jobs})
-    keys = frozenset(created)
-    return EnqueueReport(keys, frozenset(job.key for job in jobs if job.key not in keys))
+    return EnqueueReport(keys, known)
+
+
+def _first_of_each(jobs: Iterable[_Placed], created: dict[str, int]) -> list[_Placed]:
+    """The jobs that were new; of two with one key the first counts."""
+    first: dict[str, _Placed] = {}
+    for placed in jobs:
+        if placed[0].key in created:
+            first.setdefault(placed[0].key, placed)
+    return list(first.values())
+
+
+def _arrive(tx: Transaction, jobs: Sequence[_Placed]) -> None:
+    """Count new jobs that wait for no other, and let leasing find those that are due."""
+    for (task, group, _), count in Counter([spec for _, spec, _ in jobs]).items():
+        tx.arrive(task, group, JobState.QUEUED, count)
+    due = {lane_id for job, _, lane_id in jobs if job.delay_seconds <= 0}
+    tx.touch_all(due)
+    if any(job.delay_seconds > 0 for job, _, _ in jobs):
+        tx.made_work = True
 
 
 def _insert_alone(tx: Transaction, job: NewJob) -> bool:
@@ -115,34 +134,32 @@ def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:
     return (RowState.WAITING if job.after else RowState.READY), now
 
 
-def _spec(job: NewJob) -> LaneSpec:
-    return (job.task, job.group, job.limit_keys)
-
-
-def _lanes(tx: Transaction, jobs: Sequence[NewJob]) -> dict[LaneSpec, int]:
-    specs = {_spec(job) for job in jobs}
+def _lanes(tx: Transaction, specs: Set[LaneSpec]) -> dict[LaneSpec, int]:
     texts = {tx.lane_text(spec): spec for spec in specs}
-    wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in texts.items()])
-    found = tx.array("lane_ids", wanted)
-    if len(found) < len(texts):
-        tx.run("ensure_lanes", wanted)
-        found = tx.array("lane_ids", wanted)
-    return {texts[text]: lane_id for text, lane_id in found}
+    return {texts[text]: lane_id for text, lane_id in tx.lane_ids(texts).items()}
 
 
-def _row(job: NewJob, lanes: dict[LaneSpec, int], now: int) -> tuple[object, ...]:
-    state, due_at = _first_state(job, now)
-    return (
-        job.key,
-        lanes[_spec(job)],
-        job.partition,
-        job.priority,
-        job.payload,
-        int(state),
-        due_at,
-        job.plan_id,
-        job.level,
-    )
+def _rows(jobs: Sequence[NewJob], lane_ids: Sequence[int], now: int) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for job, lane_id in zip(jobs, lane_ids, strict=True):
+        if job.after or job.delay_seconds > 0:
+            state, due_at = _first_state(job, now)
+        else:
+            state, due_at = RowState.READY, now
+        rows.append(
+            (
+                job.key,
+                lane_id,
+                job.partition,
+                job.priority,
+                job.payload,
+                int(state),
+                due_at,
+                job.plan_id,
+                job.level,
+            )
+        )
+    return rows
 
 
 def _link(

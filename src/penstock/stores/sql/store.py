@@ -74,6 +74,7 @@ class SqlStore(ABC):
     How to write, to read and to wait is the backend's.
     """
 
+    bulk_jobs = 1_000  # the others of a file wait meanwhile
     _writer: Writer
     _reader: SqlReader
 

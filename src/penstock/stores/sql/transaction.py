@@ -8,7 +8,7 @@ They are written once, before the commit, whatever the number of operations in t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from penstock.clock import BootTime
@@ -40,6 +40,15 @@ class Transaction(Statements):
     @abstractmethod
     def run(self, query: str, *parameters: object) -> int:
         """Execute a named statement; how many rows it changed."""
+
+    def lane_ids(self, specs: Mapping[str, LaneSpec]) -> dict[str, int]:
+        """The lanes that a batch needs, by what they are known by; made if need be."""
+        wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in specs.items()])
+        found = self.array("lane_ids", wanted)
+        if len(found) < len(specs):
+            self.run("ensure_lanes", wanted)
+            found = self.array("lane_ids", wanted)
+        return dict(found)
 
     @abstractmethod
     def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
@@ -177,10 +186,10 @@ class Transaction(Statements):
         if target is not None:
             moves[lane_id, target] = moves.get((lane_id, target), 0) + count
 
-    def arrive(self, task: str, group: str, state: JobState) -> None:
-        """A new job of a known task and group is in this state."""
+    def arrive(self, task: str, group: str, state: JobState, count: int = 1) -> None:
+        """New jobs of a known task and group are in this state."""
         key = (task, group, state)
-        self._arrivals[key] = self._arrivals.get(key, 0) + 1
+        self._arrivals[key] = self._arrivals.get(key, 0) + count
 
     def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
         self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + count

@@ -159,7 +159,7 @@ class SqliteSession:
         self._current().reset(self._mark)
         return True
 
-    def commit(self) -> None:
+    def commit(self, *, more: bool) -> None:
         failpoints.hit("commit.begin")
         try:
             self._current().finish()
