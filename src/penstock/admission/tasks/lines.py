@@ -33,7 +33,6 @@ class Contest:
         "_tags_max",
         "buckets",
         "claimants",
-        "demand",
         "lacking",
         "largest",
         "resource",
@@ -52,7 +51,6 @@ class Contest:
         self.claimants: dict[str, int] = {}  # group → its buckets that want some of it now
         self.weight = 0  # of the claimants
         self.buckets = 0  # that ask for it at all; without any it is forgotten
-        self.demand = 0  # how much all queued tasks ask for
         self.waiting: dict[int, Line] = {}  # amount → who waits for so much of it to be free
         self.largest = 0  # of the amounts that somebody has waited for
         self.lacking: float = inf  # the least amount that is known not to be had

@@ -82,7 +82,7 @@ class FairTaskQueue:
             entry = (-item.priority, self._sequence, item)
             places[item.task_id] = (bucket, entry)
             is_first = bucket.add(entry)
-            self._facts.count(bucket, 1)
+            bucket.group.queued += 1
             if bucket.line is None:
                 self._free.add(bucket)
                 for contest, _ in bucket.needs:
@@ -104,7 +104,7 @@ class FairTaskQueue:
         bucket, entry = place
         line = self._line_of(bucket)
         self._facts.version += 1
-        self._facts.count(bucket, -1)
+        bucket.group.queued -= 1
         line.tasks -= 1
         if bucket.drop(entry):
             if len(bucket):
@@ -171,7 +171,6 @@ class FairTaskQueue:
         line, group = self._line_of(bucket), bucket.group
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
-            contest.demand -= amount
             if contest.largest > amount:
                 contest.note_passing(amount)
         group.queued -= 1

@@ -24,12 +24,6 @@ class QueueFacts:
         self.blocked: dict[Line, None] = {}  # lines in which somebody waits for something
         self.version = 0
 
-    def count(self, bucket: Bucket, sign: int) -> None:
-        """A task has come or gone."""
-        bucket.group.queued += sign
-        for contest, amount in bucket.needs:
-            contest.demand += sign * amount
-
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
     """The facts of a queue at one moment, copied."""
@@ -77,8 +71,7 @@ class QueueView:
 
     def peer_demand(self, group: str, resource: str) -> int:
         """How much of a resource the queued tasks of all other groups ask for."""
-        contest = self._facts.contests.get(resource)
-        return contest.demand - self.demand(group, resource) if contest is not None else 0
+        return sum(self.demand(key, resource) for key in self._facts.groups if key != group)
 
     def first_candidate(self, group: str) -> SchedulableTask | None:
         """The task of a group that is next by priority and order, whether it may start or not."""
