@@ -15,12 +15,23 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.errors import PenstockError
+from penstock.observe.phrases import at
 from penstock.observe.why import explain
-from penstock.observe.why_facts import Limit, Why
+from penstock.observe.why_facts import Gate, Limit, Why
 from penstock.observe.why_gather import gather
 
 KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
 KEYS_NAMED = 3
+
+#: What a time says about a gate; that of another job is in the sentence about it.
+WHEN = {
+    Gate.NOT_DUE: "at",
+    Gate.RUNNING: "by",
+    Gate.LINGERING: "by",
+    Gate.SLOTS: "about",
+    Gate.FAIR_SHARE: "about",
+    Gate.POLICY: "about",
+}
 
 
 def why(
@@ -58,17 +69,16 @@ def why(
 
 def _nearest(target: Target, key: str) -> str:
     """The nearest of the keys that begin alike, as far as a short look finds them."""
-    near: list[str] = []
-    for length in (len(key) // 2, 1, 0):
+    known: dict[str, str] = {}  # whatever its case → a key
+    for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
         try:
             url = target.store()[0]
-            keys = wiring.keys_beginning(url, key[:length], KEYS_COMPARED, folder=target.folder)
+            keys = wiring.keys_beginning(url, start, KEYS_COMPARED, folder=target.folder)
         except (PenstockError, TimeoutError):
             return ""
-        near = difflib.get_close_matches(key, keys, KEYS_NAMED, 0.5)
-        if near:
-            break
-    return f"; closest: {', '.join(map(repr, near))}" if near else ""
+        known |= {other.casefold(): other for other in keys}
+    near = difflib.get_close_matches(key.casefold(), known, KEYS_NAMED, 0.5)
+    return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""
 
 
 def document_of(found: Why, now: int) -> dict[str, object]:
@@ -123,7 +133,8 @@ def lines_of(found: Why, now: int) -> list[str]:
     if age is not None:
         lines[0] += f" (As of {span(age)} ago.)"
     if found.unblocks is not None:
-        when = "" if found.when is None else f", by {iso_time(found.when)}"
+        word = WHEN.get(found.gate)
+        when = "" if found.when is None or word is None else f", {word} {at(found.when)}"
         lines.append(f"It goes on when {escaped(found.unblocks)}{when}.")
     if found.command is not None:
         lines.append(f"Command: {escaped(found.command)}")

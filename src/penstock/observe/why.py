@@ -115,9 +115,11 @@ def _no_worker(facts: Facts) -> Why | None:
         return None
     near = get_close_matches(job.task, sorted(known), 3)
     closest = f"; closest: {some([repr(name) for name in near])}" if near else ""
+    many = len(alive) > 1
+    nobody = f"None of the {len(alive):,} live workers" if many else "The only live worker"
     sentence = (
-        f"None of the {len(alive)} live workers knows the task {job.task!r} of {job.key!r} (they "
-        f"know {len(known)}{closest})."
+        f"{nobody} {'knows' if many else 'does not know'} the task {job.task!r} of {job.key!r} "
+        f"({'they know' if many else 'it knows'} {len(known)}{closest})."
     )
     return msgspec.structs.replace(
         _why(facts, Gate.NO_WORKER, sentence),
@@ -151,7 +153,8 @@ def _keyed_limit(facts: Facts) -> Why | None:
             f"{this.job.key!r} waits for the limit {key!r} of {cap:,} ({first.source}), held by "
             f"{_holders(first, this.now)}."
         )
-        unblocks = f"one of its {first.held.count:,} holders ends, or the limit is raised"
+        one = "its holder" if first.held.count == 1 else f"one of its {first.held.count:,} holders"
+        unblocks = f"{one} ends, or the limit is raised"
     details = [_holder_line(limit, this.now) for limit in full[1:]]
     return msgspec.structs.replace(
         _why(facts, Gate.KEYED_LIMIT, sentence),
@@ -228,7 +231,7 @@ def _waiting(facts: Facts) -> Why:
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
     return msgspec.structs.replace(
         _why(facts, Gate.DEPENDENCY, sentence),
-        unblocks=f"{chain[1]!r} ends{_as_it_must(waits, chain[1])}",
+        unblocks=f"{chain[1]!r} ends{_as_it_must(waits, chain[1])}{_besides(this)}",
         when=root.when,
         command=root.command,
         details=root.details,
@@ -252,6 +255,12 @@ def _way(chain: tuple[str, ...]) -> str:
 def _as_it_must(waits: list[Dependency], key: str) -> str:
     kinds = {link.kind.value for link in waits if link.key == key}
     return " well" if "success" in kinds else ", in whatever way"
+
+
+def _besides(this: Circumstances) -> str:
+    """How many a job waits for besides the one that is named."""
+    others = this.job.pending - 1
+    return f", and {others:,} more that it waits for" if others > 0 else ""
 
 
 def _lingering(facts: Facts) -> Why:

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
-from penstock.observe.phrases import at, command, some, span
+from penstock.observe.phrases import at, command, counted, some, span
 from penstock.observe.why_facts import Facts, Gate, Why
 
 #: What a denial of task admission means for the job.
@@ -18,7 +18,6 @@ GATES = {
     "shutdown": Gate.STOPPING,
     "policy": Gate.POLICY,
 }
-MORE_SLOTS = command("queue", "run", "--slots", "N")
 
 
 def held_by_worker(facts: Facts) -> Why:
@@ -131,15 +130,18 @@ def _held_up(facts: Facts, found: Why, answer: JobStanding) -> Why:
         return msgspec.structs.replace(
             told,
             sentence=f"{waits} for {_slots(resource, status)}.",
-            unblocks=f"something that runs there ends and frees {resource!r}",
-            command=MORE_SLOTS,
+            unblocks=(
+                f"something that runs there ends and frees {resource!r}; a worker that starts with "
+                "more slots would run more at once"
+            ),
+            command=_more_slots(resource, status),
         )
     if gate is Gate.FAIR_SHARE:
         return msgspec.structs.replace(
             told,
             sentence=f"{waits}: its group {job.group!r} {_share(denied, resource)}.",
             unblocks="a job of its group ends there, or the other groups want no more",
-            command=MORE_SLOTS,
+            command=_more_slots(resource, status),
         )
     if gate is Gate.STOPPING:
         return msgspec.structs.replace(
@@ -161,6 +163,17 @@ def _slots(resource: str, status: WorkerStatus) -> str:
     return f"one of its {use.limit:,} {resource!r} slots, of which {use.used:,} are in use"
 
 
+def _more_slots(kind: str | None, status: WorkerStatus) -> str | None:
+    """The command for a worker with twice as many slots; only those of one kind have a flag."""
+    use = None if kind is None else status.slots.get(kind)
+    if kind is None or use is None or use.limit is None:
+        return None
+    more = max(2 * use.limit, 1)
+    if kind == "async":
+        return command("queue", "run", "--slots", str(more))
+    return f"PENSTOCK_RUNTIME__{kind.upper()}_SLOTS={more} {command('queue', 'run')}"
+
+
 def _share(denied: BlockedTasks, resource: str) -> str:
     numbers = denied.numbers
     held, share = numbers.get("held"), numbers.get("share")
@@ -170,7 +183,10 @@ def _share(denied: BlockedTasks, resource: str) -> str:
         text = f"holds {held:,.0f} of {resource!r}, and its share is {share:,.0f}"
     if debt:
         text += f"; it has borrowed {debt:,.0f} and gives back first"
-    return f"{text}, while {rivals:,.0f} other groups wait" if rivals else text
+    if not rivals:
+        return text
+    wait = "1 other group waits" if rivals == 1 else f"{rivals:,.0f} other groups wait"
+    return f"{text}, while {wait}"
 
 
 def _use(worker: WorkerId, status: WorkerStatus) -> str:
@@ -183,7 +199,10 @@ def _use(worker: WorkerId, status: WorkerStatus) -> str:
     text = f"Worker {worker!r}: {status.running:,} running"
     if slots:
         text += f" ({', '.join(slots)} slots)"
-    return f"{text}, {status.waiting:,} leased and waiting, of {status.groups_total:,} groups."
+    return (
+        f"{text}, {status.waiting:,} leased and waiting, of "
+        f"{counted(status.groups_total, 'group')}."
+    )
 
 
 def busy(facts: Facts) -> Why:
@@ -210,7 +229,9 @@ def busy(facts: Facts) -> Why:
     ready = span(this.now - job.available_at)
     queued = facts.stats.groups.get(job.group, {}).get(job.state, 0)
     details = [_use(name, status) for name, status in list(known.items())[:3]]
-    details.append(f"Its group {job.group!r} has {queued:,} queued jobs; groups take turns.")
+    details.append(
+        f"Its group {job.group!r} has {counted(queued, 'queued job')}; groups take turns."
+    )
     found = Why(
         key=job.key,
         state=job.state,
@@ -240,7 +261,7 @@ def busy(facts: Facts) -> Why:
             f"{job.key!r}: {names}."
         ),
         unblocks="something that runs there ends, and its turn comes",
-        command=MORE_SLOTS,
+        command=_more_slots(kind, status),
         worker=first,
     )
 

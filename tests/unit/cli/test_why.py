@@ -124,6 +124,30 @@ def test_an_unknown_key_ends_with_1_and_names_the_nearest(
     assert "closest: 'page-17', 'page-18'." in ended.sentence
 
 
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("Holder", "'holder'"), ("hold-up", "'held-up', 'holder'"), ("HELD-UP", "'held-up'")],
+)
+def test_the_nearest_key_is_found_whatever_its_case_and_beginning(
+    world: StoreWorld, command: Command, slip: str, meant: str
+) -> None:
+    for key in ("holder", "held-up", *(f"A{n:02}" for n in range(60))):
+        world.add(world.job(key, task="visit"))
+
+    assert f"closest: {meant}." in command("why", slip).sentence
+
+
+def test_the_time_of_a_later_job_is_told_in_one_way(world: StoreWorld, command: Command) -> None:
+    world.add(world.job("k", task="visit", delay=40 * 365 * 86_400.0))
+    world.add(world.job("after", task="visit", after=[Edge("k")]))
+
+    said, opened, *_ = command("why", "k").out.splitlines()
+
+    due = said.split(" due at ")[1].split(",")[0]
+    assert opened == f"It goes on when its time comes, at {due}."
+    assert command("why", "after").out.splitlines()[1] == "It goes on when 'k' ends well."
+
+
 def test_an_unknown_key_of_an_empty_store_is_told_without_a_guess(
     world: StoreWorld, command: Command
 ) -> None:

@@ -200,6 +200,14 @@ def test_a_task_that_no_live_worker_knows_is_told_with_the_nearest_name() -> Non
     )
 
 
+def test_the_only_live_worker_is_not_counted() -> None:
+    found = explain(facts(job(), workers=(worker(tasks=("parse",)),)))
+
+    assert found.sentence == (
+        "The only live worker does not know the task 'fetch' of 'k' (it knows 1)."
+    )
+
+
 HELD = HeldKey(
     "host:x",
     2,
@@ -261,6 +269,14 @@ def test_a_limit_that_one_worker_has_not_reached_holds_nobody_up() -> None:
     assert explain(facts(limited(), workers=workers)).gate is Gate.TURN
 
 
+def test_the_only_holder_of_a_limit_is_not_counted() -> None:
+    held = HeldKey("host:x", 1, HELD.holders[:1])
+
+    found = explain(facts(limited(held), caps=KnownCaps(configured={"host:x": 1})))
+
+    assert found.unblocks == "its holder ends, or the limit is raised"
+
+
 def test_a_limit_of_zero_says_that_it_must_be_raised() -> None:
     nobody = HeldKey("host:x", 0, ())
 
@@ -291,6 +307,33 @@ def test_workers_whose_slots_are_full_are_told_as_of_their_last_word() -> None:
         "'w-1'."
     )
     assert found.as_of == NOW - seconds(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("async", "penstock queue run --slots 8"),
+        ("thread", "PENSTOCK_RUNTIME__THREAD_SLOTS=8 penstock queue run"),
+        ("process", "PENSTOCK_RUNTIME__PROCESS_SLOTS=8 penstock queue run"),
+    ],
+)
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_the_command_for_more_slots_is_that_of_their_kind(
+    kind: str, command: str, is_leased: bool
+) -> None:
+    full = WorkerStatus(captured_at=0, slots={kind: SlotUse(4, 4)}, task_slots={"fetch": kind})
+    denied = BlockedTasks("no_capacity", "capacity", kind, 3, 2, NOW, {})
+    said = answer(Standing.WAITING, denied=denied, status=full) if is_leased else None
+
+    found = explain(
+        facts(
+            leased() if is_leased else job(),
+            workers=(worker(status=full),),
+            answers=() if said is None else (said,),
+        )
+    )
+
+    assert (found.gate, found.command) == (Gate.SLOTS, command)
 
 
 def test_an_answer_counts_before_the_row() -> None:
@@ -348,7 +391,7 @@ def test_a_running_job_says_where_since_when_and_until_when() -> None:
         (
             "group_cap",
             Gate.FAIR_SHARE,
-            "group 'g' holds 2 of 'async', and its share is 2, while 1 other groups wait",
+            "group 'g' holds 2 of 'async', and its share is 2, while 1 other group waits",
         ),
         ("borrow_debt", Gate.FAIR_SHARE, "it has borrowed 1 and gives back first"),
         ("shutdown", Gate.STOPPING, "is stopping and gives it back"),
@@ -423,7 +466,7 @@ def test_a_dependency_is_named_with_what_holds_it_up_in_turn() -> None:
     assert found.sentence.startswith(
         "'c' waits for 'b' (waiting) and 'd' (queued); 'b' waits for 'a'. 'a' was leased by worker"
     )
-    assert found.unblocks == "'b' ends well"
+    assert found.unblocks == "'b' ends well, and 1 more that it waits for"
     assert [link.key for link in found.waits_for] == ["b", "d"]
 
 
