@@ -60,6 +60,7 @@ class Appetite:
             for kind in sorted(set(kinds.values()))
         }
         self._waiting = dict.fromkeys(self._tasks, 0)
+        self._asked = 0  # times that one kind was chosen
 
     def leased(self, jobs: Iterable[LeasedJob]) -> None:
         kinds, waiting = self._kinds, self._waiting
@@ -72,13 +73,25 @@ class Appetite:
     def clear(self) -> None:
         self._waiting = dict.fromkeys(self._tasks, 0)
 
-    def wanted(self, free: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-        """The tasks that there is room for in the window, and for how many jobs in all."""
-        tasks: tuple[str, ...] = ()
-        limit = 0
-        for kind, names in self._tasks.items():
-            room = self._window.to_lease(self._waiting[kind], free[kind])
-            if room > 0:
-                tasks += names
-                limit += room
-        return tasks, min(limit, WINDOW_MAX)
+    def wanted(
+        self, free: Mapping[str, int], exhausted: frozenset[str] = frozenset()
+    ) -> tuple[tuple[str, ...], int]:
+        """The tasks to ask for, and for how many jobs in all.
+
+        The answer may be of one kind alone, so it is never more than each kind has room for: kinds
+        with about the same room are asked for together, others in turn.
+        """
+        rooms = {
+            kind: self._window.to_lease(waiting, free[kind])
+            for kind, waiting in self._waiting.items()
+        }
+        kinds = [kind for kind, room in rooms.items() if room > 0]
+        kinds = [kind for kind in kinds if not exhausted.issuperset(self._tasks[kind])] or kinds
+        if not kinds:
+            return (), 0
+        least, most = min(rooms[kind] for kind in kinds), max(rooms[kind] for kind in kinds)
+        if 2 * least < most:
+            self._asked += 1
+            kinds = [kinds[self._asked % len(kinds)]]
+            least = rooms[kinds[0]]
+        return tuple(name for kind in kinds for name in self._tasks[kind]), min(least, WINDOW_MAX)

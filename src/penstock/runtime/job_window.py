@@ -91,9 +91,11 @@ class JobWindow:
         self._source.add(jobs)
         self._appetite.leased(jobs)
 
-    def wanted(self) -> tuple[tuple[str, ...], int]:
-        """The tasks that there is room for, and for how many jobs in all."""
-        return self._appetite.wanted(self._slots.free()) if self._slots is not None else ((), 0)
+    def wanted(self, exhausted: frozenset[str]) -> tuple[tuple[str, ...], int]:
+        """The tasks to ask for, and for how many jobs in all."""
+        if self._slots is None:
+            return (), 0
+        return self._appetite.wanted(self._slots.free(), exhausted)
 
     @property
     def weights(self) -> Mapping[str, int]:

@@ -317,7 +317,7 @@ class Worker:
         else:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
-            names, limit = self._window.wanted()
+            names, limit = self._window.wanted(self._exhausted)
             if limit <= 0:
                 return
             if self._exhausted.issuperset(names):

@@ -16,7 +16,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.lease import JobRef
 from penstock.runtime.attempt import TaskLimits
-from penstock.runtime.dispatcher import WINDOW_MAX, WINDOW_SECONDS, WindowSize
+from penstock.runtime.dispatcher import WINDOW_MAX, WINDOW_SECONDS, Appetite, WindowSize
 from penstock.runtime.job_window import JobWindow
 from penstock.testing.manual_clock import ManualClock
 from penstock.testing.recording_sink import RecordingSink
@@ -92,6 +92,37 @@ def test_ends_of_one_moment_are_counted_together() -> None:
     window.ended(0, 0.5)
 
     assert window.rate == pytest.approx(100)  # half of 100 / 0.5 s
+
+
+# Several kinds of slots
+
+KINDS = {"fetch": "async", "parse": "thread", "render": "process"}
+
+
+def test_free_slots_of_one_kind_fetch_no_jobs_for_another() -> None:
+    appetite = Appetite(KINDS, WindowSize(0.0))
+    free = {"async": 1, "thread": 32, "process": 2}
+
+    asked = {appetite.wanted(free) for _ in range(3)}
+
+    assert asked == {(("fetch",), 2), (("parse",), 64), (("render",), 4)}
+
+
+def test_kinds_with_about_the_same_room_are_asked_for_together() -> None:
+    appetite = Appetite(KINDS, WindowSize(0.0))
+
+    assert appetite.wanted({"async": 8, "thread": 6, "process": 4}) == (
+        ("fetch", "render", "parse"),
+        8,
+    )
+
+
+def test_a_kind_of_which_there_is_nothing_more_is_asked_for_last() -> None:
+    appetite = Appetite(KINDS, WindowSize(0.0))
+    free = {"async": 1, "thread": 32, "process": 0}
+
+    assert {appetite.wanted(free, frozenset({"parse"})) for _ in range(4)} == {(("fetch",), 2)}
+    assert appetite.wanted({**free, "async": 0}, frozenset({"parse"})) == (("parse",), 64)
 
 
 # From the lease to the slot
