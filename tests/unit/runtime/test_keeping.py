@@ -16,6 +16,7 @@ from penstock.runtime.supervisor_beat import RENEWED_PAST_SECONDS, SupervisorBea
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock
+from tests.waiting import wait_until
 
 TTL = 30.0
 BEAT = 10.0
@@ -152,7 +153,7 @@ def test_a_beat_thread_starts_and_stops(store: SlowStore, clock: ManualClock) ->
     beat.stop()
     beat.stop()
 
-    assert not beat._thread.is_alive()
+    wait_until(lambda: not beat._thread.is_alive())
 
 
 def test_the_tables_keeper_believes_what_the_supervisor_wrote(
