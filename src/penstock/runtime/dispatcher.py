@@ -49,16 +49,19 @@ class WindowSize:
 class Appetite:
     """Keeps what waits by kind of slot, so that jobs without a slot do not keep others out.
 
-    Pure: it says which tasks to ask for, and for how many jobs.
+    Pure: it says which tasks to ask for, for how many jobs, and how many wait that should not.
     """
 
-    def __init__(self, kinds: Mapping[str, str], window: WindowSize) -> None:
+    def __init__(
+        self, kinds: Mapping[str, str], counts: Mapping[str, int], now_monotonic: float
+    ) -> None:
         self._kinds = dict(kinds)  # task → kind of slot
-        self._window = window
+        self._counts = counts  # slots of each kind
         self._tasks: dict[str, tuple[str, ...]] = {
             kind: tuple(sorted(task for task, of in kinds.items() if of == kind))
             for kind in sorted(set(kinds.values()))
         }
+        self._sizes = {kind: WindowSize(now_monotonic) for kind in self._tasks}
         self._waiting = dict.fromkeys(self._tasks, 0)
 
     def leased(self, jobs: Iterable[LeasedJob]) -> None:
@@ -66,8 +69,13 @@ class Appetite:
         for job in jobs:
             waiting[kinds[job.task]] += 1
 
-    def started(self, job: LeasedJob) -> None:
+    def left(self, job: LeasedJob) -> None:
+        """A job waits no longer."""
         self._waiting[self._kinds[job.task]] -= 1
+
+    def ended(self, kind: str, now_monotonic: float) -> None:
+        """A body has ended."""
+        self._sizes[kind].ended(1, now_monotonic)
 
     def clear(self) -> None:
         self._waiting = dict.fromkeys(self._tasks, 0)
@@ -77,8 +85,25 @@ class Appetite:
         tasks: tuple[str, ...] = ()
         limit = 0
         for kind, names in self._tasks.items():
-            room = self._window.to_lease(self._waiting[kind], free[kind])
+            room = self._sizes[kind].to_lease(self._waiting[kind], free[kind])
             if room > 0:
                 tasks += names
                 limit += room
         return tasks, min(limit, WINDOW_MAX)
+
+    def surplus(self, free: Mapping[str, int], now_monotonic: float) -> dict[str, int]:
+        """How many jobs of which kinds wait in vain: bodies take longer than they did.
+
+        One for each slot may wait: it is the next round.
+        """
+        beyond: dict[str, int] = {}
+        for kind, size in self._sizes.items():
+            size.ended(0, now_monotonic)
+            target, slots = size.target(free[kind]), self._counts[kind]
+            if self._waiting[kind] > max(2 * target, slots):
+                beyond[kind] = self._waiting[kind] - max(target, slots)
+        return beyond
+
+    def kind(self, job: LeasedJob) -> str:
+        """The kind of slot that a job needs."""
+        return self._kinds[job.task]

@@ -253,3 +253,22 @@ def test_clearing_gives_everything_back_once() -> None:
     assert len(desk.window) == 0
     desk.add(job("a2", "a"))
     assert desk.everything() == ["a2"]
+
+
+def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
+    desk = Desk(slots=2)
+    for _ in range(1_000):  # 1,000 per second
+        desk.clock.advance(0.001)
+        desk.window.ended("async")
+    desk.add(*(job(f"a{n}", "a") for n in range(90)), *(job(f"b{n}", "b") for n in range(2)))
+    desk.window.scheduler.turn()
+
+    assert not desk.window.shrink()
+    desk.clock.advance(10.0)  # nothing ends
+    assert desk.window.shrink()
+    assert not desk.window.shrink()
+
+    assert len(desk.given_back) == 88
+    assert len(desk.window) == 2
+    assert desk.everything() == ["a1", "b1"]
+    assert desk.window.wanted() == (("t",), 4)
