@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -178,7 +179,9 @@ class Gives:
         return Unshown()
 
 
-@pytest.mark.parametrize("source", [Column(Unshown()), Unshown(), Gives(), NoAttributes()])
-def test_what_cannot_even_be_shown_is_refused_with_a_sentence(source: object) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: Column(Unshown()), Unshown, Gives, NoAttributes], ids=["a", "b", "c", "d"]
+)
+def test_what_cannot_even_be_shown_is_refused_with_a_sentence(make: Callable[[], object]) -> None:
     with pytest.raises(SchedulingMetadataError, match=r"get_scheduling_metadata\(\)"):
-        metadata_of(source)
+        metadata_of(make())
