@@ -94,13 +94,24 @@ class SchedulerEvents:
             self._is_holding = False
 
     def _switch_off(self, call: Callable[[SchedulerEvent], None], error: BaseException) -> None:
-        index = self._calls.index(call)
+        index = next((n for n, known in enumerate(self._calls) if known is call), None)
+        if index is None:
+            return  # it is off: it had emitted something itself, and raised then
         sink = self._sinks[index]
         self._sinks = self._sinks[:index] + self._sinks[index + 1 :]
         self._calls = self._calls[:index] + self._calls[index + 1 :]
         log.error(
-            "The event listener %r raised %r and is switched off; the run goes on.", sink, error
+            "The event listener %s raised %s and is switched off; the run goes on.",
+            _shown(sink),
+            _shown(error),
         )
+
+
+def _shown(thing: object) -> str:
+    try:
+        return repr(thing)
+    except Exception:  # its own code
+        return type(thing).__name__
 
 
 def _call_of(sink: EventSink) -> Callable[[SchedulerEvent], None]:

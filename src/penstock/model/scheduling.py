@@ -89,15 +89,15 @@ def metadata_of(source: object) -> SchedulingMetadata:
     """The metadata that an object is or gives; SchedulingMetadataError otherwise."""
     if isinstance(source, SchedulingMetadata):
         return source
-    ask: Callable[[], object] | None = getattr(source, "get_scheduling_metadata", None)
-    if isinstance(source, type) or not callable(ask):
-        raise SchedulingMetadataError(
-            SchedulingMetadataCode.NOT_METADATA,
-            "metadata is a SchedulingMetadata or an object with get_scheduling_metadata(), got "
-            f"{source!r:.200}.",
-        )
     name = type(source).__qualname__
     try:
+        ask: Callable[[], object] | None = getattr(source, "get_scheduling_metadata", None)
+        if isinstance(source, type) or not callable(ask):
+            raise SchedulingMetadataError(
+                SchedulingMetadataCode.NOT_METADATA,
+                "metadata is a SchedulingMetadata or an object with get_scheduling_metadata(), got "
+                f"{_shown(source)}.",
+            )
         found = ask()
     except SchedulingMetadataError:
         raise
@@ -105,14 +105,28 @@ def metadata_of(source: object) -> SchedulingMetadata:
         raise SchedulingMetadataError(
             SchedulingMetadataCode.SOURCE_FAILED,
             f"{name}.get_scheduling_metadata() raised {type(error).__name__}: "
-            f"{str(error).rstrip('.')}.",
+            f"{_said(error).rstrip('.')}.",
         ) from error
     if not isinstance(found, SchedulingMetadata):
         raise SchedulingMetadataError(
             SchedulingMetadataCode.NOT_METADATA,
-            f"{name}.get_scheduling_metadata() gives a SchedulingMetadata, got {found!r:.200}.",
+            f"{name}.get_scheduling_metadata() gives a SchedulingMetadata, got {_shown(found)}.",
         )
     return found
+
+
+def _shown(thing: object) -> str:
+    try:
+        return f"{thing!r:.200}"
+    except Exception:  # its own code
+        return f"an object of {type(thing).__qualname__} that cannot be shown"
+
+
+def _said(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # its own code
+        return "it cannot be shown"
 
 
 def _check_kind(kind: object) -> None:

@@ -49,17 +49,21 @@ class WindowSize:
 class Appetite:
     """Keeps what waits by kind of slot, so that jobs without a slot do not keep others out.
 
-    Pure: it says which tasks to ask for, and for how many jobs.
+    Pure: it says which tasks to ask for, for how many jobs, and how many wait that should not.
     """
 
-    def __init__(self, kinds: Mapping[str, str], window: WindowSize) -> None:
+    def __init__(
+        self, kinds: Mapping[str, str], counts: Mapping[str, int], now_monotonic: float
+    ) -> None:
         self._kinds = dict(kinds)  # task → kind of slot
-        self._window = window
+        self._counts = counts  # slots of each kind
         self._tasks: dict[str, tuple[str, ...]] = {
             kind: tuple(sorted(task for task, of in kinds.items() if of == kind))
             for kind in sorted(set(kinds.values()))
         }
+        self._sizes = {kind: WindowSize(now_monotonic) for kind in self._tasks}
         self._waiting = dict.fromkeys(self._tasks, 0)
+        self._ended = dict.fromkeys(self._tasks, 0)  # bodies, since the rates were last looked at
         self._asked = 0  # times that one kind was chosen
 
     def leased(self, jobs: Iterable[LeasedJob]) -> None:
@@ -67,22 +71,31 @@ class Appetite:
         for job in jobs:
             waiting[kinds[job.task]] += 1
 
-    def started(self, job: LeasedJob) -> None:
+    def left(self, job: LeasedJob) -> None:
+        """A job waits no longer."""
         self._waiting[self._kinds[job.task]] -= 1
+
+    def ended(self, kind: str) -> None:
+        """A body has ended."""
+        self._ended[kind] += 1
 
     def clear(self) -> None:
         self._waiting = dict.fromkeys(self._tasks, 0)
 
     def wanted(
-        self, free: Mapping[str, int], exhausted: frozenset[str] = frozenset()
+        self,
+        free: Mapping[str, int],
+        now_monotonic: float,
+        exhausted: frozenset[str] = frozenset(),
     ) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all.
 
         The answer may be of one kind alone, so it is never more than each kind has room for: kinds
         with about the same room are asked for together, others in turn.
         """
+        self._note_rates(now_monotonic)
         rooms = {
-            kind: self._window.to_lease(waiting, free[kind])
+            kind: self._sizes[kind].to_lease(waiting, free[kind])
             for kind, waiting in self._waiting.items()
         }
         kinds = [kind for kind, room in rooms.items() if room > 0]
@@ -95,3 +108,25 @@ class Appetite:
             kinds = [kinds[self._asked % len(kinds)]]
             least = rooms[kinds[0]]
         return tuple(name for kind in kinds for name in self._tasks[kind]), min(least, WINDOW_MAX)
+
+    def surplus(self, free: Mapping[str, int], now_monotonic: float) -> dict[str, int]:
+        """How many jobs of which kinds wait in vain: bodies take longer than they did.
+
+        One for each slot may wait: it is the next round.
+        """
+        self._note_rates(now_monotonic)
+        beyond: dict[str, int] = {}
+        for kind, size in self._sizes.items():
+            target, slots = size.target(free[kind]), self._counts[kind]
+            if self._waiting[kind] > max(2 * target, slots):
+                beyond[kind] = self._waiting[kind] - max(target, slots)
+        return beyond
+
+    def _note_rates(self, now_monotonic: float) -> None:
+        for kind, count in self._ended.items():
+            self._sizes[kind].ended(count, now_monotonic)
+            self._ended[kind] = 0
+
+    def kind(self, job: LeasedJob) -> str:
+        """The kind of slot that a job needs."""
+        return self._kinds[job.task]

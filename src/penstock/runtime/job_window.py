@@ -22,7 +22,7 @@ from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
-from penstock.runtime.dispatcher import Appetite, WindowSize
+from penstock.runtime.dispatcher import Appetite
 from penstock.runtime.leased_jobs import LeasedJobs
 from penstock.runtime.scheduler import AsyncTaskScheduler
 
@@ -65,8 +65,9 @@ class JobWindow:
         self._is_withdrawn: Callable[[LeasedJob], bool] = lambda _: False
         self._failures = 0  # of starts, in a row
         self._source = LeasedJobs(self._task_of)
-        self.rate = WindowSize(clock.monotonic())
-        self._appetite = Appetite({n: task.kind for n, (task, _) in tasks.items()}, self.rate)
+        self._monotonic = clock.monotonic
+        kinds = {name: task.kind for name, (task, _) in tasks.items()}
+        self._appetite = Appetite(kinds, counts, clock.monotonic())
         self.scheduler = AsyncTaskScheduler(
             self._source,
             TaskAdmissionController(
@@ -91,11 +92,42 @@ class JobWindow:
         self._source.add(jobs)
         self._appetite.leased(jobs)
 
-    def wanted(self, exhausted: frozenset[str]) -> tuple[tuple[str, ...], int]:
+    def wanted(self, exhausted: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all."""
         if self._slots is None:
             return (), 0
-        return self._appetite.wanted(self._slots.free(), exhausted)
+        return self._appetite.wanted(self._slots.free(), self._monotonic(), exhausted)
+
+    def ended(self, kind: str) -> None:
+        """A body of this kind has ended."""
+        self._appetite.ended(kind)
+
+    def shrink(self) -> bool:
+        """Give back what waits in vain, so that others get it, or are not kept out by it.
+
+        Fast jobs leave a wide window, and slow ones would fill it for long. The last of the
+        longest groups go.
+        """
+        if self._slots is None:
+            return False
+        beyond = self._appetite.surplus(self._slots.free(), self._monotonic())
+        if not beyond:
+            return False
+        ranked: dict[str, list[tuple[int, SchedulableTask]]] = {kind: [] for kind in beyond}
+        ranks: dict[tuple[str, str], int] = {}
+        for task in self.scheduler.queue.tasks():
+            kind = self._appetite.kind(task.payload)
+            if kind in ranked:
+                of = (kind, task.group.key)
+                ranks[of] = ranks.get(of, 0) + 1
+                ranked[kind].append((ranks[of], task))
+        for kind, tasks in ranked.items():
+            tasks.sort(key=lambda entry: -entry[0])
+            for _, task in tasks[: beyond[kind]]:
+                self.scheduler.queue.discard(task.task_id)
+                self._appetite.left(task.payload)
+                self._give_back(_ref(task))
+        return True
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -125,7 +157,7 @@ class JobWindow:
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
     ) -> None:
         job: LeasedJob = task.payload
-        self._appetite.started(job)
+        self._appetite.left(job)
         if self._is_withdrawn(job):
             self.scheduler.release(lease, correlation)
         elif self._slots is not None:

@@ -194,7 +194,8 @@ class Worker:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            self._give_back()
+            for ref in self._window.clear():
+                self._acks.add(ref)
             self._status.stopping = True
         if how is Stopping.NOW:
             self._stop_at = now
@@ -248,6 +249,8 @@ class Worker:
                 self._spawn(self._status.publish(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
+            if self._window.shrink():
+                self._look_again()
             self._wake.set()
             deadline = self._slots.next_deadline()
             if not self._name.losing:
@@ -410,20 +413,16 @@ class Worker:
             self._looking = False
             self._wake.set()
 
-    def _give_back(self) -> None:
-        for ref in self._window.clear():
-            self._acks.add(ref)
-
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
+        self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
         self._wake.set()
 
     def _accepted(self, count: int) -> None:
-        self._window.rate.ended(count, self._clock.monotonic())
         self.totals.ended += count
 
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:

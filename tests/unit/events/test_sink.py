@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -71,3 +72,49 @@ def test_recent_events_forget_the_oldest() -> None:
         events.emit(EMPTY, WHO)
 
     assert [event.sequence for event in recent.events] == [8, 9, 10]
+
+
+def test_a_listener_that_emits_something_itself_and_raises_is_switched_off_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard = RecentEvents()
+
+    def echo(event: SchedulerEvent) -> None:
+        events.emit(EMPTY, WHO)
+        raise OSError("no more")
+
+    def echo_once(event: SchedulerEvent) -> None:
+        if event.sequence == 1:
+            echo(event)
+        raise asyncio.CancelledError
+
+    events = SchedulerEvents(ManualClock(), [echo_once, heard])
+    with caplog.at_level(logging.ERROR, "penstock.events"):
+        events.emit(EMPTY, WHO)
+        events.emit(EMPTY, WHO)
+
+    assert [event.sequence for event in heard.events] == [2, 1, 3]
+    assert caplog.text.count("is switched off") == 1
+
+
+def test_a_listener_that_can_be_neither_compared_nor_shown_is_switched_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd:
+        def __call__(self, event: SchedulerEvent, /) -> None:
+            raise OSError("no more")
+
+        def __eq__(self, other: object) -> bool:
+            raise OSError("not with me")
+
+        def __repr__(self) -> str:
+            raise OSError("nor this")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    first, second = Odd(), Odd()
+    events = SchedulerEvents(ManualClock(), [first, second])
+    with caplog.at_level(logging.ERROR, "penstock.events"):
+        events.emit(EMPTY, WHO)
+
+    assert caplog.text.count("The event listener Odd raised OSError('no more')") == 2

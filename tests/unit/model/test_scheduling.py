@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -159,3 +160,28 @@ def test_two_identities_never_have_the_same_key(
     keys = [SchedulingMetadata.model(*names, weight=1).group_key for names in (one, two)]
 
     assert (keys[0] == keys[1]) == (one == two)
+
+
+class Unshown(Exception):
+    def __str__(self) -> str:
+        raise OSError("not me")
+
+    __repr__ = __str__
+
+
+class NoAttributes:
+    def __getattr__(self, name: str) -> Any:
+        raise OSError("nothing here")
+
+
+class Gives:
+    def get_scheduling_metadata(self) -> object:
+        return Unshown()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Column(Unshown()), Unshown, Gives, NoAttributes], ids=["a", "b", "c", "d"]
+)
+def test_what_cannot_even_be_shown_is_refused_with_a_sentence(make: Callable[[], object]) -> None:
+    with pytest.raises(SchedulingMetadataError, match=r"get_scheduling_metadata\(\)"):
+        metadata_of(make())

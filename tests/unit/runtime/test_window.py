@@ -97,32 +97,33 @@ def test_ends_of_one_moment_are_counted_together() -> None:
 # Several kinds of slots
 
 KINDS = {"fetch": "async", "parse": "thread", "render": "process"}
+COUNTS = {"async": 8, "thread": 32, "process": 4}
 
 
 def test_free_slots_of_one_kind_fetch_no_jobs_for_another() -> None:
-    appetite = Appetite(KINDS, WindowSize(0.0))
+    appetite = Appetite(KINDS, COUNTS, 0.0)
     free = {"async": 1, "thread": 32, "process": 2}
 
-    asked = {appetite.wanted(free) for _ in range(3)}
+    asked = {appetite.wanted(free, 0.0) for _ in range(3)}
 
     assert asked == {(("fetch",), 2), (("parse",), 64), (("render",), 4)}
 
 
 def test_kinds_with_about_the_same_room_are_asked_for_together() -> None:
-    appetite = Appetite(KINDS, WindowSize(0.0))
+    appetite = Appetite(KINDS, COUNTS, 0.0)
 
-    assert appetite.wanted({"async": 8, "thread": 6, "process": 4}) == (
+    assert appetite.wanted({"async": 8, "thread": 6, "process": 4}, 0.0) == (
         ("fetch", "render", "parse"),
         8,
     )
 
 
 def test_a_kind_of_which_there_is_nothing_more_is_asked_for_last() -> None:
-    appetite = Appetite(KINDS, WindowSize(0.0))
+    appetite = Appetite(KINDS, COUNTS, 0.0)
     free = {"async": 1, "thread": 32, "process": 0}
 
-    assert {appetite.wanted(free, frozenset({"parse"})) for _ in range(4)} == {(("fetch",), 2)}
-    assert appetite.wanted({**free, "async": 0}, frozenset({"parse"})) == (("parse",), 64)
+    assert {appetite.wanted(free, 0.0, frozenset({"parse"})) for _ in range(4)} == {(("fetch",), 2)}
+    assert appetite.wanted({**free, "async": 0}, 0.0, frozenset({"parse"})) == (("parse",), 64)
 
 
 # From the lease to the slot
@@ -284,3 +285,22 @@ def test_clearing_gives_everything_back_once() -> None:
     assert len(desk.window) == 0
     desk.add(job("a2", "a"))
     assert desk.everything() == ["a2"]
+
+
+def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
+    desk = Desk(slots=2)
+    for _ in range(1_000):  # 1,000 per second
+        desk.clock.advance(0.001)
+        desk.window.ended("async")
+    desk.add(*(job(f"a{n}", "a") for n in range(90)), *(job(f"b{n}", "b") for n in range(2)))
+    desk.window.scheduler.turn()
+
+    assert not desk.window.shrink()
+    desk.clock.advance(10.0)  # nothing ends
+    assert desk.window.shrink()
+    assert not desk.window.shrink()
+
+    assert len(desk.given_back) == 88
+    assert len(desk.window) == 2
+    assert desk.everything() == ["a1", "b1"]
+    assert desk.window.wanted() == (("t",), 4)

@@ -85,6 +85,15 @@ class Contest:
             del claimants[key]
             self.weight -= group.weight
 
+    def depart(self, group: Group, amount: int) -> None:
+        """A group got some of it and wants no more: time passes for whoever comes next.
+
+        Without this, groups of one task each would all come at the same moment, before those who
+        stay, for ever.
+        """
+        if group.key not in self.claimants:
+            self.v += amount / (self.weight + group.weight)
+
     def charge(self, group: Group, amount: int) -> None:
         """A task of the group got some of it."""
         key, tags, v = group.key, self.tags, self.v

@@ -180,7 +180,7 @@ class FairTaskQueue:
         if bucket.take_first():
             line.reorder(bucket)
         else:
-            self._retire(bucket)
+            self._retire(bucket, served=True)
         return item
 
     def reopen(self, openings: Openings) -> None:
@@ -382,11 +382,15 @@ class FairTaskQueue:
             return ((line.contest, 0),)
         return ()
 
-    def _retire(self, bucket: Bucket) -> None:
+    def _retire(self, bucket: Bucket, *, served: bool = False) -> None:
         """Forget a bucket that is empty, and what nobody else needs."""
         line, group = self._line_of(bucket), bucket.group
         self._leave(bucket, line)
-        self._unclaim(group, self._claims(bucket, line))
+        claims = self._claims(bucket, line)
+        self._unclaim(group, claims)
+        if served:
+            for contest, _ in claims:
+                contest.depart(group, bucket.amount(contest))
         del group.buckets[bucket.key]
         group.recent = None
         for contest, _ in bucket.needs:

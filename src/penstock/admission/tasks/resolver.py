@@ -22,7 +22,7 @@ from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.scheduling import SchedulingDefinition, SchedulingMetadata, metadata_of
 from penstock.model.task import TaskGroupSpec
 
-REMEMBERED_MAX = 65_536  # answers for jobs and for keys, each
+REMEMBERED_MAX = 8_192  # answers for jobs and for keys, each: some windows full
 CONTRIBUTORS_NAMED = 8  # of a merged cap, in its sentence
 
 DEFAULT = SchedulingMetadata()

@@ -415,6 +415,10 @@ update penstock.ready_lanes set turn = nextval('penstock.turns') where lane_id i
     select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for no key update skip locked
 )
 
+-- last_ready_group --
+-- The last of the groups that have work.
+select max(grp) from penstock.ready_lanes where parked_on is null
+
 -- ready_heads --
 -- A lane of up to $2 groups with work for tasks $3 after group $1, by skip-scan over the ready lanes: [lane, group,
 -- limit_keys, task, 0, has the group other ready lanes]. Differs from sqlite because lanes know no head: the one whose

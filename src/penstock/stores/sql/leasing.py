@@ -38,6 +38,7 @@ class LeaseCursor:
 
     def __init__(self) -> None:
         self.group = ""
+        self.end = ""  # where the round ends, if it takes several calls
         self.largest = PAYLOAD_BYTES_MAX  # characters of the largest payload of the last lease
         self.shares = WeightedShares()
         self.largest_of: dict[int, int] = {}  # the same by lane, of the last lease with jobs
@@ -245,7 +246,7 @@ def _lease_ready(
     if room is not None:
         _park(tx, lanes, parked, room)
     # With all groups served, the next call needs no second look for those before the cursor.
-    cursor.group = heads[-1].group if len(heads) == most else ""
+    _go_on(tx, cursor, heads[-1].group if len(heads) == most else "")
     return _Found(jobs, bool(parked), emptied)
 
 
@@ -285,6 +286,20 @@ def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> 
         first = [_Lane(*row) for row in tx.array("ready_heads", "", most - len(heads), tasks)]
         heads += [lane for lane in first if lane.group not in known]
     return heads
+
+
+def _go_on(tx: Transaction, cursor: LeaseCursor, last: str) -> None:
+    """Where the next call goes on: a round ends with the last group that was there at its begin.
+
+    Else groups whose names grow, such as times, would keep it from ever beginning again.
+    """
+    if last <= cursor.group:
+        cursor.end = ""  # it has begun again on the way
+    if last and not cursor.end:
+        cursor.end = tx.first("last_ready_group") or last
+    if last >= cursor.end:
+        last = cursor.end = ""
+    cursor.group = last
 
 
 def _quotas(

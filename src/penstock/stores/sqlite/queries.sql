@@ -216,6 +216,10 @@ update lanes set
     parked_on = iif(fresh.head is null, null, parked_on)
 from fresh where lanes.id = fresh.lane_id and (lanes.head_id is not fresh.head or fresh.head is null)
 
+-- last_ready_group --
+-- The last of the groups that have work.
+select max(grp) from lanes where head_id is not null and parked_on is null
+
 -- ready_heads --
 -- The first ready lane of up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes:
 -- [lane, group, limit_keys, task, has the group other ready lanes].

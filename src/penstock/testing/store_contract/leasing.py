@@ -175,6 +175,22 @@ def test_a_group_is_served_within_one_round_whatever_the_backlog_of_others(
     assert Counter(served) == Counter([*groups, "a-newcomer", "z-newcomer"])
 
 
+def test_new_groups_whose_names_grow_do_not_keep_a_group_from_its_turn(
+    store_world: StoreWorld,
+) -> None:
+    store_world.add(*(store_world.job(f"stays/{n}", group="a-stays") for n in range(50)))
+    worker = store_world.new_worker()
+    waited = longest = 0
+    for n in range(60):
+        new = [f"t-{n:03}-{m}" for m in range(2 if n else 4)]
+        store_world.add(*(store_world.job(name, group=name) for name in new))
+        served = [key for _ in range(2) for key in store_world.take(worker, 1)]
+        waited = 0 if any(key.startswith("stays") for key in served) else waited + 1
+        longest = max(longest, waited)
+
+    assert longest <= 20
+
+
 def test_groups_take_turns_one_by_one(store_world: StoreWorld) -> None:
     store_world.add(
         *(store_world.job(f"{group}{n}", group=group) for group in "abc" for n in range(3))

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError
 from penstock.model.task import SchedulableTask, TaskGroupSpec
-from tests.scheduling import check_queue, task, tasks
+from tests.scheduling import check_queue, task, tasks, turn
 
 
 def yes(item: SchedulableTask, view: QueueView) -> bool:
@@ -259,3 +260,24 @@ def _selected(queue: FairTaskQueue) -> QueueSelection:
     selection = queue.select_next(yes)
     assert selection is not None
     return selection
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_groups_of_one_task_each_do_not_keep_out_a_group_that_stays(slots: int) -> None:
+    queue = FairTaskQueue()
+    limits = TaskAdmissionConfig(slots, {"async": slots})
+    controller = TaskAdmissionController(limits, monotonic=lambda: 0.0)
+    queue.enqueue(tasks(100, "stays", {"async": 1}))
+    leases = turn(queue, controller)
+    waited, longest = 0, 0
+    queue.enqueue([task("one", "one", {"async": 1})])
+    for n in range(200):  # there are never more than three groups
+        queue.enqueue([task(f"new-{n}", f"new-{n}", {"async": 1})])
+        while len(queue.view().snapshot().queued_by_group) > 2:
+            controller.release(leases.pop(0))
+            started = turn(queue, controller)
+            leases += started
+            waited = 0 if any(x.item.group.key == "stays" for x in started) else waited + 1
+            longest = max(longest, waited)
+
+    assert longest <= 8
