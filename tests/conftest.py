@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -32,6 +33,17 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_given_back() -> Iterator[None]:
+    """What one test does to Ctrl-C must not change what the next one sees."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    after = signal.getsignal(signal.SIGINT)
+    if after is not before and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+        pytest.fail(f"The test leaves another handler of SIGINT behind: {after!r}.")
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -39,6 +39,7 @@ def test_an_answer_from_before_the_last_end_does_not_count() -> None:
         log_format="text",
     )
     supervisor = Supervisor(spec, no_store, PlainDisplay())
+    supervisor._signals.close()  # it is never run: nobody else gives the signals back
     early: Reply[Outlook] = Reply()
     late: Reply[Outlook] = Reply()
     replies = [early, late]
