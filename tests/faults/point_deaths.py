@@ -25,6 +25,8 @@ durability = "normal"
 lease_ttl_seconds = {TTL}
 beat_seconds = 10.0
 async_slots = 1
+thread_slots = 1
+process_slots = 1
 """
 PRODUCER_POINTS = ("enqueue.begin", "enqueue.in_tx", "enqueue.committed")
 WORKER_POINTS = ("lease.committed", "exec.during", "exec.after", "ack.in_tx", "ack.committed")
