@@ -241,10 +241,6 @@ class TaskAdmissionController:
     def anybody_owes(self) -> bool:
         return bool(self._debt)
 
-    def leased(self) -> dict[str, int]:
-        """How much of each resource is held, copied."""
-        return dict(self._leased)
-
     @property
     def leases(self) -> int:
         """How many are held."""
