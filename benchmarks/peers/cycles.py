@@ -5,7 +5,8 @@ The same loop drives all schedulers. Two clocks are read once per batch: the wal
 thread's CPU, which does not count while somebody else has the core. A batch has as many cycles as
 fit into BATCH_SECONDS, so that a busy machine interrupts the batches of a fast scheduler as often
 as those of a slow one. A percentile is one of batches. What a batch took out of the queue goes back
-between two of them, so the queue is as long at the end as at the beginning.
+between two of them, so the queue is as long at the end as at the beginning. Cases that are compared
+are a family and take turns, a few batches at a time: the speed of a machine changes within seconds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BATCH_SECONDS = 2e-4
 LARGEST_BATCH = 64  # cycles
 LEAST_BATCHES = 10
 BUDGET_SECONDS = 0.5  # for the batches of one case, once it has LEAST_BATCHES
+VISIT_BATCHES = 25  # of one case, before it is the turn of the next: long enough for warm caches
 WARM_UP = 64  # cycles before the clock counts; at least one of each group
 TRIALS = 5  # single cycles that tell how many make a batch
 
@@ -56,48 +58,66 @@ class Driver(Protocol):
         ...
 
 
-def measure(driver: str, cases: list[Answer], batches: int) -> Answer:
-    """Probe: measure these cases with the driver of this name, one after another."""
+def measure(driver: str, families: list[list[Answer]], batches: int) -> Answer:
+    """Probe: measure cases with the driver of this name; those of one family take turns."""
     module: Any = importlib.import_module(f"benchmarks.peers.{driver}")
-    return {
-        "version": importlib.metadata.version(module.PACKAGE),
-        "cases": [measure_case(module, Case.of(case), batches) for case in cases],
-    }
+    found: list[Answer] = []
+    for family in families:
+        found += measure_in_turns(module, [Case.of(case) for case in family], batches)
+    return {"version": importlib.metadata.version(module.PACKAGE), "cases": found}
 
 
-def measure_case(driver: Driver, case: Case, batches: int) -> Answer:
-    """p50 and p95 of so many batches in microseconds, and how many cycles they had."""
-    scheduler, tasks = driver.open_scheduler(case)
-    start = time.perf_counter()
-    accepted = len(scheduler.enqueue(tasks))
-    enqueue_us = (time.perf_counter() - start) / len(tasks) * 1e6
-    _demand(accepted == len(tasks), "a task was not accepted")
-    batch = _PREPARE[case.question](scheduler, case)
-    del tasks
+def measure_in_turns(driver: Driver, cases: Sequence[Case], batches: int) -> list[Answer]:
+    """p50 and p95 of at most so many batches of each case in microseconds, and of how many."""
+    timed = [_Timed(driver, case) for case in cases]
     gc.collect()
-    size, times = _times_us(batch, batches)
-    walls, cpus = zip(*times, strict=True)
-    return {
-        "p50": statistics.median(walls),
-        "p95": quantile(walls, 0.95),
-        "cpu": statistics.median(cpus),
-        "count": len(times) * size,
-        "enqueue": enqueue_us,
-    }
+    gc.freeze()  # what is queued is not looked at again and again
+    try:
+        while waiting := [case for case in timed if not case.is_done(batches)]:
+            for case in waiting:
+                case.visit()
+    finally:
+        gc.unfreeze()
+    return [case.answer() for case in timed]
 
 
-def _times_us(batch: Batch, most: int) -> tuple[int, list[tuple[float, float]]]:
-    """How many cycles a batch had, and what each took per cycle: by the wall and of the CPU."""
-    once = min(batch(1)[1] for _ in range(TRIALS))
-    size = max(1, min(LARGEST_BATCH, int(BATCH_SECONDS * 1e9 / once)))
-    times: list[tuple[float, float]] = []
-    end = time.perf_counter() + BUDGET_SECONDS
-    while len(times) < most:
-        if len(times) >= LEAST_BATCHES and time.perf_counter() > end:
-            break
-        wall, cpu = batch(size)
-        times.append((wall / size / 1e3, cpu / size / 1e3))
-    return size, times
+class _Timed:
+    """One case, ready to be timed, and what its batches took."""
+
+    def __init__(self, driver: Driver, case: Case) -> None:
+        scheduler, tasks = driver.open_scheduler(case)
+        start = time.perf_counter()
+        accepted = len(scheduler.enqueue(tasks))
+        self._enqueue_us = (time.perf_counter() - start) / len(tasks) * 1e6
+        _demand(accepted == len(tasks), "a task was not accepted")
+        self._batch = _PREPARE[case.question](scheduler, case)
+        once = min(self._batch(1)[1] for _ in range(TRIALS))
+        self._size = max(1, min(LARGEST_BATCH, int(BATCH_SECONDS * 1e9 / once)))
+        self._walls: list[float] = []
+        self._cpus: list[float] = []
+        self._seconds = 0.0
+
+    def is_done(self, batches: int) -> bool:
+        count = len(self._walls)
+        return count >= batches or (count >= LEAST_BATCHES and self._seconds > BUDGET_SECONDS)
+
+    def visit(self) -> None:
+        """Time some batches."""
+        start, size = time.perf_counter(), self._size
+        for _ in range(VISIT_BATCHES):
+            wall, cpu = self._batch(size)
+            self._walls.append(wall / size / 1e3)
+            self._cpus.append(cpu / size / 1e3)
+        self._seconds += time.perf_counter() - start
+
+    def answer(self) -> Answer:
+        return {
+            "p50": statistics.median(self._walls),
+            "p95": quantile(self._walls, 0.95),
+            "cpu": statistics.median(self._cpus),
+            "count": len(self._walls) * self._size,
+            "enqueue": self._enqueue_us,
+        }
 
 
 def _now() -> Nanoseconds:

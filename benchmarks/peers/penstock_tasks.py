@@ -11,7 +11,8 @@ from benchmarks.peers.cycles import Scheduler
 from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.policy import TaskAdmissionPolicy
-from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection
+from penstock.admission.tasks.queue import FairTaskQueue
+from penstock.admission.tasks.selection import QueueSelection
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
 from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec

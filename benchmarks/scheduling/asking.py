@@ -20,17 +20,25 @@ Figures = Mapping[Case, Sequence[Answer]]
 
 
 def ask(
-    cases: Sequence[Case], setup: Setup, driver: str = OURS, python: Path | str = sys.executable
+    families: Sequence[Sequence[Case]],
+    setup: Setup,
+    driver: str = OURS,
+    python: Path | str = sys.executable,
 ) -> Answer:
-    """Measure these cases one after another in a new process."""
+    """Measure cases in a new process; those of one family take turns."""
     return fresh(
         cycles.measure,
         setup.folder,
         python=python,
         driver=driver,
-        cases=[case.to_json() for case in cases],
+        families=[[case.to_json() for case in family] for family in families],
         batches=setup.size(300, smoke=50),
     )
+
+
+def one_by_one(cases: Sequence[Case]) -> list[list[Case]]:
+    """Each case is a family of its own."""
+    return [[case] for case in cases]
 
 
 def by_case(cases: Sequence[Case], answers: Sequence[Answer]) -> Figures:

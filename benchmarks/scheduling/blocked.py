@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from benchmarks.peers.cases import Case, Mix, Policy, Question
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
-from benchmarks.scheduling.asking import Figures, ask, by_case, deviation_percent, middle
+from benchmarks.scheduling.asking import (
+    Figures,
+    ask,
+    by_case,
+    deviation_percent,
+    middle,
+    one_by_one,
+)
 
 GROUPS = (1, 8, 64, 256)
 SMOKE_GROUPS = (256,)
@@ -44,7 +51,7 @@ def waits_for(case: Case) -> str:
 def measure(setup: Setup) -> Outcome:
     """Fill the capacity, then ask, several times over."""
     asked = cases(SMOKE_GROUPS if setup.smoke else GROUPS)
-    answers = [ask(asked, setup) for _ in range(setup.rounds)]
+    answers = [ask(one_by_one(asked), setup) for _ in range(setup.rounds)]
     return to_outcome(by_case(asked, answers))
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.measuring import paired_ratio, pick
@@ -38,23 +38,47 @@ def measure(setup: Setup) -> Outcome:
     tasks = SMOKE_TASKS if setup.smoke else TASKS
     groups = SMOKE_GROUPS if setup.smoke else GROUPS
     cases = matrix(tasks, groups)
-    answers = [ask(cases, setup) for _ in range(ROUNDS)]
-    return to_outcome(by_case(cases, answers))
+    families = in_families(cases)
+    answers = [ask(families, setup) for _ in range(ROUNDS)]
+    figures = by_case([case for family in families for case in family], answers)
+    return to_outcome({case: figures[case] for case in cases})
+
+
+def in_families(cases: Sequence[Case]) -> list[list[Case]]:
+    """What is compared takes turns: the corners of the matrix of one mix. The rest goes alone."""
+    at_corners = corners(cases)
+    families: dict[object, list[Case]] = {}
+    for case in cases:
+        families.setdefault(case.mix if case in at_corners else case, []).append(case)
+    return [*families.values()]
+
+
+def corners(cases: Iterable[Case]) -> list[Case]:
+    """Those with the fewest or the most groups and the shortest or the longest queue."""
+    found = [*cases]
+    groups, tasks = {case.groups for case in found}, {case.tasks for case in found}
+    return [
+        case
+        for case in found
+        if case.groups in (min(groups), max(groups)) and case.tasks in (min(tasks), max(tasks))
+    ]
 
 
 def to_outcome(figures: Figures) -> Outcome:
-    """Compare the largest with the smallest, within each round."""
+    """Compare the corners of the matrix with each other, within each round."""
     fewest, most = (pick_of(case.groups for case in figures) for pick_of in (min, max))
     shortest, longest = (pick_of(case.tasks for case in figures) for pick_of in (min, max))
+
+    compared = corners(figures)
 
     def growth(of: Case, to: Case) -> float:
         return paired_ratio(pick(figures[to], "p50"), pick(figures[of], "p50"))
 
     by_groups = max(
-        growth(case, replace(case, groups=most)) for case in figures if case.groups == fewest
+        growth(case, replace(case, groups=most)) for case in compared if case.groups == fewest
     )
     by_tasks = max(
-        growth(case, replace(case, tasks=longest)) for case in figures if case.tasks == shortest
+        growth(case, replace(case, tasks=longest)) for case in compared if case.tasks == shortest
     )
     return Outcome(
         (

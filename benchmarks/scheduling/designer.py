@@ -13,7 +13,15 @@ from benchmarks.measuring import ROOT, Answer, interleaved, paired_ratio, pick
 from benchmarks.peers.cases import Case, Mix, Policy, Question
 from benchmarks.runner import Cell, Check, Outcome, Sense, Setup, Table
 from benchmarks.scheduling import blocked, cycle
-from benchmarks.scheduling.asking import OURS, Figures, ask, by_case, deviation_percent, middle
+from benchmarks.scheduling.asking import (
+    OURS,
+    Figures,
+    ask,
+    by_case,
+    deviation_percent,
+    middle,
+    one_by_one,
+)
 
 PYTHON = ROOT / ".venv-designer" / "bin" / "python"
 READY = ROOT / ".venv-designer" / "ok"  # made last
@@ -67,7 +75,7 @@ def measure(setup: Setup) -> Outcome:
     matrix: dict[Case, Sequence[Answer]] = {}
     for mix in Mix:  # a process each: all together may take longer than a probe has
         cases = [case for case in shown if case.mix is mix]
-        whole = ask(cases, setup, DRIVER, PYTHON)
+        whole = ask(one_by_one(cases), setup, DRIVER, PYTHON)
         matrix |= by_case(cases, [whole])
     return to_outcome(ours, theirs, matrix, answers["peer"][0]["version"])
 
@@ -76,8 +84,8 @@ def _in_turn(cases: Sequence[Case], setup: Setup) -> dict[str, list[Answer]]:
     return interleaved(
         setup.rounds,
         {
-            "ours": lambda: ask(cases, setup, OURS),
-            "peer": lambda: ask(cases, setup, DRIVER, PYTHON),
+            "ours": lambda: ask(one_by_one(cases), setup, OURS),
+            "peer": lambda: ask(one_by_one(cases), setup, DRIVER, PYTHON),
         },
     )
 

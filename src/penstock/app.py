@@ -31,7 +31,7 @@ from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.scheduling import MetadataSource
 from penstock.model.views import EnqueueReport
-from penstock.runtime.calm_gc import calm_gc
+from penstock.runtime import interpreter
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.statistics_line import StatisticsLine
@@ -274,7 +274,7 @@ class Penstock:
     def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted."""
         refuse_running_loop()
-        with calm_gc():
+        with interpreter.tuned():
             return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
 
     async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:

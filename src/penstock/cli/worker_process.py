@@ -33,8 +33,7 @@ from penstock.config.find_app import find_app
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
-from penstock.runtime import messages
-from penstock.runtime.calm_gc import calm_gc
+from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
@@ -49,7 +48,6 @@ from penstock.stores.store import Store
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
 LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
-SWITCH_SECONDS = 0.0005  # the writer's thread must not wait 5 ms for the GIL at every statement
 
 log = logging.getLogger("penstock.worker")
 
@@ -67,7 +65,6 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGHUP tells of the supervisor's death
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
-    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         left_behind = _work(order, channel, table_fd)
     except PenstockError as error:
@@ -146,7 +143,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         return 0
     try:
         loop = wiring.new_event_loop()
-        with calm_gc():
+        with interpreter.tuned():
             return run_and_close(loop, _run(order, app, settings, table, channel, lines))
     finally:
         store.close()

@@ -16,7 +16,14 @@ class Correlation(msgspec.Struct, frozen=True, gc=False):
     partition: str | None = None
     group: str | None = None
     job_id: int | None = None
-    task_execution_id: str | None = None  # job id and token
+    execution: int | None = None  # which start of it: the token of a job's lease
+
+    @property
+    def task_execution_id(self) -> str | None:
+        """One start of one task; made when somebody asks, which costs less than for every job."""
+        if self.execution is None:
+            return None
+        return f"{self.task if self.job_id is None else self.job_id}:{self.execution}"
 
 
 #: Follows child tasks and threads of an attempt.

@@ -12,7 +12,7 @@ from penstock.clock import Clock
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
 
-RECENT_EVENTS_MAX = 10_000
+RECENT_EVENTS_MAX = 1_000
 
 log = logging.getLogger("penstock.events")
 
@@ -49,6 +49,8 @@ class SchedulerEvents:
         self.sequence = 0
         #: Does anybody listen who wants every step of every task? What is kept in memory does not.
         self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
+        #: The only listener, if it keeps in memory: it calls nobody back, nothing is held for it.
+        self._keep = self._calls[0] if len(self._calls) == 1 and not self.tells_steps else None
 
     def emit(
         self,
@@ -59,11 +61,10 @@ class SchedulerEvents:
     ) -> None:
         if not self._calls:
             return
-        self.sequence += 1
-        event = SchedulerEvent(kind, self._monotonic(), self.sequence, correlation, reason, numbers)
-        if not self.tells_steps:  # what is kept in memory calls nobody back
-            for call in self._calls:
-                call(event)
+        self.sequence = sequence = self.sequence + 1
+        event = SchedulerEvent(kind, self._monotonic(), sequence, correlation, reason, numbers)
+        if self._keep is not None:
+            self._keep(event)
             return
         self._held.append(event)
         if not self._is_holding:

@@ -76,8 +76,11 @@ class AckBuffer:
 
     @property
     def takes_more(self) -> bool:
-        """False: work that is begun now could not be acknowledged soon."""
-        return self.pending < WINDOW_MAX and not self._stuck
+        """False: work that is begun now could not be acknowledged soon.
+
+        One window may wait while another is on its way: the store and the bodies work side by side.
+        """
+        return self._waiting() < WINDOW_MAX and not self._stuck
 
     def add(self, end: JobEnd | JobFailure | JobRef) -> None:
         if type(end) is JobEnd:

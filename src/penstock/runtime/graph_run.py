@@ -81,10 +81,7 @@ class GraphRun:
 
     def correlation(self, task: SchedulableTask) -> Correlation:
         attempt = self._attempts.get(task.task_id, 0) + 1
-        execution = f"{task.task_id}:{attempt}"
-        return Correlation(
-            self._run.run_id, str(task.task_id), None, task.group.key, None, execution
-        )
+        return Correlation(self._run.run_id, str(task.task_id), None, task.group.key, None, attempt)
 
     def start(
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation

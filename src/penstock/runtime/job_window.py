@@ -149,9 +149,7 @@ class JobWindow:
 
     def correlation(self, task: SchedulableTask) -> Correlation:
         job: LeasedJob = task.payload
-        return Correlation(
-            self._run_id, job.task, job.partition, job.group, job.id, f"{job.id}:{job.token}"
-        )
+        return Correlation(self._run_id, job.task, job.partition, job.group, job.id, job.token)
 
     def start(
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation

@@ -86,9 +86,8 @@ def check(outcome: Outcome, *words: str) -> Check:
 
 @pytest.mark.parametrize("question", Question)
 def test_every_question_gets_figures(question: Question) -> None:
-    answer = cycles.measure_case(
-        Fifo(), replace(CASE, question=question, tasks=2_000, capacity=4), BATCHES
-    )
+    case = replace(CASE, question=question, tasks=2_000, capacity=4)
+    (answer,) = cycles.measure_in_turns(Fifo(), [case], BATCHES)
 
     assert 0 < answer["p50"] <= answer["p95"]
     assert answer["count"] >= BATCHES
@@ -97,7 +96,7 @@ def test_every_question_gets_figures(question: Question) -> None:
 def test_a_measured_queue_is_as_long_afterwards_and_nothing_stays_held() -> None:
     fifo = Fifo()
 
-    cycles.measure_case(fifo, CASE, BATCHES)
+    cycles.measure_in_turns(fifo, [CASE], BATCHES)
 
     assert sorted(fifo.queue) == [*range(CASE.tasks)]
     assert fifo.free == CASE.capacity
@@ -114,7 +113,7 @@ def test_a_measured_queue_is_as_long_afterwards_and_nothing_stays_held() -> None
 )
 def test_a_measurement_of_something_else_is_refused(fifo: Fifo, case: Case, message: str) -> None:
     with pytest.raises(ProbeFailed, match=message):
-        cycles.measure_case(fifo, case, BATCHES)
+        cycles.measure_in_turns(fifo, [case], BATCHES)
 
 
 def test_a_case_survives_the_way_to_its_probe() -> None:

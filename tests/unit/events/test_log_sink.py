@@ -15,7 +15,7 @@ from penstock.events.sink import RecentEvents
 
 
 def test_an_event_is_one_debug_line(caplog: pytest.LogCaptureFixture) -> None:
-    correlation = Correlation("run-1", "fetch", task_execution_id="7:1")
+    correlation = Correlation("run-1", "fetch", job_id=7, execution=1)
     event = SchedulerEvent(
         SchedulerEventKind.TASK_COMPLETED, 1.5, 3, correlation, "done", {"jobs": 2}
     )

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import EnqueueRefused
 from penstock.model.job import Edge, JobState, NewJob
+from penstock.stores import group_commit
 from penstock.stores.postgres import beginning
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.postgres.round_trip import Question
@@ -91,8 +92,13 @@ def _job(key: str, **more: object) -> NewJob:
     ],
 )
 def test_what_was_committed_is_told_and_nothing_is_lost(
-    behind_proxy: tuple[Store, Proxy], commits: Commits, hurt: str, told: set[str]
+    behind_proxy: tuple[Store, Proxy],
+    commits: Commits,
+    monkeypatch: pytest.MonkeyPatch,
+    hurt: str,
+    told: set[str],
 ) -> None:
+    monkeypatch.setattr(group_commit, "TURN_SECONDS", 0.0)  # a transaction for each batch
     store, proxy = behind_proxy
     if hurt == "opening fails":
         proxy.inject_error("40001", when="pg_current_xact_id", n=TIMES, every=2)

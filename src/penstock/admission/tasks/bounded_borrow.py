@@ -74,6 +74,8 @@ class BoundedBorrowTaskAdmissionPolicy:
         self, item: SchedulableTask, queue_view: QueueView, admission_view: Ledger
     ) -> PolicyDecision:
         group, key = item.group, item.group.key
+        if not admission_view.running(key):
+            return ALLOWED  # whoever holds nothing yet is not ahead of anybody
         borrows: tuple[tuple[str, int], ...] = ()
         for resource, amount in item.resource_request.contested:
             held = admission_view.held(key, resource)

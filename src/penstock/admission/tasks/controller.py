@@ -102,19 +102,8 @@ class TaskAdmissionController:
             return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
         limits, leased = self._limits, self._leased
         for resource, amount in item.resource_request.needs:
-            limit = limits.get(resource)
-            if limit is not None and leased.get(resource, 0) + amount > limit:
-                return TaskAdmissionDenied(
-                    item,
-                    DenialReason.NO_CAPACITY,
-                    Until.CAPACITY if amount <= limit else Until.NEVER,
-                    resource,
-                    numbers={
-                        "limit": limit,
-                        "leased": leased.get(resource, 0),
-                        "asked": amount,
-                    },
-                )
+            if resource in limits and leased.get(resource, 0) + amount > limits[resource]:
+                return self._no_capacity(item, resource, amount)
         decision = self._policy.evaluate(item, queue_view, self)
         if decision.reason is not None:
             return self._denied(item, decision.reason, decision)
@@ -136,9 +125,9 @@ class TaskAdmissionController:
             found = self._found
             if found is None:
                 raise InternalError("A task was found eligible, but not under which decision.")
-        self._last_lease_id += 1
-        lease = TaskAdmissionLease(self._last_lease_id, item, self._monotonic(), self._generation)
-        self._leases[lease.lease_id] = lease
+        self._last_lease_id = lease_id = self._last_lease_id + 1
+        lease = TaskAdmissionLease(lease_id, item, self._monotonic(), self._generation)
+        self._leases[lease_id] = lease
         self._take(item)
         delta = self._policy.on_acquire(lease, found[3])
         if delta.debt_changes:
@@ -163,14 +152,27 @@ class TaskAdmissionController:
                 ReleaseReason.STALE_LEASE,
                 f"lease {lease.lease_id} is held for task {held.item.task_id!r}",
             )
-        self._give(held.item)
+        item = held.item
+        self._give(item)
         delta = self._policy.on_release(held, self)
         if delta.debt_changes:
             self._apply(delta)
-        request = held.item.resource_request
+        request = item.resource_request
         self._freed[id(request)] = request
-        self._openings.groups.add(held.item.group.key)
+        self._openings.groups.add(item.group.key)
         return _RELEASED
+
+    def _no_capacity(
+        self, item: SchedulableTask, resource: str, amount: int
+    ) -> TaskAdmissionDenied:
+        limit = self._limits[resource]
+        return TaskAdmissionDenied(
+            item,
+            DenialReason.NO_CAPACITY,
+            Until.CAPACITY if amount <= limit else Until.NEVER,
+            resource,
+            numbers={"limit": limit, "leased": self._leased.get(resource, 0), "asked": amount},
+        )
 
     def _denied(
         self, item: SchedulableTask, reason: DenialReason, decision: PolicyDecision
@@ -193,8 +195,10 @@ class TaskAdmissionController:
                 del self._gates_due[gate]
                 openings.gates.add(gate)
         if self._freed:
+            resources = openings.resources
             for request in self._freed.values():
-                openings.resources.update(request.amounts)
+                for resource, _ in request.needs:
+                    resources.add(resource)
             self._freed.clear()
         elif not openings:
             return None
@@ -235,7 +239,7 @@ class TaskAdmissionController:
         return self._running.get(group, 0)
 
     def debt(self, group: str, resource: str) -> int:
-        return self._debt.get((group, resource), 0)
+        return self._debt.get((group, resource), 0) if self._debt else 0
 
     @property
     def anybody_owes(self) -> bool:

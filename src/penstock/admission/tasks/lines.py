@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
@@ -22,8 +22,8 @@ from penstock.model.task import SchedulableTask, TaskGroupSpec
 TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
 STALE_KEPT = 64  # groups that left a line and are still in its heap; beyond, it is made anew
 
-#: (-priority, sequence, task): the order inside a group.
-Entry = tuple[int, int, SchedulableTask]
+#: (-priority, sequence, task, its bucket): the order inside a group.
+Entry = tuple[int, int, SchedulableTask, "Bucket"]
 
 
 class Contest:
@@ -126,7 +126,18 @@ class Contest:
 class Bucket:
     """Tasks of one group that ask for the same, by priority and then first come."""
 
-    __slots__ = ("_dead", "_levels", "first", "group", "key", "line", "needs", "size")
+    __slots__ = (
+        "_dead",
+        "_entries",
+        "_lower",
+        "_priority",
+        "first",
+        "group",
+        "key",
+        "line",
+        "needs",
+        "size",
+    )
 
     first: Entry
 
@@ -136,51 +147,59 @@ class Bucket:
         self.needs = needs
         self.size = 0
         self.line: Line | None = None
-        self._levels: list[tuple[int, deque[Entry]]] = []  # one for each priority, highest first
+        self._entries: deque[Entry] = deque()  # of the highest priority
+        self._priority = 0  # negated, of these
+        self._lower: list[tuple[int, deque[Entry]]] = []  # of the others, highest first
         self._dead: set[int] = set()  # sequences of discarded tasks that are still there
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[Entry]:
-        for _, entries in self._levels:
+        for entries in (self._entries, *(entries for _, entries in self._lower)):
             yield from (entry for entry in entries if entry[1] not in self._dead)
 
     def add(self, entry: Entry) -> bool:
         """Take a task in; True if it is the first now."""
         self.size += 1
-        levels, priority = self._levels, entry[0]
-        if levels and levels[-1][0] == priority:
-            levels[-1][1].append(entry)
+        priority, entries = entry[0], self._entries
+        if entries and priority == self._priority:
+            entries.append(entry)
             return False
-        place = bisect_left(levels, priority, key=_priority)
-        if place < len(levels) and levels[place][0] == priority:
-            levels[place][1].append(entry)
+        if entries and priority > self._priority:
+            self._add_lower(entry)
             return False
-        levels.insert(place, (priority, deque([entry])))
-        if place:
-            return False
-        self.first = entry
+        if entries:
+            self._lower.insert(0, (self._priority, entries))
+        self._entries, self._priority, self.first = deque([entry]), priority, entry
         return True
+
+    def _add_lower(self, entry: Entry) -> None:
+        lower, priority = self._lower, entry[0]
+        place = bisect_left(lower, priority, key=_priority)
+        if place < len(lower) and lower[place][0] == priority:
+            lower[place][1].append(entry)
+        else:
+            lower.insert(place, (priority, deque([entry])))
 
     def take_first(self) -> bool:
         """Take the first task out; False if it was the last."""
         self.size -= 1
-        levels = self._levels
-        entries = levels[0][1]
+        entries = self._entries
         entries.popleft()
         if entries and not self._dead:
             self.first = entries[0]
             return True
-        while levels:
-            entries = levels[0][1]
+        while True:
             while entries:
                 if entries[0][1] not in self._dead:
                     self.first = entries[0]
                     return True
                 self._dead.remove(entries.popleft()[1])
-            levels.pop(0)
-        return False
+            if not self._lower:
+                return False
+            self._priority, entries = self._lower.pop(0)
+            self._entries = entries
 
     def drop(self, entry: Entry) -> bool:
         """Take a task out, wherever it stands; True if it was the first."""
@@ -190,10 +209,14 @@ class Bucket:
         self.size -= 1
         self._dead.add(entry[1])
         if len(self._dead) > self.size:
-            kept = ((p, deque(x for x in xs if x[1] not in self._dead)) for p, xs in self._levels)
-            self._levels = [level for level in kept if level[1]]
+            self._entries = self._living(self._entries)  # the first is among them
+            lower = ((priority, self._living(entries)) for priority, entries in self._lower)
+            self._lower = [level for level in lower if level[1]]
             self._dead.clear()
         return False
+
+    def _living(self, entries: Iterable[Entry]) -> deque[Entry]:
+        return deque(entry for entry in entries if entry[1] not in self._dead)
 
     def amount(self, contest: Contest) -> int:
         return next(amount for needed, amount in self.needs if needed is contest)
@@ -268,7 +291,7 @@ class Line:
     def add(self, bucket: Bucket) -> None:
         group = bucket.group
         bucket.line = self
-        priority, sequence, _ = bucket.first
+        priority, sequence, _, _ = bucket.first
         standing = self.members.get(group)
         if standing is None:
             self.members[group] = [(priority, sequence, bucket)]
@@ -278,6 +301,8 @@ class Line:
                 if len(self._heap) > STALE_KEPT + 2 * len(self.members):
                     self._drop_stale()
         else:
+            if len(standing) == 1:
+                standing[0] = _standing(standing[0][2])  # see reorder
             heappush(standing, (priority, sequence, bucket))
         self.tasks += len(bucket)
 
@@ -333,24 +358,25 @@ class Line:
         self.tasks -= len(bucket)
 
     def reorder(self, bucket: Bucket) -> None:
-        """The first task of a bucket is another one now."""
+        """The first task of a bucket is another one now; for a lone one `add` notes it later."""
         standing = self.members[bucket.group]
-        priority, sequence, _ = bucket.first
         if len(standing) == 1:
-            standing[0] = (priority, sequence, bucket)
             return
         if standing[0][2] is bucket:
-            heapreplace(standing, (priority, sequence, bucket))
+            heapreplace(standing, _standing(bucket))
             return
-        standing[:] = [
-            (priority, sequence, bucket) if entry[2] is bucket else entry for entry in standing
-        ]
+        standing[:] = [_standing(bucket) if entry[2] is bucket else entry for entry in standing]
         heapify(standing)
 
     def _drop_stale(self) -> None:
         self._heap = [entry for entry in self._heap if entry[2] in self.members]
         self._in_heap = {entry[2] for entry in self._heap}
         heapify(self._heap)
+
+
+def _standing(bucket: Bucket) -> tuple[int, int, Bucket]:
+    priority, sequence, _, _ = bucket.first
+    return priority, sequence, bucket
 
 
 def first_of_chain(bucket: Bucket) -> Bucket:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from math import inf
 
-import msgspec
-
 from penstock.admission.tasks.decisions import (
     Openings,
     TaskAdmissionDenied,
@@ -20,21 +18,10 @@ from penstock.admission.tasks.decisions import (
 )
 from penstock.admission.tasks.lines import Bucket, Contest, Group, Line, first_of_chain
 from penstock.admission.tasks.queue_view import QueueFacts, QueueView
+from penstock.admission.tasks.selection import IsEligible, QueueSelection
 from penstock.errors import InternalError
 from penstock.model.resource import SUBMISSION
 from penstock.model.task import SchedulableTask, TaskGroupSpec
-
-#: May this task start now? True, or the denial; a bare False says nothing of why, so that the
-#: task is asked for again in every selection.
-IsEligible = Callable[[SchedulableTask, QueueView], bool | TaskAdmissionDenied]
-
-
-class QueueSelection(msgspec.Struct, frozen=True, gc=False):
-    """A task that may go; nothing has changed yet."""
-
-    item: SchedulableTask
-    queue_view: QueueView
-    sequence_version: int
 
 
 class FairTaskQueue:
@@ -79,8 +66,8 @@ class FairTaskQueue:
                 continue
             bucket = self._bucket_of(item)
             self._sequence += 1
-            entry = (-item.priority, self._sequence, item)
-            places[item.task_id] = (bucket, entry)
+            entry = (-item.priority, self._sequence, item, bucket)
+            places[item.task_id] = entry
             is_first = bucket.add(entry)
             bucket.group.queued += 1
             if bucket.line is None:
@@ -98,10 +85,10 @@ class FairTaskQueue:
 
     def discard(self, task_id: Hashable) -> bool:
         """Take a task out that shall not run; False if it is not queued."""
-        place = self._facts.places.pop(task_id, None)
-        if place is None:
+        entry = self._facts.places.pop(task_id, None)
+        if entry is None:
             return False
-        bucket, entry = place
+        bucket = entry[3]
         line = self._line_of(bucket)
         self._facts.version += 1
         bucket.group.queued -= 1
@@ -134,7 +121,7 @@ class FairTaskQueue:
         place = self._facts.places.get(task_id)
         if place is None:
             return None
-        line = self._line_of(place[0])
+        line = self._line_of(place[3])
         return None if line is self._free else line.denied
 
     # ── Selecting ─────────────────────────────────────────────────────────────────────────────
@@ -164,11 +151,16 @@ class FairTaskQueue:
     def commit(self, selection: QueueSelection) -> SchedulableTask | None:
         """Take the selected task out; None if the queue has changed since it was selected."""
         item, facts = selection.item, self._facts
-        if selection.sequence_version != facts.version or item.task_id not in facts.places:
+        if selection.sequence_version != facts.version:
             return None
-        bucket, _ = facts.places.pop(item.task_id)
+        entry = facts.places.pop(item.task_id, None)
+        if entry is None:
+            return None
         facts.version += 1
-        line, group = self._line_of(bucket), bucket.group
+        bucket = entry[3]
+        line, group = bucket.line, bucket.group
+        if line is None:
+            raise _in_no_line()
         for contest, amount in bucket.needs:
             contest.charge(group, amount)
             if contest.largest > amount:
@@ -196,8 +188,9 @@ class FairTaskQueue:
         for key in sorted(openings.groups):
             group = self._facts.groups.get(key)
             if group is not None:
-                self._ease(group, *group.yields_in)
-                if (own := self._gates.get((Until.OWN, key))) is not None:
+                if group.yields_in:
+                    self._ease(group, *group.yields_in)
+                if self._gates and (own := self._gates.get((Until.OWN, key))) is not None:
                     for _, _, bucket in [*own.members[group]]:
                         self._move(bucket, self._free)
         for gate in openings.gates:
@@ -392,6 +385,7 @@ class FairTaskQueue:
             for contest, _ in claims:
                 contest.depart(group, bucket.amount(contest))
         del group.buckets[bucket.key]
+        del bucket.first  # it knows its bucket: both would wait for the next search for cycles
         group.recent = None
         for contest, _ in bucket.needs:
             contest.buckets -= 1
@@ -444,5 +438,9 @@ class FairTaskQueue:
     @staticmethod
     def _line_of(bucket: Bucket) -> Line:
         if bucket.line is None:
-            raise InternalError("A bucket with tasks stands in no line.")
+            raise _in_no_line()
         return bucket.line
+
+
+def _in_no_line() -> InternalError:
+    return InternalError("A bucket with tasks stands in no line.")

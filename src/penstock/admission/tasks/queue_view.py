@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied
-from penstock.admission.tasks.lines import Bucket, Contest, Entry, Group, Line
+from penstock.admission.tasks.lines import Contest, Entry, Group, Line
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
 
@@ -19,7 +19,7 @@ class QueueFacts:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.places: dict[Hashable, tuple[Bucket, Entry]] = {}  # task → where it is
+        self.places: dict[Hashable, Entry] = {}  # task → where it is
         self.contests: dict[str, Contest] = {}
         self.blocked: dict[Line, None] = {}  # lines in which somebody waits for something
         self.version = 0
