@@ -28,7 +28,7 @@ BATCH_SECONDS = 2e-4
 LARGEST_BATCH = 64  # cycles
 LEAST_BATCHES = 10
 BUDGET_SECONDS = 0.5  # for the batches of one case, once it has LEAST_BATCHES
-VISIT_BATCHES = 25  # of one case, before it is the turn of the next: long enough for warm caches
+VISIT_BATCHES = 100  # of one case, before it is the turn of the next: long enough for warm caches
 WARM_UP = 64  # cycles before the clock counts; at least one of each group
 TRIALS = 5  # single cycles that tell how many make a batch
 

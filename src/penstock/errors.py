@@ -12,6 +12,7 @@ PenstockError
 │   ├── UnknownTask                  no such task in this app
 │   ├── SchedulingMetadataError      how a task shares with others is not said well
 │   ├── StoreMissing                 there is no store yet, and looking makes none
+│   ├── ProviderNotAvailableHere     a provider is used where no run admits its requests
 │   └── EnqueueRefused               a batch of jobs cannot be accepted (unknown key, circle, size)
 ├── StoreError                       the world's: the database
 │   ├── StoreBusy                    somebody else holds it; nothing was changed
@@ -27,6 +28,7 @@ PenstockError
 │   ├── StoreClosed                  used after close
 │   ├── StoreForked                  used in a forked child of the process that opened it
 │   └── StoreUnsupported             a place or version that a store cannot be kept on
+├── RequestAdmissionError            a request did not leave (waited too long, shutdown, no slot)
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── WorkerFailed                     the world's: a worker process cannot be started
 └── InternalError                    ours: an invariant is broken; please report it
@@ -134,6 +136,10 @@ class StoreMissing(UsageError):
         )
 
 
+class ProviderNotAvailableHere(UsageError):
+    """A provider is used outside a run, or in a process or on a node that has none."""
+
+
 class EnqueueRefused(UsageError):
     """A batch of jobs cannot be accepted; nothing of it was written."""
 
@@ -199,6 +205,15 @@ class StoreUnsupported(StoreError):
 
 #: What passes: whoever can wait asks again.
 TRANSIENT = (StoreBusy, StoreFull, StoreUnavailable)
+
+
+class RequestAdmissionError(PenstockError):
+    """A request did not leave; `reason` is one of the denial reasons of request admission."""
+
+    def __init__(self, message: str, reason: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
 
 
 class LeaseLost(PenstockError):

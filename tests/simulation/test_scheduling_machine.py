@@ -31,7 +31,6 @@ from penstock.admission.tasks.bounded_borrow import (
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import (
     DenialReason,
-    ReleaseReason,
     TaskAdmissionDenied,
     TaskAdmissionLease,
     Until,
@@ -40,6 +39,7 @@ from penstock.admission.tasks.policy import TaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
+from penstock.model.release import ReleaseReason
 from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import check_queue

@@ -14,8 +14,6 @@ from penstock.admission.tasks.bounded_borrow import (
 from penstock.admission.tasks.decisions import (
     DenialReason,
     Openings,
-    ReleaseReason,
-    ReleaseResult,
     TaskAdmissionBlockSummary,
     TaskAdmissionDecision,
     TaskAdmissionDenied,
@@ -26,6 +24,7 @@ from penstock.admission.tasks.decisions import (
 from penstock.admission.tasks.policy import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError, UsageError
+from penstock.model.release import ReleaseReason, ReleaseResult
 from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
 from penstock.model.task import SchedulableTask
 

@@ -62,24 +62,6 @@ class TaskAdmissionLease(msgspec.Struct, frozen=True, gc=False):
 TaskAdmissionDecision = TaskAdmissionLease | TaskAdmissionDenied
 
 
-class ReleaseReason(StrEnum):
-    """What became of a release."""
-
-    RELEASED = "released"
-    DUPLICATE = "duplicate"  # it was released before
-    STALE_LEASE = "stale_lease"  # its id belongs to another task
-    WRONG_CONTROLLER_GENERATION = "wrong_controller_generation"
-    UNKNOWN_LEASE = "unknown_lease"
-
-
-class ReleaseResult(msgspec.Struct, frozen=True):
-    """Only `released` has moved a counter."""
-
-    released: bool
-    reason: ReleaseReason
-    diagnostics: Mapping[str, str] = {}
-
-
 class TaskAdmissionView(msgspec.Struct, frozen=True):
     """The ledger, copied."""
 

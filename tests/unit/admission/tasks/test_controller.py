@@ -14,7 +14,6 @@ from penstock.admission.tasks.controller import (
 )
 from penstock.admission.tasks.decisions import (
     DenialReason,
-    ReleaseReason,
     TaskAdmissionDenied,
     TaskAdmissionLease,
     Until,
@@ -29,6 +28,7 @@ from penstock.admission.tasks.policy import (
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError, UsageError
+from penstock.model.release import ReleaseReason
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import task, tasks, turn
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must a limit algorithm answer?
+
+It is fed with grants and outcomes and asked for a window and a send time; the controller enforces
+both, and the static caps above them. Pure: time comes in as an argument, chance as a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.model.request import RequestReleaseOutcome
+
+
+class LimitMode(StrEnum):
+    """What does the provider seem to limit?"""
+
+    CONCURRENCY = "concurrency"
+    REQUESTS = "requests"  # per second
+    TOKENS = "tokens"  # per second
+
+
+class LimitChange(StrEnum):
+    """What an outcome did to a limit, as it is told in events."""
+
+    DECREASED = "decreased"
+    INCREASED = "increased"
+    SOFT_CEILING_RECOVERED = "soft_ceiling_recovered"  # above the level of the last refusal
+    FULLY_RECOVERED = "fully_recovered"  # at the maximum, no cool-down
+
+
+class LearnedLimit(msgspec.Struct, frozen=True):
+    """What is kept of a limit from one run to the next."""
+
+    ceiling: float | None = None  # in flight when it was refused; None: never
+    confidence: int = 0  # refusals in a row that agreed on it
+    mode: LimitMode = LimitMode.CONCURRENCY
+    rate: float | None = None  # per second, of what the mode counts
+    latency_seconds: float | None = None
+
+
+class LimitAlgorithm(Protocol):
+    """One adaptive limit."""
+
+    @property
+    def blocked_until(self) -> float:
+        """Monotonic: nothing leaves before."""
+        ...
+
+    @property
+    def ceiling(self) -> float | None:
+        """Where it was refused; None: never."""
+        ...
+
+    @property
+    def consecutive_refusals(self) -> int: ...
+
+    def set_max(self, effective_max: int) -> None:
+        """The static caps have changed; 1 ≤ window ≤ effective_max holds from now on."""
+        ...
+
+    def window(self, now: float, in_flight: int) -> int:
+        """How many may be in flight now; at least 1. It grows with time."""
+        ...
+
+    def grows_at(self, now: float, in_flight: int) -> float:
+        """When the window may exceed what is in flight, though nothing ends; inf: not before."""
+        ...
+
+    def send_at(self, now: float, in_flight: int, tokens: float) -> float:
+        """When a request of so many tokens may leave: now or before, later, or (inf) after an end.
+
+        Cool-down, pace, mirrored buckets of the provider; not the window.
+        """
+        ...
+
+    def granted(self, now: float, in_flight_before: int, tokens: float) -> Any:  # noqa: ANN401
+        """A request leaves; the answer comes back with its end."""
+        ...
+
+    def ended(
+        self,
+        now: float,
+        in_flight_after: int,
+        mark: Any,  # noqa: ANN401 (its own)
+        ending: RequestReleaseOutcome,
+    ) -> Sequence[LimitChange]:
+        """A request has ended. Local outcomes change nothing."""
+        ...
+
+    def learned(self) -> LearnedLimit:
+        """What the next run may start from."""
+        ...

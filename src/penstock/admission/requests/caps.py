@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which limits were declared for a provider, and which part of them is this process's?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from penstock.errors import UsageError
+
+DEFAULT_MAX = 256  # requests at once of one model, if nobody says otherwise
+
+
+class RequestCaps(msgspec.Struct, frozen=True):
+    """What may never be exceeded; None: nobody said anything."""
+
+    max_parallel: int | None = None
+    rpm: float | None = None  # requests per minute
+    tpm: float | None = None  # tokens per minute
+
+    def __post_init__(self) -> None:
+        for name in ("max_parallel", "rpm", "tpm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} of a provider is more than 0, got {value!r}.")
+
+    def least(self, other: RequestCaps) -> RequestCaps:
+        """Of two that speak of the same, the smaller of each."""
+        return RequestCaps(
+            _least(self.max_parallel, other.max_parallel),
+            _least(self.rpm, other.rpm),
+            _least(self.tpm, other.tpm),
+        )
+
+
+class AimdConfig(msgspec.Struct, frozen=True):
+    """The constants of the algorithm `aimd`."""
+
+    initial_limit: int | None = None  # None: the maximum
+    decrease_factor: float = 0.75
+    successes_until_increase: int = 25
+    cooldown_seconds: float = 2.0  # if the provider does not say how long
+    startup_ramp_seconds: float = 0.0  # from 1 to the initial limit
+
+
+class ProviderPolicy(msgspec.Struct, frozen=True):
+    """What was declared for one provider."""
+
+    name: str
+    caps: RequestCaps = RequestCaps()  # over all its models
+    models: Mapping[str, RequestCaps] = {}  # over all domains of one
+    algorithm: Literal["adaptive", "aimd"] = "adaptive"
+    aimd: AimdConfig = AimdConfig()
+
+    def model_caps(self, model: str) -> RequestCaps:
+        return self.models.get(model, RequestCaps())
+
+
+class ProcessShare(msgspec.Struct, frozen=True):
+    """This process among those that share every cap: whole slots by largest remainder."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, slots: int) -> int:
+        """Its slots; all parts together are exactly `slots`."""
+        whole, rest = divmod(slots, self.count)
+        return whole + (self.index < rest)
+
+
+N = TypeVar("N", int, float)
+
+
+def _least(one: N | None, other: N | None) -> N | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
