@@ -113,6 +113,8 @@ class Leasing:
                 return  # let what runs come to its end; the suspect's turn is next
             names, limit = self._window.wanted(self._exhausted)
             if limit <= 0:
+                if self._window.held_back:  # what is left may be nothing at all
+                    self._idling.wait(self._drain.next_due_at)
                 return
             if self._exhausted.issuperset(names):
                 self._idling.wait(self._drain.next_due_at)
@@ -133,9 +135,7 @@ class Leasing:
 
     def _solo_turn(self) -> bool:
         """Without a supervisor a suspect runs here, when nothing else does."""
-        return bool(
-            self._config.runs_suspects and self._suspects and not self._is_occupied()
-        )
+        return bool(self._config.runs_suspects and self._suspects and not self._is_occupied())
 
     def _known(self) -> set[tuple[int, int]]:
         """Every lease that this worker knows it holds."""

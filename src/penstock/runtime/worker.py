@@ -68,6 +68,7 @@ class Worker:
         worn: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
+        known, tasks = tasks, {n: tasks[n] for n in tasks if n not in config.unserved}
         self._task_names = tuple(sorted(tasks))
         self._store = store
         self._keeper = keeper
@@ -117,7 +118,7 @@ class Worker:
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, self._task_names, config.run_id, clock, self._reach)
+        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
