@@ -106,6 +106,7 @@ class AdaptiveRequestAdmissionController:
             waiter.denied = self._refusal(item)
             return waiter
         model.queue.enqueue(waiter)
+        model.provider.waiting += 1
         self.waiting += 1
         self.changes += 1
         if waiter.deadline is not None:
@@ -399,6 +400,7 @@ class AdaptiveRequestAdmissionController:
 
     def _left(self, waiter: RequestWaiter, model: ModelLevel) -> None:
         """A waiter stands in no line any more."""
+        model.provider.waiting -= 1
         self.waiting -= 1
         self.changes += 1
         if waiter.alarm is not None:

@@ -115,7 +115,18 @@ class ModelLevel:
 class ProviderLevel:
     """One provider: its gate, and the models that have somebody who could leave, in turn."""
 
-    __slots__ = ("_turns", "_v", "alarm", "closed_for_all", "gate", "is_limited", "line", "name")
+    __slots__ = (
+        "_turns",
+        "_v",
+        "alarm",
+        "closed_for_all",
+        "gate",
+        "is_limited",
+        "line",
+        "models",
+        "name",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -124,6 +135,8 @@ class ProviderLevel:
         self.alarm: Entry | None = None
         self.closed_for_all = False
         self.line: list[tuple[float, int, ModelLevel]] = []
+        self.models: dict[ProviderModelKey, ModelLevel] = {}
+        self.waiting = 0  # in all of them
         self._turns = 0
         self._v = 0.0
 
@@ -206,11 +219,9 @@ class RequestLevels:
 
     def _refresh(self, names: list[str], now: float) -> list[ModelLevel]:
         changed: list[ModelLevel] = []
-        for name in names:
-            if name in self.providers:
-                self._set_provider(self.providers[name], now)
-        for model in self.models.values():
-            if model.key.provider in names:
+        for provider in [self.providers[name] for name in names if name in self.providers]:
+            self._set_provider(provider, now)
+            for model in provider.models.values():
                 self._set_model(model, now)
                 changed.append(model)
         return changed
@@ -222,7 +233,8 @@ class RequestLevels:
         if provider is None:
             provider = self.providers[key.provider] = ProviderLevel(key.provider)
             self._set_provider(provider, now)
-        model = self.models[key] = ModelLevel(key, self.policy(key.provider), provider)
+        model = ModelLevel(key, self.policy(key.provider), provider)
+        self.models[key] = provider.models[key] = model
         self._set_model(model, now)
         return model
 
@@ -260,7 +272,9 @@ class RequestLevels:
 
     def _forget_idle(self, now: float) -> None:
         for key in [key for key, model in self.models.items() if model.is_idle(now)]:
-            for domain in self.models.pop(key).domains.values():
+            model = self.models.pop(key)
+            del model.provider.models[key]
+            for domain in model.domains.values():
                 del self.resources[domain.key]
         self._models_kept = max(MODELS_KEPT, 2 * len(self.models))
 

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from math import inf
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
-from penstock.admission.requests.levels import DomainLevel, ModelLevel
+from penstock.admission.requests.levels import DomainLevel, ModelLevel, ProviderLevel
 from penstock.model.pressure import PressureSnapshot, ProviderModelPressure
-from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.provider import ANY, ProviderModelKey, RequestResourceKey
+
+EXACT_MODELS = 64  # of a provider with more, the sum over them may be a moment old
+SUM_SECONDS = 0.1
 
 
 class RequestPressureReader:
@@ -20,23 +24,25 @@ class RequestPressureReader:
     ) -> None:
         self._core = core
         self._monotonic = monotonic
+        #: By provider: when, what all its models may have in flight, until when all cool down.
+        self._sums: dict[str, tuple[float, int, float]] = {}
 
     def snapshot(self, key: Hashable) -> PressureSnapshot | None:
-        """Of a resource, of a model over its domains, or of a provider (its name) over its models.
+        """Of a resource; with `*` as domain of a model, with `*` as model of a whole provider.
 
         None: no request has asked for it yet.
         """
+        if not isinstance(key, RequestResourceKey):
+            return None
         now = self._monotonic()
         levels = self._core.levels
-        if isinstance(key, RequestResourceKey):
-            domain = levels.resources.get(key)
-            return None if domain is None else self._of_domain(domain, now)
-        if isinstance(key, ProviderModelKey):
-            model = levels.models.get(key)
-            return None if model is None else self._of_model(model, now)
-        if isinstance(key, str) and key in levels.providers:
-            return self._of_provider(key, now)
-        return None
+        if key.model == ANY:
+            return self._of_provider(key, now) if key.provider in levels.providers else None
+        if key.domain == ANY:
+            model = levels.models.get(key.provider_model)
+            return None if model is None else self._of_model(model, key, now)
+        domain = levels.resources.get(key)
+        return None if domain is None else self._of_domain(domain, now)
 
     def models(self) -> list[ProviderModelPressure]:
         """Every provider's model that was asked for, by name."""
@@ -69,14 +75,14 @@ class RequestPressureReader:
             domain.leaks,
         )
 
-    def _of_model(self, model: ModelLevel, now: float) -> PressureSnapshot:
+    def _of_model(self, model: ModelLevel, key: RequestResourceKey, now: float) -> PressureSnapshot:
         whole = self._aggregate(model, now)
         return PressureSnapshot(
             whole.limit,
             whole.in_flight,
             whole.waiters,
             whole.cooldown_seconds,
-            None,
+            key,
             now,
             whole.sequence,
             whole.effective_max,
@@ -86,29 +92,40 @@ class RequestPressureReader:
             whole.consecutive_refusals,
         )
 
-    def _of_provider(self, name: str, now: float) -> PressureSnapshot:
+    def _of_provider(self, key: RequestResourceKey, now: float) -> PressureSnapshot:
         """The sum over its models; it cools down if all of them do."""
-        levels = self._core.levels
-        models = [
-            self._aggregate(model, now)
-            for model in levels.models.values()
-            if model.key.provider == name
-        ]
-        gate = levels.providers[name].gate
-        limit = sum(model.limit for model in models)
-        rest = min((model.cooldown_seconds for model in models), default=0.0)
+        provider = self._core.levels.providers[key.provider]
+        gate = provider.gate
+        captured_at, limit, blocked_until = self._sums.get(key.provider, (-inf, 0, -inf))
+        if len(provider.models) <= EXACT_MODELS or now - captured_at >= SUM_SECONDS:
+            limit, blocked_until = self._sum(provider, now)
+            self._sums[key.provider] = (now, limit, blocked_until)
+        is_cooling = now < blocked_until < inf
         return PressureSnapshot(
             limit if gate.cap is None else min(limit, gate.cap),
             gate.in_flight,
-            sum(model.waiters for model in models),
-            rest,
-            None,
+            provider.waiting,
+            blocked_until - now if is_cooling else 0.0,
+            key,
             now,
             self._core.changes,
-            sum(model.effective_max for model in models) if gate.cap is None else gate.cap,
-            sum(model.active_leases for model in models),
-            now + rest if rest > 0 else None,
+            limit if gate.cap is None else gate.cap,
+            gate.in_flight,
+            blocked_until if is_cooling else None,
         )
+
+    def _sum(self, provider: ProviderLevel, now: float) -> tuple[int, float]:
+        """What all models may have in flight together, and until when all of them cool down."""
+        limit, blocked_until = 0, inf
+        for model in provider.models.values():
+            gates = [model.gate]
+            if model.has_domain_limits:
+                gates = [domain.gate for domain in model.domains.values()]
+            limit += min(model.effective_max, sum(_limit(model, gate.limit(now)) for gate in gates))
+            for gate in gates:
+                if gate.algorithm is not None:
+                    blocked_until = min(blocked_until, gate.algorithm.blocked_until)
+        return limit, blocked_until
 
     def _aggregate(self, model: ModelLevel, now: float) -> ProviderModelPressure:
         domains = {name: self._of_domain(domain, now) for name, domain in model.domains.items()}
