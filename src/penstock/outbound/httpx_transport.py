@@ -204,7 +204,9 @@ class _AsyncBody:
             if isinstance(error, ReplyOverdue):
                 raise self._library.ReadTimeout(str(error), request=self._request) from error
             if isinstance(error, CannotDecode):
-                raise self._library.DecodingError(str(error), request=self._request) from error
+                raise self._library.RemoteProtocolError(
+                    str(error), request=self._request
+                ) from error
             raise
 
     async def take(self, most: int) -> tuple[bytes, bool]:
