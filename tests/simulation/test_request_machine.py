@@ -294,13 +294,14 @@ class RequestMachine(RuleBasedStateMachine):
         could = []
         for model in MODELS:
             found = [one for one in self.waiting if one.item.resource.model == model]
-            for domain in DOMAINS:
-                own = [one for one in found if one.item.resource.domain == domain]
-                if self.algorithm == "adaptive":
-                    own = found
-                first = min(own, key=self.place, default=None)
-                if first is not None and not self.blocked(first.item, provider=False):
-                    could.append(first)
+            heads = [found]
+            if self.algorithm == "aimd":  # each domain may be closed on its own
+                heads = [[one for one in found if one.item.resource.domain == d] for d in DOMAINS]
+            firsts = [min(own, key=self.place) for own in heads if own]
+            is_open = [one for one in firsts if not self.domain_blocked(one.item)]
+            first = min(is_open, key=self.place, default=None)
+            if first is not None and not self.blocked(first.item, provider=False):
+                could.append(first)
         gate = self.core.levels.providers["p"].gate if self.core.levels.providers else None
         if could:
             assert gate is not None
