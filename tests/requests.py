@@ -9,7 +9,6 @@ from math import inf
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitChange
 from penstock.admission.requests.caps import (
-    AimdConfig,
     ProcessShare,
     ProviderPolicy,
     RequestCaps,
@@ -52,7 +51,7 @@ class ScriptedLimit:
 
     def __init__(self, effective_max: int, pace: float = 0.0) -> None:
         self.max = effective_max
-        self.limit = effective_max
+        self.limit = 1_000_000  # as many as the caps allow
         self.pace = pace  # seconds between two sends
         self.grows_to: tuple[float, int] | None = None  # from this moment on, this limit
         self.blocked_until = -inf
@@ -156,4 +155,4 @@ def policy(
 def aimd(
     declared: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
 ) -> LimitAlgorithm:
-    return Aimd(declared.aimd or AimdConfig(), effective_max, now)
+    return Aimd(declared.aimd, effective_max, now)

@@ -385,4 +385,4 @@ def _same_group(waiter: RequestWaiter, wanted: RequestAdmissionItem) -> bool:
 def test_request_admission_decides_as_a_look_at_everything_would(
     machine: type[RequestMachine],
 ) -> None:
-    run_state_machine_as_test(machine, settings=PROFILE)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=PROFILE)
