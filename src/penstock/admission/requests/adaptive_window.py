@@ -119,7 +119,7 @@ class Window:
                 part = min(part, max(0.0, self._age_of(stop) - self.age))
             self.age += part
             seconds -= part
-            self._raise(self._at(self.age))
+            self._raise(min(self.top, self._at(self.age)))
             if self.age < self.hold:
                 return
         if seconds > 0 and may_probe and in_flight >= USED_TO_PROBE * floor(self.size):
@@ -217,7 +217,8 @@ class Window:
         if not self.is_starting:
             level = max(level, 0.5 * self.size)
         self.is_starting = False
-        self._levels = [*self._levels, level][-LEVELS:] if agrees else [level]
+        is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling
+        self._levels = [*self._levels, level][-LEVELS:] if is_near else [level]
         self.ceiling = level = min(self._levels)
         kept = level * (1.0 - self.distance if self.confidence >= SURE else BACK_OFF)
         self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
