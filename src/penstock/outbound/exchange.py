@@ -158,6 +158,11 @@ class Exchange:
             f"{self._limits.deadline_seconds:g} s; its connection was closed."
         )
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Is the reply's usage wanted?"""
+        return self._usage is not None
+
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
 
     def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -9,8 +9,8 @@ always the one that happened.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -60,6 +60,10 @@ class ModelRequest(Protocol[R]):
 
     def head(self, reply: R) -> tuple[int, Sequence[tuple[bytes, bytes]]]: ...
 
+    def closer(self, reply: R) -> Callable[[], Coroutine[Any, Any, None]]:
+        """What closes the connection, or gives it back; it must not keep the reply alive."""
+        ...
+
     def hold(self, reply: R, exchange: Exchange) -> R:
         """Let the reply's body keep the exchange until it is closed."""
         ...
@@ -103,7 +107,7 @@ class ModelRequestExecutor:
         self._classifier = classifier
         self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<ModelRequestExecutor of {self.admission!r}>"
@@ -131,8 +135,9 @@ class ModelRequestExecutor:
         try:
             with exchange:
                 reply = await request.send()
-            reply = request.hold(reply, exchange)
+            exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
+            reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._ask(self._classifier, request, reply, exchange)
         except BaseException as error:
@@ -174,7 +179,7 @@ class ModelRequestExecutor:
             lease,
             self._limits,
             self.clock,
-            self._loop,
+            self.loop,
             f"{resource.provider}/{resource.model}",
             on_used,
         )
