@@ -101,7 +101,7 @@ class ModelRequestExecutor:
     ) -> None:
         self.admission = admission
         self.clock = clock
-        self._resolve = resolve
+        self.resolve = resolve
         self._limits = limits or ReplyLimits()
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
@@ -112,9 +112,9 @@ class ModelRequestExecutor:
     def __repr__(self) -> str:
         return f"<ModelRequestExecutor of {self.admission!r}>"
 
-    def item(self, facts: RequestFacts) -> RequestAdmissionItem:
+    def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
         """What a request is to admission."""
-        resource = self._resolve(facts)
+        resource = self.resolve(facts)
         tokens: int | None = None
         if resource.domain in COUNTED:
             tokens = self._estimate(resource).of(facts.body, facts.asked)
@@ -124,12 +124,17 @@ class ModelRequestExecutor:
             self._queue_wait_timeout_seconds,
             tokens,
             correlation.current.get(),
+            refusals,
         )
 
-    async def execute_attempt(self, request: ModelRequest[R]) -> Attempted[R]:
-        """Make one attempt; the lease is held until the reply's body is closed."""
-        item = self.item(request.facts)
-        lease = await self.acquire(item)
+    async def execute_attempt(self, request: ModelRequest[R], refusals: int = 0) -> Attempted[R]:
+        """Make one attempt; the lease is held until the reply's body is closed.
+
+        Args:
+            request: what to send.
+            refusals: how often the provider has refused it already.
+        """
+        lease = await self.acquire(self.item(request.facts, refusals))
         exchange = self._exchange(lease, request.facts)
         reply: R | None = None
         try:

@@ -17,13 +17,13 @@ from typing import Any
 
 from penstock.errors import ConfigError, ProviderNotAvailableHere, UsageError
 from penstock.events import correlation
-from penstock.model.provider import RequestResourceKey
 from penstock.model.request import RequestAdmissionItem
 from penstock.outbound.admitted_call import Admission
 from penstock.outbound.decoding import ACCEPTED
-from penstock.outbound.executor import ModelRequestExecutor
+from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.handover import Handover
 from penstock.outbound.httpx_transport import AdmittedTransport, HandedTransport
+from penstock.outbound.usage import Asked
 from penstock.outbound.wires import Wires
 
 CONNECT_SECONDS = 10.0
@@ -87,7 +87,8 @@ class RunClients:
     def admit(self, model: str | None, domain: str, tokens: int | None) -> Admission:
         """A permit for a call that is not HTTP, on the loop or in a thread."""
         self._check()
-        resource = RequestResourceKey(self._provider, model or self._provider, domain)
+        resource = self._executor.resolve(RequestFacts("", "", Asked(model)))
+        resource = resource._replace(domain=domain)
         item = RequestAdmissionItem(
             resource, self._executor.group_of(resource), None, tokens, correlation.current.get()
         )
