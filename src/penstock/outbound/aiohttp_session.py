@@ -20,6 +20,8 @@ from penstock.outbound.decoding import ACCEPTED
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 
+MESSAGE_LENGTH_MAX = 200  # characters
+
 
 class AdmittedResponse(aiohttp.ClientResponse):
     """A reply that keeps its exchange until it is read or closed."""
@@ -94,7 +96,13 @@ class _AiohttpRequest:
         self.facts = facts
 
     async def send(self) -> aiohttp.ClientResponse:
-        return await self._handler(self._request)
+        try:
+            return await self._handler(self._request)
+        except aiohttp.ClientResponseError as error:
+            # What it cannot parse it shows as a status of 400, which nobody has sent.
+            raise aiohttp.ClientPayloadError(
+                f"The reply is not HTTP: {error.message[:MESSAGE_LENGTH_MAX]}"
+            ) from error
 
     def head(self, reply: aiohttp.ClientResponse) -> tuple[int, Sequence[tuple[bytes, bytes]]]:
         return reply.status, reply.raw_headers

@@ -140,9 +140,9 @@ class _HttpxRequest:
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
-        one_piece = reply.headers.get("content-type", "").startswith("text/event-stream")
-        start: bytes = await reply.stream.peek(1 if one_piece else count)
-        return start
+        is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
+        start: bytes = await reply.stream.peek(1 if is_stream else count)
+        return start[:count]
 
     async def discard(self, reply: Any) -> Any:  # noqa: ANN401
         start = b""
@@ -183,12 +183,12 @@ class _AsyncBody:
             yield piece
 
     async def peek(self, count: int) -> bytes:
-        """The beginning of the body, as far as it comes; it can still be read wholly."""
+        """The beginning of the body, so much or more; it can still be read wholly."""
         size = sum(map(len, self._ahead))
         while size < count and (piece := await self.next_piece()) is not None:
             self._ahead.append(piece)
             size += len(piece)
-        return b"".join(self._ahead)[:count]
+        return b"".join(self._ahead)
 
     async def next_piece(self) -> bytes | None:
         """The next decoded bytes; None: that was all."""
