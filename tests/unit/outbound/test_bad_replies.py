@@ -46,7 +46,7 @@ async def by_raw_stream(run: Run, url: str) -> bytes:
 
 
 async def by_http_sync(run: Run, url: str) -> bytes:
-    return (await asyncio.to_thread(run.clients.http_sync.get, "/")).content
+    return bytes((await asyncio.to_thread(run.clients.http_sync.get, "/")).content)
 
 
 async def by_aiohttp(run: Run, url: str) -> bytes:
