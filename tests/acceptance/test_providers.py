@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from penstock import wiring
+from penstock.model.job import JobId
+from penstock.stores.store import JobFilter
 from penstock.testing import ProviderRules, SimulatedProvider
 from tests.forked import Forked, run_forked
 from tests.processes import environment_of_tests, kill_run
@@ -49,8 +51,15 @@ def write(folder: Path, url: str, settings: str, jobs: int) -> None:
     subprocess.run([sys.executable, "shop.py"], cwd=folder, check=True, timeout=SECONDS)
 
 
-def command(folder: Path, *words: str) -> Forked:
-    return run_forked([*PENSTOCK, *words], cwd=folder, timeout=SECONDS)
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_forked(
+        [*PENSTOCK, *words],
+        cwd=folder,
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
 
 
 def document(folder: Path, *words: str) -> Any:
@@ -96,30 +105,30 @@ def test_what_a_run_learns_is_shown_and_kept(tmp_path: Path) -> None:
 def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Path) -> None:
     with SimulatedProvider(ProviderRules(latency=20.0)) as stuck:
         settings = "[providers.api]\nmax_parallel = 1\n[runtime]\ngrace_seconds = 0\n"
-        write(tmp_path, stuck.url, settings, 4)
-        run = subprocess.Popen(
+        write(tmp_path, stuck.url, settings, 6)
+        run = Forked(
             [*PENSTOCK, "queue", "run"],
             cwd=tmp_path,
             env=environment_of_tests(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
-            live = wait_until(lambda: live_of(tmp_path), SECONDS)
+            wait_until(lambda: live_of(tmp_path) is not None, SECONDS)
+            live = live_of(tmp_path)
             url = f"sqlite:///{tmp_path}/.penstock/shop.db"
             with closing(wiring.open_store(url)) as store:
-                waiting = [
-                    job.key
-                    for job in store.jobs(wiring_filter(), 0, 100).result()  # type: ignore[arg-type]
-                ]
-            gates = {document(tmp_path, "why", key)["gate"] for key in waiting}
+                jobs = store.jobs(JobFilter(), JobId(0), 100).result()
+            told = [document(tmp_path, "why", job.key) for job in jobs]
         finally:
             kill_run(run)
 
     assert (live["in_flight"], live["limit"], live["limit_max"]) == (1, 1, 1)
     assert live["as_of_seconds"] >= 0
-    assert gates <= {"running", "provider_limit"}
-    assert "provider_limit" in gates
+    gates = {one["gate"] for one in told}
+    assert gates == {"running", "provider_limit"}, gates
+    assert any("waited for a permit of its provider 'api'" in one["sentence"] for one in told)
 
 
 def live_of(folder: Path) -> Any:
@@ -128,9 +137,3 @@ def live_of(folder: Path) -> Any:
     rows = json.loads(ended.stdout)["providers"] if ended.returncode == 0 else []
     live = rows[0]["live"] if rows else None
     return live if live and live["in_flight"] and live["waiting"] else None
-
-
-def wiring_filter() -> Any:
-    from penstock.stores.store import JobFilter
-
-    return JobFilter()

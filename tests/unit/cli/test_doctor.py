@@ -221,7 +221,10 @@ def test_an_import_tells_the_name_the_tasks_and_the_store(project: Path) -> None
     facts = probe_app({}, project, "pipeline.py")
 
     assert facts == AppFacts(
-        name="shop", tasks=("visit", "broken"), store_url="sqlite:///.penstock/shop.db"
+        name="shop",
+        tasks=("visit", "broken"),
+        store_url="sqlite:///.penstock/shop.db",
+        files=(str(project / "pipeline.py"),),
     )
 
 
