@@ -26,7 +26,12 @@ from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
 DAY_SECONDS = 86_400.0  # after it nothing is left of what was learned
 GAIN = 3.0  # × the rate that keeps the window full: how fast it is filled
+GAIN_MIN = 1.2  # the same, where bursts seem to be what is refused
+TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
+SMOOTHER = 0.7
+SMOOTH_FROM = 10  # a smaller window would not be full any more
 GAP_AT_START_SECONDS = 0.02  # before anything has ended
+LATENCY_MIN_SECONDS = 1e-4
 LATENCY_SMOOTHING = 0.05
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
@@ -88,6 +93,7 @@ class Adaptive:
         self._cooldown = Cooldown()
         self._breaker = Breaker()
         self._pacer = Pacer()
+        self._gain = GAIN
         self._epoch = 0
         self._latency: float | None = None
         self._answers = 0  # successes
@@ -137,9 +143,10 @@ class Adaptive:
         if self._watch.limit < inf:
             return inf  # only an end changes that
         if self._mode.mode is not LimitMode.CONCURRENCY:
-            return now + self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())
+            seconds = self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())
+            return now + seconds + TICK_SECONDS
         seconds = self._window.seconds_until(in_flight + 1, may_probe=self._watch.may_probe)
-        return now + seconds + 1e-6 * (seconds > 0)
+        return now + seconds + TICK_SECONDS
 
     def send_at(self, now: float, in_flight: int, tokens: float) -> float:
         self._advance(now, in_flight)
@@ -240,7 +247,7 @@ class Adaptive:
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gap = self._latency / (GAIN * max(1.0, window.size))
+            gap = self._latency / (self._gain * max(1.0, window.size))
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
         if self._mode.mode is not LimitMode.CONCURRENCY:
@@ -283,7 +290,7 @@ class Adaptive:
 
     def _answered(self, now: float, mark: AdaptiveMark, *, is_success: bool) -> None:
         """Well, or not in time."""
-        seconds = now - mark.sent.at
+        seconds = max(LATENCY_MIN_SECONDS, now - mark.sent.at)
         if is_success:
             self._answers += 1
             self.consecutive_refusals = 0
@@ -361,8 +368,17 @@ class Adaptive:
             self._closed_door()
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
+            known = window.ceiling
             window.refused(in_flight, transit)
             self._is_reduced = True
+            self._smooth(known)
+
+    def _smooth(self, known: float) -> None:
+        """Refused with fewer in flight than last time: perhaps they left too close together."""
+        if self._window.confidence:
+            self._gain = min(GAIN, self._gain / SMOOTHER)
+        elif self._window.ceiling < known < inf and self._window.size >= SMOOTH_FROM:
+            self._gain = max(GAIN_MIN, self._gain * SMOOTHER)
 
     def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
         rate = self._rate
@@ -412,7 +428,8 @@ class Adaptive:
     def _resume(self, learned: LearnedLimit, trust: float) -> None:
         if trust <= 0:
             return
-        self._latency = learned.latency_seconds
+        if learned.latency_seconds is not None:
+            self._latency = max(LATENCY_MIN_SECONDS, learned.latency_seconds)
         if learned.ceiling is not None:
             self._window.resume(learned.ceiling, learned.confidence, trust)
         if learned.rate is not None and learned.mode is not LimitMode.CONCURRENCY:

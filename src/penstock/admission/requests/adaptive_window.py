@@ -86,6 +86,7 @@ class Window:
     def set_most(self, most: int) -> None:
         self._most = most
         self.size = min(self.size, float(most))
+        self.fallen_to = min(self.fallen_to, self.size)
 
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
@@ -154,7 +155,7 @@ class Window:
             return 0.0
         if wanted > min(needed, self._most):
             return inf
-        return self.start_seconds * log2(wanted / self.size) + 1e-6
+        return self.start_seconds * log2(wanted / self.size)
 
     @property
     def top(self) -> float:
