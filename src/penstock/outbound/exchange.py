@@ -70,6 +70,7 @@ class Exchange:
         "_timer",
         "_usage",
         "_wire",
+        "encoding",
         "ending",
         "head",
         "is_over",
@@ -95,6 +96,7 @@ class Exchange:
         self.where = where  # for sentences
         self._on_used = on_used  # None: the reply's usage is of no interest
         self.status = 0
+        self.encoding = ""  # of the body, as its headers say
         self.head: HeadReading = NOTHING
         self.ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
         self.is_over = False  # the lease is given back
@@ -168,7 +170,11 @@ class Exchange:
     def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """The status and the headers are there."""
         self.status = status
-        size = sum(len(name) + len(value) for name, value in headers)
+        size = 0
+        for name, value in headers:
+            size += len(name) + len(value)
+            if len(name) == 16 and name.lower() == b"content-encoding":
+                self.encoding = value.decode("latin-1")
         if size > self._limits.header_bytes_max:
             raise ReplyRefused(
                 f"The reply of {self.where} has {size:,} bytes of headers, more than the "
@@ -181,9 +187,10 @@ class Exchange:
             wait_seconds = until_refilled(head)
         self.ending = RequestReleaseOutcome(outcome, wait_seconds, head.readings)
 
-    def expect_encoding(self, encoding: str) -> bool:
-        """The body is encoded; True: it is decoded here, and its reader gets it plain."""
-        self._decoder = decoder_for(encoding)
+    def decodes(self) -> bool:
+        """Is the body decoded here, so that its reader gets it plain?"""
+        if self.encoding:
+            self._decoder = decoder_for(self.encoding)
         return self._decoder is not None
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:

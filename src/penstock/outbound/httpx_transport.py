@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import ReplyOverdue, UsageError
-from penstock.outbound.decoding import ACCEPTED, CannotDecode
+from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 from penstock.outbound.handover import Handover
@@ -45,6 +45,7 @@ class AdmittedTransport:
     ) -> None:
         self.library = library
         self.wire = wire
+        self.body_class = _async_body(library)
         self._executor = executor
         self._sends_again = sends_again
         self._loop = executor.loop
@@ -114,10 +115,7 @@ class _HttpxRequest:
             body = None
         self.can_repeat = body is not None
         url = request.url
-        self.facts: RequestFacts = facts_of(url.host, url.path, body)
-        headers = request.headers
-        if headers.get("accept-encoding") != ACCEPTED:
-            headers["accept-encoding"] = ACCEPTED
+        self.facts: RequestFacts = facts_of(url.host, url.raw_path.decode("ascii"), body)
 
     async def send(self) -> Any:  # noqa: ANN401
         return await self._transport.wire.handle_async_request(self._request)
@@ -130,13 +128,12 @@ class _HttpxRequest:
         return close
 
     def hold(self, reply: Any, exchange: Exchange) -> Any:  # noqa: ANN401
-        headers = reply.headers
-        encoding = headers.get("content-encoding")
-        if encoding is not None and exchange.expect_encoding(encoding):
-            del headers["content-encoding"]
-            headers.pop("content-length", None)
-        library = self._transport.library
-        reply.stream = _async_body(library)(library, self._request, reply.stream, exchange)
+        if exchange.decodes():
+            del reply.headers["content-encoding"]
+            reply.headers.pop("content-length", None)
+        transport = self._transport
+        library = transport.library
+        reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
@@ -176,11 +173,16 @@ class _AsyncBody:
         self._ahead: deque[bytes] = deque()  # peeked at, not yet read
         self._has_ended = False
 
-    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        while self._ahead:
-            yield self._ahead.popleft()
-        while (piece := await self.next_piece()) is not None:
-            yield piece
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ahead:
+            return self._ahead.popleft()
+        piece = await self.next_piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
 
     async def peek(self, count: int) -> bytes:
         """The beginning of the body, so much or more; it can still be read wholly."""

@@ -50,6 +50,7 @@ class Wire:
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
+        self._has_proxies = bool(urllib.request.getproxies())
         self._by_host: dict[tuple[str, str], Any] = {}
         self._by_trust: dict[Trust, Any] = {}
 
@@ -58,7 +59,7 @@ class Wire:
             transport = self._transport(request.extensions[TRUST])
             return await transport.handle_async_request(request)
         url = request.url
-        key = (url.scheme, url.host)
+        key = (url.scheme, url.host) if self._has_proxies else ("", "")
         transport = self._by_host.get(key)
         if transport is None:
             transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
@@ -89,6 +90,8 @@ class Wire:
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:
+    if not host:
+        return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(host):
