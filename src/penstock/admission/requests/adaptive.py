@@ -34,6 +34,7 @@ LATENCY_SMOOTHING = 0.05
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
+CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
@@ -262,7 +263,7 @@ class Adaptive:
             min(cost, PROBE_COST_MAX_SECONDS),
             window.confidence,
             latency,
-            1.5 * self._cooldown.strike_seconds,
+            1.5 * self._cooldown.strike_seconds if pause >= CHEAP_LATENCIES * latency else 0.0,
         )
         window.tune(latency, hold)
 
