@@ -35,19 +35,22 @@ CALLS = 200  # in one turn
 TURNS, SMOKE_TURNS = 40, 6
 WARM_UP = 100
 BODY = b'{"answer": "' + b"x" * 1_000 + b'"}'
-REPLY = (
+HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
     b"date: Mon, 16 Nov 2026 00:00:00 GMT\r\nserver: loopback\r\n"
+) % len(BODY)
+QUOTA = (
     b"x-ratelimit-limit-requests: 600000\r\nx-ratelimit-remaining-requests: 599999\r\n"
-    b"x-ratelimit-reset-requests: 1ms\r\n\r\n%s"
-) % (len(BODY), BODY)
+    b"x-ratelimit-reset-requests: 1ms\r\n"
+)
+PLAIN, COUNTED = "/works/1", "/counted/1"  # the second is answered with rate-limit headers
 COLUMNS = ("client", "wall, µs", "CPU, µs")
 
 
 def measure(setup: Setup) -> Outcome:
     """Compare the two, turn by turn."""
     answer = fresh(calls, setup.folder, turns=setup.size(TURNS, SMOKE_TURNS))
-    bare, ours = answer["bare"], answer["ours"]
+    bare, ours = answer[f"bare{PLAIN}"], answer[f"ours{PLAIN}"]
     return Outcome(
         (
             Check(
@@ -63,7 +66,12 @@ def measure(setup: Setup) -> Outcome:
                 COLUMNS,
                 tuple(
                     (name, *(statistics.median(pick(turns, what)) for what in ("wall", "cpu")))
-                    for name, turns in (("bare httpx2", bare), ("provider.http", ours))
+                    for name, turns in (
+                        ("bare httpx2", bare),
+                        ("provider.http", ours),
+                        ("bare httpx2, rate-limit headers", answer[f"bare{COUNTED}"]),
+                        ("provider.http, rate-limit headers", answer[f"ours{COUNTED}"]),
+                    )
                 ),
             ),
         ),
@@ -77,22 +85,24 @@ def calls(turns: int) -> Answer:
 
 
 async def _calls(url: str, turns: int) -> Answer:
-    answer: Answer = {"bare": [], "ours": []}
+    answer: Answer = {}
     async with _bare(url) as bare, _ours(url) as ours:
-        clients = {"bare": bare, "ours": ours}
-        for client in clients.values():
-            await _turn(client, WARM_UP)
-        for turn in range(turns):
-            names = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
-            for name in names:
-                answer[name].append(await _turn(clients[name], CALLS))
+        for path in (PLAIN, COUNTED):
+            pair = (answer.setdefault(f"bare{path}", []), answer.setdefault(f"ours{path}", []))
+            both = [(bare, pair[0]), (ours, pair[1])]
+            for client, _ in both:
+                await _turn(client, path, WARM_UP)
+            for _ in range(turns):
+                both.reverse()
+                for client, figures in both:
+                    figures.append(await _turn(client, path, CALLS))
     return answer
 
 
-async def _turn(client: httpx2.AsyncClient, count: int) -> dict[str, float]:
+async def _turn(client: httpx2.AsyncClient, path: str, count: int) -> dict[str, float]:
     with stopwatch() as spent:
         for _ in range(count):
-            reply = await client.get("/works/1")
+            reply = await client.get(path)
             assert reply.content == BODY
     return {"wall": spent.wall / count * 1e6, "cpu": spent.cpu / count * 1e6}
 
@@ -127,7 +137,7 @@ def _key(facts: RequestFacts) -> RequestResourceKey:
 
 
 class _Answering(asyncio.Protocol):
-    """Answers every head that comes in."""
+    """Answers every head that comes in; they come one by one."""
 
     transport: Any
 
@@ -135,7 +145,8 @@ class _Answering(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.transport.write(REPLY * data.count(b"\r\n\r\n"))
+        quota = QUOTA if COUNTED.encode() in data else b""
+        self.transport.write(HEAD + quota + b"\r\n" + BODY)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -70,7 +71,6 @@ class Exchange:
         "_timer",
         "_usage",
         "_wire",
-        "encoding",
         "ending",
         "head",
         "is_over",
@@ -96,7 +96,6 @@ class Exchange:
         self.where = where  # for sentences
         self._on_used = on_used  # None: the reply's usage is of no interest
         self.status = 0
-        self.encoding = ""  # of the body, as its headers say
         self.head: HeadReading = NOTHING
         self.ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
         self.is_over = False  # the lease is given back
@@ -170,11 +169,7 @@ class Exchange:
     def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """The status and the headers are there."""
         self.status = status
-        size = 0
-        for name, value in headers:
-            size += len(name) + len(value)
-            if len(name) == 16 and name.lower() == b"content-encoding":
-                self.encoding = value.decode("latin-1")
+        size = sum(map(len, chain.from_iterable(headers)))
         if size > self._limits.header_bytes_max:
             raise ReplyRefused(
                 f"The reply of {self.where} has {size:,} bytes of headers, more than the "
@@ -189,8 +184,8 @@ class Exchange:
 
     def decodes(self) -> bool:
         """Is the body decoded here, so that its reader gets it plain?"""
-        if self.encoding:
-            self._decoder = decoder_for(self.encoding)
+        if self.head.encoding:
+            self._decoder = decoder_for(self.head.encoding)
         return self._decoder is not None
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:

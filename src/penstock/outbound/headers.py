@@ -52,17 +52,18 @@ class HeadReading(NamedTuple):
 
     retry_after_seconds: float | None = None
     readings: tuple[QuotaReading, ...] = ()
+    encoding: str = ""  # of the body
 
 
 NOTHING = HeadReading()
 
-#: Names of headers as they were met: in lower case if they concern limits, else None.
+#: Names of headers as they were met: in lower case if they matter here, else None.
 _names: dict[bytes, str | None] = {}
 _NAMES_MAX = 1_000
 
 
 def read_headers(headers: Iterable[tuple[bytes, bytes]], now: float) -> HeadReading:
-    """Read what concerns limits; `now` is seconds since 1970 UTC."""
+    """Read what concerns limits, and the encoding; `now` is seconds since 1970 UTC."""
     found: dict[str, list[str]] | None = None
     for raw_name, raw_value in headers:
         try:
@@ -79,15 +80,17 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], now: float) -> HeadRead
         return NOTHING
     single = {name: values[0] for name, values in found.items() if len(values) == 1}
     return HeadReading(
-        parse_retry_after(found.get("retry-after", ()), now), tuple(_readings(single, now))
+        parse_retry_after(found.get("retry-after", ()), now),
+        tuple(_readings(single, now)),
+        ", ".join(found.get("content-encoding", ())),
     )
 
 
 def _named(raw_name: bytes) -> str | None:
-    """Remember whether a header concerns limits; replies of a service have the same ones."""
+    """Remember whether a header matters; the replies of a service have the same ones."""
     lower = raw_name.lower()
-    concerns = b"ratelimit" in lower or lower == b"retry-after"
-    name = lower.decode("latin-1") if concerns else None
+    matters = b"ratelimit" in lower or lower in (b"retry-after", b"content-encoding")
+    name = lower.decode("latin-1") if matters else None
     if len(_names) < _NAMES_MAX and len(raw_name) < 100:
         _names[raw_name] = name
     return name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -54,16 +54,17 @@ class Wire:
         self._by_host: dict[tuple[str, str], Any] = {}
         self._by_trust: dict[Trust, Any] = {}
 
-    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
+    def handle_async_request(self, request: Any) -> Awaitable[Any]:  # noqa: ANN401
         if TRUST in request.extensions:
             transport = self._transport(request.extensions[TRUST])
-            return await transport.handle_async_request(request)
-        url = request.url
-        key = (url.scheme, url.host) if self._has_proxies else ("", "")
-        transport = self._by_host.get(key)
-        if transport is None:
-            transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
-        return await transport.handle_async_request(request)
+        else:
+            url = request.url
+            key = (url.scheme, url.host) if self._has_proxies else ("", "")
+            transport = self._by_host.get(key)
+            if transport is None:
+                transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
+        sent: Awaitable[Any] = transport.handle_async_request(request)
+        return sent
 
     async def aclose(self) -> None:
         for transport in self._by_trust.values():

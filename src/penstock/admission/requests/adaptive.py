@@ -23,7 +23,7 @@ from penstock.admission.requests.cooldown import Cooldown
 from penstock.admission.requests.limit_changes import LimitChanges
 from penstock.admission.requests.pacer import Pacer
 from penstock.admission.requests.probing import hold_seconds
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
 DAY_SECONDS = 86_400.0  # after it nothing is left of what was learned
 TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
@@ -45,14 +45,6 @@ ONE_LEVEL_MAX = 3
 WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-
-_LOCAL = frozenset(
-    {
-        RequestOutcome.LOCAL_CANCELLED,
-        RequestOutcome.LOCAL_TIMEOUT,
-        RequestOutcome.UNEXPECTED_EXCEPTION,
-    }
-)
 
 
 class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
@@ -196,7 +188,7 @@ class Adaptive:
         self._advance(now, in_flight_after + 1)
         self._in_flight = in_flight_after
         outcome = ending.outcome
-        if outcome in _LOCAL:
+        if outcome in LOCAL_OUTCOMES:
             self._watch.ignore(mark.cohort)
             if mark.is_test:
                 self._breaker.test_lost()
