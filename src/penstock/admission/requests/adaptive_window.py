@@ -114,8 +114,6 @@ class Window:
                 self._raise(min(size, self._start_most(), in_flight / USED_AT_START + 1.0))
             return
         if self.age < self.hold:
-            if in_flight < USED * self.size:
-                return
             part = min(seconds, self.hold - self.age)
             stop = in_flight / USED + 1.0  # there it is not used enough any more
             if stop < self.top:

@@ -136,6 +136,15 @@ def test_it_does_not_grow_while_less_than_half_of_it_is_in_flight() -> None:
     assert made.size == 45
 
 
+def test_time_in_which_it_is_hardly_used_is_no_part_of_the_hold() -> None:
+    made = refused_at(50)
+    made.advance(3.0, 45)
+    made.advance(100.0, 10)
+    made.advance(0.01, 50)
+
+    assert made.size == pytest.approx(50)
+
+
 def test_refusals_that_agree_make_it_sure_and_then_nothing_is_given_up() -> None:
     made = refused_at(50)
     for _ in range(2):
