@@ -18,6 +18,13 @@ from penstock import wiring
 from penstock.clock import Duration, SystemClock, blocking_sleep, to_seconds
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
+from penstock.definitions.provider import (
+    ModelOptions,
+    Provider,
+    ProviderOptions,
+    Uses,
+    models_of,
+)
 from penstock.definitions.request import (
     Enqueued,
     EnqueuedMany,
@@ -53,7 +60,7 @@ _CONFIGURED: Any = object()  # timeout not given: as configured
 
 
 class Penstock:
-    """An application: its tasks, and the store that its jobs are kept in."""
+    """An application: its tasks, its providers, and the store that its jobs are kept in."""
 
     def __init__(self, name: str, *, store: str | None = None) -> None:
         check_name("app name", name)
@@ -61,6 +68,7 @@ class Penstock:
             raise UsageError(f"The app name {name!r} must be usable as a file name.")
         self.name = name
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.providers: dict[str, Provider] = {}
         self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
         self._store: Store | None = None
         self._store_pid = 0
@@ -69,12 +77,51 @@ class Penstock:
     def __repr__(self) -> str:
         return f"<Penstock {self.name!r}, {len(self.tasks)} tasks>"
 
+    def provider(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        max_parallel: int | None = None,
+        rpm: float | None = None,
+        tpm: float | None = None,
+        algorithm: Literal["adaptive", "aimd"] | None = None,
+        models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
+    ) -> Provider:
+        """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
+
+        Args:
+            name: how tasks, settings and `penstock providers` call it.
+            base_url: what the paths of its requests are added to.
+            max_parallel: requests that may be in flight at once, over all its models.
+            rpm: requests per minute, over all its models.
+            tpm: tokens per minute, over all its models.
+            algorithm: how its limit is found: "adaptive" (the default) or "aimd".
+            models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
+        """
+        provider = Provider(
+            name,
+            ProviderOptions(
+                base_url=base_url,
+                max_parallel=max_parallel,
+                rpm=rpm,
+                tpm=tpm,
+                algorithm=algorithm,
+                models=models_of(name, models or {}),
+            ),
+        )
+        if name in self.providers:
+            raise UsageError(f"The app {self.name!r} has two providers named {name!r}; rename one.")
+        self.providers[name] = provider
+        return provider
+
     def task(
         self,
         function: None = None,
         /,
         *,
         name: str | None = None,
+        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
         limits: Mapping[str, LimitValue] | None = None,
         group: str | None = None,
         priority: int = 0,
@@ -87,6 +134,8 @@ class Penstock:
 
         Args:
             name: what its jobs are called; the function's name otherwise.
+            uses: the providers that it calls, or their names: its jobs start only while these can
+                serve them. `"NAME/MODEL"` says which model.
             limits: keyed concurrency limits; a value is a constant or a function of the arguments.
             group: the unit of fairness; the task's name otherwise.
             priority: higher goes first, inside a group.
@@ -116,6 +165,7 @@ class Penstock:
             limits=dict(limits or {}),
             executor=executor,
             metadata=metadata,
+            uses=uses,
         )
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
@@ -149,19 +199,27 @@ class Penstock:
             )
         return task
 
+    @property
+    def code_settings(self) -> dict[str, Any]:
+        """What the app says in code, as it would stand in a file of settings."""
+        tables = {name: provider.options.table() for name, provider in self.providers.items()}
+        return {**self._code_settings, "providers": tables}
+
     def load(
         self,
         flags: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Loaded:
-        """All settings of this app, with where each came from."""
-        return load_settings(
+        """All settings of this app, with where each came from; refuses unknown providers."""
+        loaded = load_settings(
             flags or {},
             os.environ if environ is None else environ,
             folder or Path.cwd(),
-            self._code_settings,
+            self.code_settings,
         )
+        wiring.check_providers(loaded, self.tasks, self.providers)
+        return loaded
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
@@ -303,6 +361,7 @@ class Penstock:
                 ids=ids,
                 task_order=task_order,
                 events=statistics.events,
+                providers=self.providers,
             ),
             wiring.slot_count(settings),
             options.run_id,

@@ -12,6 +12,7 @@ from penstock.cli.text import escaped, one_sentence, print_document, say, table,
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.listing import Listed, list_settings
 from penstock.config.load import DEFAULT
+from penstock.config.settings import PLAIN_NUMBERS
 from penstock.errors import AppNotFound
 
 commands = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
@@ -65,8 +66,9 @@ def listed(target: Target) -> list[Listed]:
 def _value(one: Listed) -> str:
     if one.value is None:
         return "-"
-    if isinstance(one.value, float):  # every one of them is a duration
-        return f"{one.value:.15g} s"
+    if isinstance(one.value, float):
+        unit = "" if one.name.rpartition(".")[2] in PLAIN_NUMBERS else " s"
+        return f"{one.value:.15g}{unit}"
     return escaped(str(one.value))
 
 

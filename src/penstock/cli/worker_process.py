@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock import wiring
+from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
 from penstock.cli.logs import set_up_logging
 from penstock.cli.text import warn_of_traceback
@@ -217,6 +218,8 @@ async def _run(
         keeper,
         table,
         task_order=task_order,
+        providers=app.providers,
+        share=ProcessShare(order.index, spec.processes),
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)

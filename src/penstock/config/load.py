@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.settings import BEAT_TOO_SLOW, Settings
+from penstock.config.settings import BEAT_TOO_SLOW, ModelSettings, ProviderSettings, Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction import redacted
 
@@ -92,6 +92,18 @@ def load_settings(
     return Loaded(settings, _sources(settings, said))
 
 
+def overlaid(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Tables over tables: what both say, the upper one says."""
+    both = dict(below)
+    for name, value in above.items():
+        under = both.get(name)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            both[name] = overlaid(under, value)
+        else:
+            both[name] = value
+    return both
+
+
 # Which names are there?
 
 
@@ -108,21 +120,43 @@ def _fields() -> Iterator[_Path]:
     for name in Settings.model_fields:
         if name in tables:
             yield from ((name, field) for field in tables[name].model_fields)
-        elif name != "limits":
+        elif name not in _NAMED:
             yield (name,)
 
 
+#: Tables whose tables have names that a user gives.
+_NAMED = ("limits", "providers")
+_MODELS = "models"  # of a provider, by name
 _TABLES = frozenset(_tables())
 _FIELDS = tuple(_fields())
 _VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in _FIELDS}
 
 
 def _is_table(path: _Path) -> bool:
+    if path[0] == "providers":
+        return len(path) <= 2 or (path[2] == _MODELS and len(path) <= 4)
     return path in {(name,) for name in _TABLES} or (path[0] == "limits" and len(path) <= 2)
 
 
 def _is_field(path: _Path) -> bool:
+    if path[0] == "providers":
+        return len(path) > 2 and path[-1] in _provider_fields(path[:-1])
     return path in _FIELDS or (path[0] == "limits" and len(path) == 3)
+
+
+def _provider_fields(table: _Path) -> list[str]:
+    """What can be set in a table of a provider, or of one of its models."""
+    section = ModelSettings if len(table) == 4 else ProviderSettings
+    return [name for name in section.model_fields if name != _MODELS]
+
+
+def _provider_paths(settings: Settings) -> Iterator[_Path]:
+    for name, provider in settings.providers.items():
+        table: _Path = ("providers", name)
+        yield from ((*table, field) for field in _provider_fields(table))
+        for model in provider.models:
+            below = (*table, _MODELS, model)
+            yield from ((*below, field) for field in _provider_fields(below))
 
 
 def dotted(path: Iterable[str]) -> str:
@@ -250,8 +284,8 @@ def _nest(said: _Layer) -> dict[str, object]:
 def _sources(settings: Settings, said: _Layer) -> dict[str, str]:
     paths = list(_FIELDS)
     paths += [("limits", dim, name) for dim, names in settings.limits.items() for name in names]
-    if not settings.limits:
-        paths.append(("limits",))
+    paths += _provider_paths(settings)
+    paths += [(name,) for name in _NAMED if not getattr(settings, name)]
     return {dotted(path): said[path].source if path in said else DEFAULT for path in paths}
 
 
@@ -280,6 +314,8 @@ def _rule(kind: str, context: Mapping[str, object], message: str) -> str:
             return f"must be >= {context['ge']:.0f}"
         case "less_than_equal":
             return f"must be <= {context['le']:.0f}"
+        case "less_than":
+            return f"must be < {context['lt']:.0f}"
         case "literal_error":
             return f"must be {context['expected']}"
         case "value_error":
@@ -303,7 +339,9 @@ def _origin(path: _Path, said: _Layer) -> str:
 def _unknown_name(path: _Path, value: object, source: str) -> str:
     name = dotted(path)
     shown = "a hidden value" if is_secret(name) else _show(value)
-    known = [dotted(field) for field in _FIELDS] + sorted({*_TABLES, "limits"})
+    if path[0] == "providers" and len(path) > 2:
+        return f"{name} is not a setting, got {shown} (from {source}); {_nearest_of(path)}."
+    known = [dotted(field) for field in _FIELDS] + sorted({*_TABLES, *_NAMED})
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
     if path[-1] in last_parts:  # the right name in the wrong table
@@ -322,12 +360,27 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
     )
 
 
+def _nearest_of(path: _Path) -> str:
+    """What a name in a table of a provider may have been meant to be."""
+    table = path[:4] if path[2] == _MODELS and len(path) > 4 else path[:2]
+    known = [*_provider_fields(table), *([_MODELS] if len(table) == 2 else [])]
+    near = difflib.get_close_matches(path[-1], known, 1)
+    if near:
+        return f"the nearest known name is {dotted((*table, near[0]))}"
+    return f"known names in {dotted(table)} are {', '.join(known)}"
+
+
 def _unknown_variable(name: str) -> str:
     # Its value is not shown: nobody knows what it is, and it may be a secret.
     if name.startswith(f"{VARIABLE_PREFIX}LIMITS"):
         return (
             f"The variable {name} cannot be used: limits are set by [limits.…] in {PENSTOCK_TOML} "
             f"or by {LIMIT_FLAG}."
+        )
+    if name.startswith(f"{VARIABLE_PREFIX}PROVIDERS"):
+        return (
+            f"The variable {name} cannot be used: providers are set by [providers.…] in "
+            f"{PENSTOCK_TOML}."
         )
     nearest = difflib.get_close_matches(name, _VARIABLES, 1) or difflib.get_close_matches(
         name.upper(), _VARIABLES, 1, 0.0

@@ -24,12 +24,16 @@ from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
+from penstock.model.provider import base_url_problem
 from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
+RATE_MAX = 1e12  # per minute
+PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
 
 _WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 
 
 def _whole_number(value: object) -> int:
@@ -57,12 +61,37 @@ def _secret_url(value: object) -> SecretUrl:
     return SecretUrl(value)
 
 
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return float(value)
+    raise ValueError("must be a number")
+
+
+def _provider_name(name: str) -> str:
+    if "/" in name:
+        raise ValueError("must not contain '/', which ends a provider's name before its model")
+    return name
+
+
+def _base_url(value: object) -> object:
+    problem = base_url_problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
 Dimension = Annotated[Name, BeforeValidator(_limit_dimension)]
 Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
 SecondsOrZero = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(gt=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+Rate = Annotated[float, Field(gt=0, le=RATE_MAX), BeforeValidator(_number)]
+Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
+ProviderName = Annotated[Name, BeforeValidator(_provider_name)]
+BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Cap = Annotated[int, Field(ge=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
 StoreUrl = Annotated[
     InstanceOf[SecretUrl], BeforeValidator(_secret_url), PlainSerializer(str, when_used="json")
@@ -112,6 +141,30 @@ class TaskSettings(_Section):
     give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
 
 
+class ModelSettings(_Section):
+    """`[providers.NAME.models."MODEL"]`: what may never be exceeded, over all its domains."""
+
+    max_parallel: Count | None = None  # requests at once; None: as many as the provider allows
+    rpm: Rate | None = None  # requests per minute
+    tpm: Rate | None = None  # tokens per minute
+
+
+class ProviderSettings(_Section):
+    """`[providers.NAME]`: one rate-limited service; its caps hold over all its models."""
+
+    base_url: BaseUrl | None = None  # what the paths of requests are added to
+    algorithm: Literal["adaptive", "aimd"] = "adaptive"
+    max_parallel: Count | None = None
+    rpm: Rate | None = None
+    tpm: Rate | None = None
+    initial_limit: Count | None = None  # of aimd; None: the maximum
+    decrease_factor: Factor = 0.75  # of aimd, at a refusal
+    successes_until_increase: Count = 25  # of aimd
+    cooldown_seconds: SecondsOrZero = 2.0  # of aimd, if the provider does not say how long
+    startup_ramp_seconds: SecondsOrZero = 0.0  # of aimd, from 1 to the initial limit
+    models: dict[Name, ModelSettings] = Field(default_factory=dict)
+
+
 class Settings(_Section):
     """Everything that can be set."""
 
@@ -123,6 +176,7 @@ class Settings(_Section):
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     #: dimension → name → how many at once (0: none); "*" is the default of the dimension
     limits: dict[Dimension, dict[Name, Cap]] = Field(default_factory=dict)
+    providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)
 
     def caps(self) -> dict[str, int]:
         """The limits by limit key (`host:example.org`, `host:*`)."""

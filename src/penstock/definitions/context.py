@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Duration
+from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import UsageError
 from penstock.model.job import BATCH_JOBS_MAX, Edge, NewJob
@@ -65,6 +66,31 @@ class Context:
     def progress(self, done: float, total: float | None = None) -> None:
         """Say how far the work is; the live view, which comes later, shows it."""
         self._progress = (done, total)
+
+    def admit(
+        self,
+        provider: Provider,
+        *,
+        domain: str = "http",
+        model: str | None = None,
+        tokens: int | None = None,
+    ) -> Admission:
+        """A permit for one call that is not HTTP: `async with ctx.admit(provider) as call: ...`.
+
+        In a thread it is a plain `with`. How the call ended is read from the error that leaves the
+        block, if any; `call.rate_limited(...)`, `.failed()` and `.used(tokens)` say it better.
+
+        Args:
+            provider: whom the call goes to.
+            domain: what kind of call it is; domains share the limits of their model.
+            model: which of its models; the provider's own name otherwise.
+            tokens: how many the call will need, as far as that is known.
+        """
+        if not isinstance(provider, Provider):
+            raise UsageError(
+                f"ctx.admit takes a provider, as app.provider(...) gives it, got {provider!r:.200}."
+            )
+        return provider.clients.admit(model, domain, tokens)
 
     def enqueue(
         self,

@@ -7,17 +7,32 @@ loop, in threads, in tests and in every worker, and does nothing where nobody ad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
+from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from penstock.clock import Duration
 from penstock.definitions.request import check_name
 from penstock.errors import ProviderNotAvailableHere, UsageError
+from penstock.model.provider import (
+    ALGORITHMS,
+    ANY,
+    Endpoint,
+    RequestResourceKey,
+    base_url_problem,
+)
+
+PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
 
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx"]
+
+#: Is the body that runs here one of another process, which a test runs in this one?
+runs_elsewhere: ContextVar[bool] = ContextVar("penstock_runs_elsewhere", default=False)
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +53,54 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str | None = None
     models: Mapping[str, ModelOptions] = {}
 
+    def table(self) -> dict[str, Any]:
+        """The same as it would stand in a file of settings."""
+        said = {
+            name: getattr(self, name)
+            for name in ("base_url", "max_parallel", "rpm", "tpm", "algorithm")
+        }
+        return {**said, "models": {name: _table(model) for name, model in self.models.items()}}
+
+
+class AdmittedCall(Protocol):
+    """A call while it is in flight; whoever makes it may say how it ended."""
+
+    def rate_limited(self, retry_after: Duration | None = None) -> None:
+        """The service refused, and asks for so many seconds."""
+        ...
+
+    def failed(self) -> None:
+        """The service is ill."""
+        ...
+
+    def used(self, tokens: int) -> None:
+        """So many tokens were really used."""
+        ...
+
+
+class Admission(Protocol):
+    """A permit for one call that is not HTTP: `async with` on the loop, `with` in a thread."""
+
+    async def __aenter__(self) -> AdmittedCall: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+    def __enter__(self) -> AdmittedCall: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
 
 class ProviderClients(Protocol):
     """What a run gives to a provider."""
@@ -53,13 +116,7 @@ class ProviderClients(Protocol):
 
     def http_client_sync(self, library: Library) -> Any: ...  # noqa: ANN401
 
-    def admit(
-        self, model: str | None, domain: str, tokens: int | None
-    ) -> AbstractAsyncContextManager[None]: ...
-
-    def admit_sync(
-        self, model: str | None, domain: str, tokens: int | None
-    ) -> AbstractContextManager[None]: ...
+    def admit(self, model: str | None, domain: str, tokens: int | None) -> Admission: ...
 
 
 class Provider:
@@ -69,6 +126,7 @@ class Provider:
         check_name("provider name", name)
         if "/" in name:
             raise UsageError(f"The name of provider {name!r} cannot hold a '/'.")
+        _check(f"provider {name!r}", options)
         self.name = name
         self.options = options
         self._clients: ProviderClients | None = None
@@ -94,15 +152,108 @@ class Provider:
         """The same for a sync SDK in a thread."""
         return self.clients.http_client_sync(library)
 
-    def bind(self, clients: ProviderClients | None) -> None:
-        """A run begins, or (None) ends."""
+    def bind(self, clients: ProviderClients) -> None:
+        """A run begins."""
+        if self._clients is not None:
+            raise UsageError(
+                f"Provider {self.name!r} serves another run of this program already; let that one "
+                "end first."
+            )
         self._clients = clients
+
+    def unbind(self, clients: ProviderClients) -> None:
+        """A run ends; safe to repeat, and nothing to a provider that serves another one."""
+        if self._clients is clients:
+            self._clients = None
 
     @property
     def clients(self) -> ProviderClients:
-        if self._clients is None:
+        """What the run gave; ProviderNotAvailableHere where there is none."""
+        if self._clients is None or runs_elsewhere.get():
             raise ProviderNotAvailableHere(
                 f"Provider {self.name!r} is used where no run admits its requests; use it inside a "
                 "task that runs on the loop or in a thread."
             )
         return self._clients
+
+
+#: What `uses=` takes: a provider, or "NAME", or "NAME/MODEL"; or several of them.
+Uses = Provider | str
+
+
+def endpoints_of(task: str, uses: Uses | tuple[Uses, ...] | list[Uses]) -> tuple[Endpoint, ...]:
+    """The services that a task says it calls; which of them exist is asked later."""
+    several = list(uses) if isinstance(uses, tuple | list) else [uses]
+    return tuple(dict.fromkeys(_endpoint(task, one) for one in several))
+
+
+def _endpoint(task: str, used: object) -> Endpoint:
+    if isinstance(used, Provider):
+        cap = used.options.max_parallel
+        return Endpoint(RequestResourceKey(used.name, ANY, ANY), used.name, cap)
+    if not isinstance(used, str):
+        raise UsageError(f"Task {task!r}: uses= takes providers or their names, got {used!r:.200}.")
+    check_name("provider name", used)
+    name, _, model = used.partition("/")
+    return Endpoint(RequestResourceKey(name, model or ANY, ANY), used)
+
+
+def models_of(provider: str, models: object) -> dict[str, ModelOptions]:
+    """The models of a provider, as an author may write them down."""
+    if not isinstance(models, Mapping):
+        raise UsageError(
+            f"models of provider {provider!r} is a mapping such as "
+            f"{{'gpt-5': {{'max_parallel': 32}}}}, got {models!r:.200}."
+        )
+    return {name: _model(provider, name, said) for name, said in models.items()}
+
+
+def _model(provider: str, name: str, said: object) -> ModelOptions:
+    check_name(f"model name of provider {provider!r}", name)
+    about = f"model {name!r} of provider {provider!r}"
+    options = said
+    if isinstance(said, Mapping):
+        known = ModelOptions.__struct_fields__
+        for field in said:
+            if field not in known:
+                raise UsageError(
+                    f"{field!r} is nothing that can be said about {about}; known are "
+                    f"{', '.join(known)}."
+                )
+        options = ModelOptions(**said)
+    if not isinstance(options, ModelOptions):
+        raise UsageError(f"What is said about {about} is a mapping, got {said!r:.200}.")
+    _check(about, options)
+    return options
+
+
+def _table(options: ModelOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in options.__struct_fields__}
+
+
+def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
+    """Refuse what no request could pass."""
+    parallel = options.max_parallel
+    if parallel is not None and not (type(parallel) is int and 1 <= parallel <= PARALLEL_MAX):
+        raise UsageError(
+            f"max_parallel of {about} is a whole number from 1 to {PARALLEL_MAX:,}, got "
+            f"{parallel!r:.200}."
+        )
+    for name in ("rpm", "tpm"):
+        rate = getattr(options, name)
+        if rate is not None and not _is_rate(rate):
+            raise UsageError(f"{name} of {about} is a number above 0, got {rate!r:.200}.")
+    if isinstance(options, ModelOptions):
+        return
+    problem = None if options.base_url is None else base_url_problem(options.base_url)
+    if problem is not None:
+        raise UsageError(f"base_url of {about} {problem}, got {options.base_url!r:.200}.")
+    if options.algorithm is not None and options.algorithm not in ALGORITHMS:
+        names = " or ".join(map(repr, ALGORITHMS))
+        raise UsageError(f"algorithm of {about} is {names}, got {options.algorithm!r:.200}.")
+
+
+def _is_rate(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and value > 0

@@ -11,8 +11,14 @@ import msgspec
 
 from penstock.definitions.codec import ArgumentCodec
 from penstock.definitions.context import Context
+from penstock.definitions.provider import Uses, endpoints_of
 from penstock.definitions.request import JobRequest, check_name
-from penstock.errors import PayloadError, SchedulingMetadataError, UsageError
+from penstock.errors import (
+    PayloadError,
+    ProviderNotAvailableHere,
+    SchedulingMetadataError,
+    UsageError,
+)
 from penstock.model.scheduling import MetadataSource, SchedulingDefinition, metadata_of
 
 P = ParamSpec("P")
@@ -36,6 +42,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Mapping[str, LimitValue] = msgspec.field(default_factory=dict)
     executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
     metadata: MetadataSource | None = None  # how it shares with others
+    uses: Uses | tuple[Uses, ...] | list[Uses] = ()  # the providers that it calls
 
 
 class _Limit:
@@ -153,11 +160,18 @@ class Task(Generic[P, R]):
             check_name("group", options.group)
         if options.metadata is not None:
             _check_metadata(name, options.metadata)
+        self.endpoints = endpoints_of(name, options.uses)
+        if self.endpoints and self.kind == PROCESS:
+            raise ProviderNotAvailableHere(
+                f"Task {name!r} runs in another process, where no provider is available; leave out "
+                "executor= or uses=."
+            )
         self.scheduling = SchedulingDefinition(
             name=name,
             slot=self.kind,
             metadata=options.metadata,
             limit_keys=self._constant_keys,
+            endpoints=self.endpoints,
         )
 
     def __repr__(self) -> str:

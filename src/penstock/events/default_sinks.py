@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from penstock.events import log_sink
 from penstock.events.log_sink import LogEvents
-from penstock.events.sink import EventSink, RecentEvents
+from penstock.events.sink import RecentEvents
 
 
-def default_sinks() -> tuple[EventSink, ...]:
-    """The last events in memory; with debug logging, all of them in the log."""
+def default_sinks() -> tuple[RecentEvents | LogEvents, ...]:
+    """The last events in memory; with debug logging, all of them in the log. For either stream."""
     return (RecentEvents(), LogEvents()) if log_sink.wanted() else (RecentEvents(),)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which events exist, and what do they carry?
 
-Scheduler events and (later) request events are separate streams. An event is a plain immutable
-value built from what is at hand; the durable record of a job is its history in the store.
+Scheduler events and request events are separate streams. An event is a plain immutable value
+built from what is at hand; the durable record of a job is its history in the store.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.events.correlation import Correlation
+from penstock.model.provider import RequestResourceKey
 
 
 class SchedulerEventKind(StrEnum):
@@ -51,3 +52,40 @@ class SchedulerEvent(msgspec.Struct, frozen=True, gc=False):
     correlation: Correlation
     reason: str | None = None  # reason or outcome
     numbers: dict[str, float] | None = None
+
+
+class RequestEventKind(StrEnum):
+    """What the request stream can say; docs/events.md is tested against this."""
+
+    REQUEST_RESOURCE_REGISTERED = "request_resource_registered"  # the first request of a resource
+    REQUEST_EFFECTIVE_CAP_CHANGED = "request_effective_cap_changed"  # other caps, another share
+    REQUEST_QUEUE_FORMED = "request_queue_formed"  # somebody waits for a resource
+    REQUEST_WAIT_STARTED = "request_wait_started"  # a request asks for its turn
+    REQUEST_WAIT_COMPLETED = "request_wait_completed"  # it got it, after so many seconds
+    REQUEST_WAIT_TIMEOUT = "request_wait_timeout"  # it waited as long as it was allowed to
+    REQUEST_WAIT_CANCELLED = "request_wait_cancelled"  # whoever waited has given up
+    REQUEST_ACQUIRE_DENIED = "request_acquire_denied"  # it may not leave, and does not wait
+    REQUEST_LEASE_ACQUIRED = "request_lease_acquired"  # a request may leave
+    MODEL_REQUEST_STARTED = "model_request_started"  # it is sent
+    MODEL_REQUEST_COMPLETED = "model_request_completed"  # its reply is read, or it failed
+    REQUEST_QUEUE_DRAINED = "request_queue_drained"  # nobody waits for a resource any more
+    REQUEST_RATE_LIMITED = "request_rate_limited"  # the provider refused
+    REQUEST_LIMIT_DECREASED = "request_limit_decreased"  # fewer may be in flight
+    REQUEST_LIMIT_INCREASED = "request_limit_increased"  # more may be in flight
+    REQUEST_SOFT_CEILING_RECOVERED = "request_soft_ceiling_recovered"  # above the last refusal
+    REQUEST_FULLY_RECOVERED = "request_fully_recovered"  # at the maximum, no cool-down
+    REQUEST_LEASE_RELEASED = "request_lease_released"  # a request has ended
+    REQUEST_RELEASE_DIAGNOSTIC = "request_release_diagnostic"  # a release was refused
+
+
+class RequestEvent(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened in the stream of outbound requests."""
+
+    event_kind: RequestEventKind
+    captured_at_monotonic: float
+    sequence: int  # without gaps per run, process and stream
+    correlation: Correlation
+    resource: RequestResourceKey
+    reason: str | None = None  # reason or outcome
+    numbers: dict[str, float] | None = None
+    lease_id: int | None = None

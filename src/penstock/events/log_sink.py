@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.events.kinds import SchedulerEvent
+from penstock.events.kinds import RequestEvent, SchedulerEvent
 
 log = logging.getLogger("penstock.events")
 
@@ -13,8 +13,10 @@ log = logging.getLogger("penstock.events")
 class LogEvents:
     """Writes every event as a debug line: kind, what it is about, reason and numbers."""
 
-    def __call__(self, event: SchedulerEvent, /) -> None:
+    def __call__(self, event: SchedulerEvent | RequestEvent, /) -> None:
         about = event.correlation.task_execution_id or event.correlation.run_id
+        if isinstance(event, RequestEvent):
+            about = f"{about} {'/'.join(event.resource)}"
         log.debug(
             "#%d %s %s %s %s",
             event.sequence,

@@ -6,15 +6,24 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from penstock.clock import Clock
 from penstock.events.correlation import Correlation
-from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
+from penstock.events.kinds import (
+    RequestEvent,
+    RequestEventKind,
+    SchedulerEvent,
+    SchedulerEventKind,
+)
+from penstock.model.provider import RequestResourceKey
 
 RECENT_EVENTS_MAX = 1_000
 
 log = logging.getLogger("penstock.events")
+
+Event = SchedulerEvent | RequestEvent
+E = TypeVar("E", SchedulerEvent, RequestEvent)
 
 
 class EventSink(Protocol):
@@ -27,48 +36,37 @@ class RecentEvents:
     """Keeps the last events in memory: the default listener."""
 
     def __init__(self, limit: int = RECENT_EVENTS_MAX) -> None:
-        self.events: deque[SchedulerEvent] = deque(maxlen=limit)
+        self.events: deque[Event] = deque(maxlen=limit)
 
-    def __call__(self, event: SchedulerEvent, /) -> None:
+    def __call__(self, event: Event, /) -> None:
         self.events.append(event)
 
 
-class SchedulerEvents:
-    """The scheduler's stream of one process: numbers events and hands them on.
+class EventStream(Generic[E]):
+    """One stream of one process: hands its events to the listeners.
 
     Owns the sequence. Does not decide anything: with no listener nothing is built. Every listener
     hears the events in their order, also if one of them causes another.
     """
 
-    def __init__(self, clock: Clock, sinks: Iterable[EventSink]) -> None:
+    def __init__(self, clock: Clock, sinks: Iterable[Callable[[E], None]]) -> None:
         self._monotonic = clock.monotonic
-        self._sinks: list[EventSink] = list(sinks)
-        self._calls: list[Callable[[SchedulerEvent], None]] = [_call_of(s) for s in self._sinks]
-        self._held: deque[SchedulerEvent] = deque()
+        self._sinks: list[Callable[[E], None]] = list(sinks)
+        self._calls: list[Callable[[E], None]] = [_call_of(sink) for sink in self._sinks]
+        self._held: deque[E] = deque()
         self._is_holding = False
         self.sequence = 0
         #: Does anybody listen who wants every step of every task? What is kept in memory does not.
         self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
         #: The only listener, if it keeps in memory: it calls nobody back, nothing is held for it.
-        self._keep = self._calls[0] if len(self._calls) == 1 and not self.tells_steps else None
+        self._keep: Callable[[E], None] | None = None
+        if len(self._calls) == 1 and not self.tells_steps:
+            self._keep = self._calls[0]
 
-    def emit(
-        self,
-        kind: SchedulerEventKind,
-        correlation: Correlation,
-        reason: str | None = None,
-        numbers: dict[str, float] | None = None,
-    ) -> None:
-        if not self._calls:
-            return
-        self.sequence = sequence = self.sequence + 1
-        event = SchedulerEvent(kind, self._monotonic(), sequence, correlation, reason, numbers)
-        if self._keep is not None:
-            self._keep(event)
-            return
-        self._held.append(event)
-        if not self._is_holding:
-            self.let_go()
+    @property
+    def is_heard(self) -> bool:
+        """Does anybody listen?"""
+        return bool(self._calls)
 
     def hold(self) -> bool:
         """Keep what is emitted until `let_go`; False if somebody does already, and lets go."""
@@ -94,7 +92,15 @@ class SchedulerEvents:
         finally:
             self._is_holding = False
 
-    def _switch_off(self, call: Callable[[SchedulerEvent], None], error: BaseException) -> None:
+    def _hand_on(self, event: E) -> None:
+        if self._keep is not None:
+            self._keep(event)
+            return
+        self._held.append(event)
+        if not self._is_holding:
+            self.let_go()
+
+    def _switch_off(self, call: Callable[[E], None], error: BaseException) -> None:
         index = next((n for n, known in enumerate(self._calls) if known is call), None)
         if index is None:
             return  # it is off: it had emitted something itself, and raised then
@@ -108,6 +114,55 @@ class SchedulerEvents:
         )
 
 
+class SchedulerEvents(EventStream[SchedulerEvent]):
+    """The scheduler's stream of one process: numbers events and hands them on."""
+
+    def emit(
+        self,
+        kind: SchedulerEventKind,
+        correlation: Correlation,
+        reason: str | None = None,
+        numbers: dict[str, float] | None = None,
+    ) -> None:
+        if not self._calls:
+            return
+        self.sequence = sequence = self.sequence + 1
+        event = SchedulerEvent(kind, self._monotonic(), sequence, correlation, reason, numbers)
+        if self._keep is not None:
+            self._keep(event)
+        else:
+            self._hand_on(event)
+
+
+class RequestEvents(EventStream[RequestEvent]):
+    """The stream of outbound requests of one process: numbers events and hands them on."""
+
+    def emit(
+        self,
+        kind: RequestEventKind,
+        correlation: Correlation,
+        resource: RequestResourceKey,
+        reason: str | None = None,
+        numbers: dict[str, float] | None = None,
+        lease_id: int | None = None,
+    ) -> None:
+        if not self._calls:
+            return
+        self.sequence = sequence = self.sequence + 1
+        self._hand_on(
+            RequestEvent(
+                kind,
+                self._monotonic(),
+                sequence,
+                correlation,
+                resource,
+                reason,
+                numbers,
+                lease_id,
+            )
+        )
+
+
 def _shown(thing: object) -> str:
     try:
         return repr(thing)
@@ -115,6 +170,6 @@ def _shown(thing: object) -> str:
         return type(thing).__name__
 
 
-def _call_of(sink: EventSink) -> Callable[[SchedulerEvent], None]:
+def _call_of(sink: Callable[[E], None]) -> Callable[[E], None]:
     # The bound append of a deque costs a third of a Python call.
     return sink.events.append if isinstance(sink, RecentEvents) else sink

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
+
+#: Stands for every model or domain, where a task says only which provider it calls.
+ANY = "*"
+
+ALGORITHMS = ("adaptive", "aimd")
 
 
 class ProviderModelKey(NamedTuple):
@@ -33,3 +39,23 @@ class Endpoint(msgspec.Struct, frozen=True):
     resource: RequestResourceKey
     alias: str = ""  # what the user calls it
     cap: int | None = None  # requests at once that were declared under this alias
+
+
+def base_url_problem(url: object) -> str | None:
+    """Why requests cannot go to a base URL; None if they can."""
+    if not isinstance(url, str):
+        return "must be text"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no URL ({str(error)[:1].lower()}{str(error)[1:].rstrip('.')})"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if not host:
+        return "must name a host"
+    if parts.query or parts.fragment:
+        return "must end with its path, without ? and #"
+    if not url.isprintable() or " " in url:
+        return "must not hold spaces or control characters"
+    return None

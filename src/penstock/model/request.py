@@ -48,6 +48,7 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     retry_after_seconds: float | None = None  # 0 to 15 min; None: nothing was said
     readings: tuple[QuotaReading, ...] = ()
     tokens_used: int | None = None  # as the reply counts them
+    was_sent: bool = True  # False: it never left, so nobody has counted it
 
 
 class RequestGroupSpec(msgspec.Struct, frozen=True):
@@ -72,3 +73,11 @@ class RequestAdmissionItem(msgspec.Struct, frozen=True):
     queue_wait_timeout_seconds: float | None = None  # None: as long as it takes
     tokens_estimate: int | None = None
     event_context: Correlation | None = None
+    refusals: int = 0  # of this request by the provider so far: the first resend goes ahead
+
+    def __post_init__(self) -> None:
+        tokens, patience = self.tokens_estimate, self.queue_wait_timeout_seconds
+        if tokens is not None and tokens < 0:
+            raise UsageError(f"A request has an estimate of 0 tokens or more, got {tokens!r}.")
+        if patience is not None and not patience >= 0:
+            raise UsageError(f"A request waits for 0 s or longer, got {patience!r}.")

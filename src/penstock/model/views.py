@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.model.job import JobId, JobState, WorkerId
+from penstock.model.provider import ProviderModelKey
 
 
 class EnqueueReport(msgspec.Struct, frozen=True):
@@ -115,3 +116,11 @@ class EndMark(NamedTuple):
 
 
 FIRST_END = EndMark(-1, 0)
+
+
+class KeptLimit(msgspec.Struct, frozen=True):
+    """What a run has learned about one model of a provider."""
+
+    key: ProviderModelKey
+    document: str
+    learned_at: int

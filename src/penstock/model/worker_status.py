@@ -15,6 +15,7 @@ STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out bef
 GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
 TASKS_SHOWN = 100  # tasks of a document, by name
 CAPS_SHOWN = 100  # caps of a document; more are not told at all
+PROVIDERS_SHOWN = 50  # models of providers of a document, those with most requests first
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
 
 
@@ -57,6 +58,26 @@ class BlockedTasks(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, since_at=since_at)
 
 
+class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests to one model of a provider fare in one worker."""
+
+    provider: str
+    model: str
+    limit: int  # requests that may be in flight now
+    limit_max: int  # by what was declared
+    in_flight: int = 0
+    waiting: int = 0
+    refused: int = 0  # so often, since the worker began
+    blocked_until_at: int | None = None  # nothing is sent before; None: no cool-down
+    requests_last_minute: int = 0
+    tokens_last_minute: int = 0
+    rpm: float | None = None  # as declared, this worker's part
+    tpm: float | None = None
+    algorithm: str = ""
+    mode: str = ""  # what the provider seems to limit
+    ceiling: float | None = None  # in flight when it was refused
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment."""
 
@@ -70,6 +91,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     groups_total: int = 0
     blocked: tuple[BlockedTasks, ...] = ()  # a bounded number
     caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
+    providers: tuple[ProviderUse, ...] = ()  # a bounded number
+    held_back: dict[str, str] = {}  # task → the provider that could not serve it now
 
     def same(self, other: WorkerStatus) -> bool:
         """Is there nothing new in it, but for its time?"""
@@ -131,7 +154,9 @@ def read_standing(document: str | None) -> JobStanding | None:
 def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
     text = msgspec.json.encode(whole)
     if len(text) > STATUS_BYTES_MAX:
-        small = msgspec.structs.replace(status, task_slots={}, groups={}, blocked=(), caps=None)
+        small = msgspec.structs.replace(
+            status, task_slots={}, groups={}, blocked=(), caps=None, providers=(), held_back={}
+        )
         text = msgspec.json.encode(
             small
             if isinstance(whole, WorkerStatus)

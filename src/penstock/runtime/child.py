@@ -31,10 +31,12 @@ class Child:
         solo: bool,
         patient: bool,
         first: bool,
+        index: int,
         pipe_output: bool,
         now: float,
     ) -> None:
         self.solo = solo
+        self.index = index
         self.started_monotonic = now
         self.hello: messages.Hello | None = None
         self.failed: messages.Failed | None = None
@@ -58,6 +60,7 @@ class Child:
             solo=solo,
             patient=patient,
             first=first,
+            index=index,
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(

@@ -11,6 +11,8 @@ WINDOW_SECONDS = 0.1  # of work at the recent rate
 WINDOW_MAX = 1_024  # jobs
 RATE_HALF_LIFE_SECONDS = 0.5
 
+_NOBODY: Mapping[str, int] = {}
+
 
 class WindowSize:
     """Keeps the recent rate of ends and says how many jobs to lease next. Pure."""
@@ -87,19 +89,29 @@ class Appetite:
         free: Mapping[str, int],
         now_monotonic: float,
         exhausted: frozenset[str] = frozenset(),
+        held_back: frozenset[str] = frozenset(),
+        parked: Mapping[str, int] = _NOBODY,
     ) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all.
 
         The answer may be of one kind alone, so it is never more than each kind has room for: kinds
-        with about the same room are asked for together, others in turn.
+        with about the same room are asked for together, others in turn. Tasks that are held back
+        are not asked for, and those of them that are here already (`parked`, by kind) take no room.
         """
         self._note_rates(now_monotonic)
+        tasks = self._tasks
+        if held_back:
+            tasks = {
+                kind: tuple(name for name in names if name not in held_back)
+                for kind, names in tasks.items()
+            }
         rooms = {
-            kind: self._sizes[kind].to_lease(waiting, free[kind])
+            kind: self._sizes[kind].to_lease(max(waiting - parked.get(kind, 0), 0), free[kind])
             for kind, waiting in self._waiting.items()
+            if tasks[kind]
         }
         kinds = [kind for kind, room in rooms.items() if room > 0]
-        kinds = [kind for kind in kinds if not exhausted.issuperset(self._tasks[kind])] or kinds
+        kinds = [kind for kind in kinds if not exhausted.issuperset(tasks[kind])] or kinds
         if not kinds:
             return (), 0
         least, most = min(rooms[kind] for kind in kinds), max(rooms[kind] for kind in kinds)
@@ -107,7 +119,7 @@ class Appetite:
             self._asked += 1
             kinds = [kinds[self._asked % len(kinds)]]
             least = rooms[kinds[0]]
-        return tuple(name for kind in kinds for name in self._tasks[kind]), min(least, WINDOW_MAX)
+        return tuple(name for kind in kinds for name in tasks[kind]), min(least, WINDOW_MAX)
 
     def surplus(self, free: Mapping[str, int], now_monotonic: float) -> dict[str, int]:
         """How many jobs of which kinds wait in vain: bodies take longer than they did.

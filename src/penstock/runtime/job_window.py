@@ -8,18 +8,24 @@ admission; slots are resources like any other, so a job that has none holds noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
+from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.decisions import TaskAdmissionLease
-from penstock.admission.tasks.resolver import TaskSchedulingResolver
+from penstock.admission.tasks.decisions import TaskAdmissionLease, Until
+from penstock.admission.tasks.provider_aware import (
+    ProviderAwareTaskAdmissionPolicy,
+    is_pressed,
+)
+from penstock.admission.tasks.resolver import SchedulingNote, TaskSchedulingResolver
 from penstock.clock import Clock
 from penstock.definitions.task import Task
 from penstock.events.correlation import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
+from penstock.model.pressure import RequestPressure
 from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.dispatcher import Appetite
@@ -54,11 +60,13 @@ class JobWindow:
         wake: Callable[[], None],
         give_back: Callable[[JobRef], None],
         failed: Callable[[BaseException], None],
+        pressure: RequestPressure | None = None,
     ) -> None:
         self._run_id = run_id
         self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
         for note in self._resolver.diagnostics:
-            log.warning("%s", note.text)
+            usual = note.code == SchedulingNote.NO_CAP  # limits are found, not declared
+            log.log(logging.DEBUG if usual else logging.WARNING, "%s", note.text)
         self._give_back = give_back
         self._failed = failed
         self._slots: Slotting | None = None
@@ -68,10 +76,23 @@ class JobWindow:
         self._monotonic = clock.monotonic
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._appetite = Appetite(kinds, counts, clock.monotonic())
+        self._pressure = pressure
+        self._gates = {
+            name: key
+            for name in tasks
+            if (key := self._resolver.resolve(name).request_resource_key) is not None
+        }
+        self._aware: ProviderAwareTaskAdmissionPolicy | None = None
+        if pressure is not None:
+            inner = BoundedBorrowTaskAdmissionPolicy()
+            self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
+        self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
         self.scheduler = AsyncTaskScheduler(
             self._source,
             TaskAdmissionController(
-                TaskAdmissionConfig(sum(counts.values()), counts), monotonic=clock.monotonic
+                TaskAdmissionConfig(sum(counts.values()), counts),
+                self._aware,
+                monotonic=clock.monotonic,
             ),
             self,
             events,
@@ -96,7 +117,41 @@ class JobWindow:
         """The tasks to ask for, and for how many jobs in all."""
         if self._slots is None:
             return (), 0
-        return self._appetite.wanted(self._slots.free(), self._monotonic(), exhausted)
+        self.held_back = self._find_held_back()
+        parked = self._parked() if self.held_back else {}
+        return self._appetite.wanted(
+            self._slots.free(), self._monotonic(), exhausted, self.held_back, parked
+        )
+
+    def gate_of(self, task: str) -> Hashable | None:
+        """The provider's resource that a task calls, if it says so."""
+        return self._gates.get(task)
+
+    def _find_held_back(self) -> frozenset[str]:
+        """Tasks whose providers could not serve them now: others get their room here."""
+        pressure = self._pressure
+        if pressure is None or not self._gates:
+            return frozenset()
+        pressed = {
+            gate
+            for gate in set(self._gates.values())
+            if (snapshot := pressure.snapshot(gate)) is not None and is_pressed(snapshot)
+        }
+        return frozenset(name for name, gate in self._gates.items() if gate in pressed)
+
+    def _parked(self) -> dict[str, int]:
+        """By kind: jobs that are here and wait for a provider."""
+        parked: dict[str, int] = {}
+        for line in self.scheduler.queue.view().blocked():
+            if line.denied.until is Until.GATE:
+                kind = self._appetite.kind(line.denied.item.payload)
+                parked[kind] = parked.get(kind, 0) + line.tasks
+        return parked
+
+    def tell(self) -> None:
+        """Say once what is wrong with the pressure of providers."""
+        for note in self._aware.take_diagnostics() if self._aware is not None else ():
+            log.warning("%s", note.text)
 
     def ended(self, kind: str) -> None:
         """A body of this kind has ended."""

@@ -36,6 +36,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     solo: bool
     patient: bool = False  # wait for a store that cannot be reached, however long
     first: bool = True  # of several it says what all of them wait for
+    index: int = 0  # which of the processes it is; each has its part of every provider's caps
     table_fd: int
 
 

@@ -93,7 +93,7 @@ class Supervisor:
         self._stop_signal: int | None = None
         self._failed: messages.Failed | None = None
         self._back_off = BACK_OFF_FIRST_SECONDS
-        self._restart_at: list[float] = []
+        self._restart_at: list[tuple[float, int]] = []  # when, and in whose place
         self._stillborn = 0
         self._finished = 0
         self._left_behind = 0
@@ -101,7 +101,7 @@ class Supervisor:
         self._suspects = 0
         self._solo_at = 0.0
         self._solo_pause = SOLO_FIRST_SECONDS
-        self._owed = 0  # workers to be started when one that is worn has ended
+        self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
 
@@ -109,8 +109,8 @@ class Supervisor:
         """Work until drained, stopped or failed; the exit code."""
         self._selector.register(self._signals, selectors.EVENT_READ, "signal")
         try:
-            for _ in range(self._spec.processes):
-                self._start(solo=False)
+            for index in range(self._spec.processes):
+                self._start(index)
             while not self._over():
                 self._turn()
             self._finish_burials()  # they may end jobs in error
@@ -178,7 +178,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = self._clock.monotonic()
-        timeout = max(min([self._tick_at, *self._restart_at]) - now, 0.0)
+        timeout = max(min([self._tick_at, *(at for at, _ in self._restart_at)]) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
             if key.data != "signal":
                 kind, child = key.data
@@ -216,9 +216,9 @@ class Supervisor:
         child.replaced = True
         worn = sum(other.replaced for other in self._children)
         if worn > WORN_MAX * self._spec.processes:
-            self._owed += 1  # what runs in them is not their fault: it comes to its end first
+            self._owed.append(child.index)  # what runs in them is not their fault: it ends first
         elif self._may_start():
-            self._restart(child)
+            self._restart(child, child.index)
 
     def _pass_on(self, child: Child) -> bool:
         """Show what a worker wrote; False if it has nothing (more) to say."""
@@ -319,7 +319,7 @@ class Supervisor:
         if not self._suspects:
             self._solo_pause = SOLO_FIRST_SECONDS
         elif self._may_start() and now >= self._solo_at and not any(c.solo for c in self._children):
-            self._start(solo=True)
+            self._start(0, solo=True)
 
     def _fail(self, error: PenstockError) -> None:
         """The run cannot go on."""
@@ -327,13 +327,14 @@ class Supervisor:
             self._failed = messages.Failed(str(error), 1)
             self._tell_all(messages.Abort())
 
-    def _start(self, *, solo: bool) -> None:
+    def _start(self, index: int, *, solo: bool = False) -> None:
         child = Child(
             self._spec,
             self.run_id,
             solo=solo,
             patient=self._hello is not None,
             first=not self._children,
+            index=index,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -369,8 +370,7 @@ class Supervisor:
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
-            self._owed -= 1
-            self._restart(child)
+            self._restart(child, self._owed.pop(0))
 
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""
@@ -398,25 +398,25 @@ class Supervisor:
                 return
         else:
             self._stillborn = 0
-        self._restart(child)
+        self._restart(child, child.index)
 
-    def _restart(self, child: Child) -> None:
+    def _restart(self, child: Child, index: int) -> None:
         """Start another worker in the place of this one; the later, the sooner they go."""
         now = self._clock.monotonic()
         if child.solo:
             return  # the next look around starts another, if there are suspects
         if now - child.started_monotonic > HEALTHY_SECONDS:
             self._back_off = BACK_OFF_FIRST_SECONDS
-        self._restart_at.append(now + self._back_off)
+        self._restart_at.append((now + self._back_off, index))
         self._back_off = min(self._back_off * 2, BACK_OFF_MAX_SECONDS)
 
     def _restart_due(self) -> None:
         now = self._clock.monotonic()
-        due = [at for at in self._restart_at if at <= now]
-        self._restart_at = [at for at in self._restart_at if at > now]
+        due = [index for at, index in self._restart_at if at <= now]
+        self._restart_at = [wanted for wanted in self._restart_at if wanted[0] > now]
         if self._may_start():
-            for _ in due:
-                self._start(solo=False)
+            for index in due:
+                self._start(index)
 
     def _stop(self, number: int) -> None:
         """First signal: orderly; second: at once."""

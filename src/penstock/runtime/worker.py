@@ -9,36 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock import failpoints
 from penstock.clock import Clock
 from penstock.definitions.task import Task
-from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreError, StoreUnknown
+from penstock.errors import PenstockError, StoreError
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
-from penstock.model.job import WorkerId
-from penstock.model.lease import (
-    Caps,
-    JobEnd,
-    JobFailure,
-    JobRef,
-    LeaseBatch,
-    LeaseRequest,
-    Verdict,
-)
+from penstock.model.job import LeasedJob, WorkerId
+from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
+from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
-from penstock.runtime.idling import Idling
 from penstock.runtime.job_window import JobWindow
+from penstock.runtime.leasing import Leasing
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.reach import Reach
-from penstock.runtime.reclaiming import Reclaiming
 from penstock.runtime.registration import Registration
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
@@ -48,7 +39,6 @@ from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.wear import Wear
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
-from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
@@ -78,9 +68,9 @@ class Worker:
         worn: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
+        known, tasks = tasks, {n: tasks[n] for n in tasks if n not in config.unserved}
         self._task_names = tuple(sorted(tasks))
         self._store = store
-        self._caps = caps
         self._keeper = keeper
         self._table = table
         self._threads = threads
@@ -126,16 +116,29 @@ class Worker:
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
-        self._reclaiming = Reclaiming(store, clock, self._known, self._acks.add)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, self._task_names, config.run_id, clock, self._reach)
-        self._background: set[asyncio.Task[None]] = set()
-        self._leasing = False
-        self._idling = Idling(store, clock, self._reach, self._look_again, self._fail)
+        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
+        self._background = Background(self._fail)
+        self._leasing = Leasing(
+            config,
+            self._task_names,
+            store,
+            caps,
+            clock,
+            self._reach,
+            self._name,
+            self._window,
+            self._slots,
+            self._acks,
+            self._drain,
+            self._background,
+            taken=self._taken,
+            lose=self._lose,
+            fail=self._fail,
+            wake=self._wake.set,
+        )
         self._looking = False
-        self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
-        self._suspects = 0
         self._stopping: Stopping | None = None
         self._stop_at = float("inf")
         self._failure: BaseException | None = None
@@ -167,9 +170,8 @@ class Worker:
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
         self._name.losing = True  # nothing is ours before we have a name
-        self._spawn(self._sign_on())
-        ticker = asyncio.get_running_loop().create_task(self._tick())
-        ticker.add_done_callback(self._note_failure)
+        self._background.spawn(self._sign_on())
+        ticker = self._background.spawn(self._tick())
         try:
             while not self._finished():
                 self._wake.clear()
@@ -207,7 +209,7 @@ class Worker:
     def _finished(self) -> bool:
         if self._failure is not None:
             return True
-        if self._slots.running or self._acks.pending or self._leasing:
+        if self._slots.running or self._acks.pending or self._leasing.busy:
             return self._stopping is not None and self._clock.monotonic() > (
                 self._stop_at + STOPPED_SECONDS
             )
@@ -216,7 +218,7 @@ class Worker:
         if len(self._window):
             return False
         if self._config.solo:
-            return bool(self._exhausted)
+            return self._leasing.found_nothing
         return self._config.drain and self._drain.finished
 
     async def _leave(self) -> None:
@@ -226,9 +228,8 @@ class Worker:
         self._threads.close()
         if self._processes is not None:
             self._processes.close()
-        self._idling.cancel()
-        for task in self._background:
-            task.cancel()
+        self._leasing.cancel()
+        self._background.cancel()
         await self._name.sign_off(bodies_left=bool(left or self._slots.abandoned))
 
     async def _tick(self) -> None:
@@ -244,13 +245,13 @@ class Worker:
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.occupied or len(self._window):
-                self._spawn(self._withdrawals.look(self.worker_id))
+                self._background.spawn(self._withdrawals.look(self.worker_id))
             if not self._name.losing and self._status.is_due(self.worker_id):
-                self._spawn(self._status.publish(self.worker_id))
+                self._background.spawn(self._status.publish(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             if self._window.shrink():
-                self._look_again()
+                self._leasing.look_again()
             self._wake.set()
             deadline = self._slots.next_deadline()
             if not self._name.losing:
@@ -280,8 +281,8 @@ class Worker:
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
-        self._reclaiming.forget()
-        self._spawn(self._sign_on())
+        self._leasing.forget()
+        self._background.spawn(self._sign_on())
 
     async def _sign_on(self) -> None:
         first = not self.worker_id
@@ -290,116 +291,32 @@ class Worker:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()
 
-    def _known(self) -> set[tuple[int, int]]:
-        """Every lease that this worker knows it holds."""
-        return self._window.refs().union(self._slots.running, self._acks.refs())
-
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
         goes_on = self._stopping is None and self._acks.takes_more and not self._name.losing
         if goes_on:
             self._window.scheduler.turn()
         self._acks.kick(self.worker_id)
-        if goes_on and not self._leasing:
-            self._lease_more()
+        if goes_on and not self._leasing.busy:
+            self._leasing.ask()
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
-                self._spawn(self._look())
+                self._background.spawn(self._look())
 
-    def _lease_more(self) -> None:
-        if self._reclaiming.due:
-            self._leasing = True  # no lease call beside it
-            self._spawn(self._reclaim())
-            return
-        solo = self._config.solo or self._solo_turn()
-        if solo:
-            if self._slots.running or len(self._window) or self._acks.pending or self._exhausted:
-                self._idling.wait(self._drain.next_due_at)
-                return
-            names, limit = self._task_names, 1
-        else:
-            if self._config.runs_suspects and self._suspects:
-                return  # let what runs come to its end; the suspect's turn is next
-            names, limit = self._window.wanted(self._exhausted)
-            if limit <= 0:
-                return
-            if self._exhausted.issuperset(names):
-                self._idling.wait(self._drain.next_due_at)
-                return
-        self._leasing = True
-        request = LeaseRequest(
-            worker=self.worker_id,
-            tasks=names,
-            limit=limit,
-            caps=self._caps,
-            solo=solo,
-            weights=self._window.weights,
-        )
-        self._spawn(self._lease(request, self._store.lease(request)))
-
-    def _solo_turn(self) -> bool:
-        """Without a supervisor a suspect runs here, when nothing else does."""
-        return bool(
-            self._config.runs_suspects
-            and self._suspects
-            and not self._slots.running
-            and not len(self._window)
-            and not self._acks.pending
-        )
-
-    async def _lease(self, request: LeaseRequest, reply: Reply[LeaseBatch]) -> None:
-        worker = request.worker
-        try:
-            batch = await reply
-        except TRANSIENT as error:
-            if isinstance(error, StoreUnknown) and worker == self.worker_id:
-                self._reclaiming.doubt()
-            await self._idling.back_off(error)
-        except LeaseLost:
-            if worker == self.worker_id:
-                self._lose()
-        except PenstockError as error:
-            self._failure = error
-        else:
-            self._idling.answered()
-            self._leased(batch, worker, request)
-        finally:
-            self._leasing = False
-            self._wake.set()
-
-    async def _reclaim(self) -> None:
-        try:
-            await self._reclaiming.look(self.worker_id)
-        except TRANSIENT as error:
-            await self._idling.back_off(error)
-        finally:
-            self._leasing = False
-            self._wake.set()
-
-    def _leased(self, batch: LeaseBatch, worker: WorkerId, request: LeaseRequest) -> None:
-        failpoints.hit("lease.committed")
-        self._suspects = batch.suspects
-        if request.solo:  # while one runs, it is the only one, also if it was the last
-            self._suspects = max(batch.suspects, 1) if batch.jobs else 0
-        # A suspect's turn says nothing about the others.
-        if batch.more:
-            self._exhausted = frozenset()
-        elif self._config.solo or not request.solo:
-            self._exhausted = self._exhausted.union(request.tasks)
-        self._drain.note(batch)
+    def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> None:
+        """Jobs have come: for the window, for others if we stop, or for who we were."""
         if worker != self.worker_id or self._name.losing:
             return  # the lease was lost meanwhile; what came belongs to nobody
         if self._stopping is not None:
-            for job in batch.jobs:
+            for job in jobs:
                 self._acks.add(JobRef(job.id, job.token))
-            return
-        if batch.jobs:
-            self._window.add(batch.jobs)
+        elif jobs:
+            self._window.add(jobs)
 
     def _is_idle(self) -> bool:
         """Nothing runs, waits or is on its way, and the store had nothing more."""
-        busy = self._slots.running or self._acks.pending or len(self._window) or self._leasing
-        return not busy and self._idling.waits
+        busy = self._slots.running or self._acks.pending or len(self._window)
+        return not busy and self._leasing.is_idle
 
     async def _look(self) -> None:
         """Is anything left at all? Asked when we fall idle, and then now and again."""
@@ -429,21 +346,6 @@ class Worker:
         self.totals.refused += 1
         self._telling.refused(end, verdict)
 
-    def _look_again(self) -> None:
-        self._exhausted = frozenset()
-        self._wake.set()
-
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._wake.set()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(self._note_failure)
-
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
-        """What nobody expected ends the worker: without this part of it, it would only hang."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)

@@ -9,8 +9,7 @@ not be cut, so `more` is rare; it parks no lanes, because it counts holders when
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import MICROSECONDS, Clock, to_micros
@@ -28,9 +27,11 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
+    KeptLimit,
     Manifest,
     Outlook,
     Progress,
@@ -47,8 +48,9 @@ from penstock.stores.memory_control import Control
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
 from penstock.stores.memory_idlers import Idlers
+from penstock.stores.memory_learned import Learned
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
-from penstock.stores.memory_views import circumstances_of, outlook_of, stats_of
+from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, staged_of, stats_of
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
 from penstock.stores.store import JobFilter
@@ -93,6 +95,7 @@ class MemoryStore:
         self._chores = Chores(self._tables, self._edges, self._ends)
         self._choice = FairChoice(self._tables)
         self._control = Control()
+        self._learned = Learned()
         self._paused = False
         self._closed = False
         self._idlers = Idlers()
@@ -354,11 +357,7 @@ class MemoryStore:
 
     @_operation
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
-        tables = self._tables
-        ids = tables.ids if wanted.state is None else tables.by_state[wanted.state]
-        rows = (tables.jobs[job_id] for job_id in ids.above(after_id))
-        chosen = (row for row in rows if wanted.task is None or row.new.task == wanted.task)
-        return [row.as_job() for row in islice(chosen, limit)]
+        return jobs_of(self._tables, wanted, after_id, limit)
 
     @_operation
     def circumstances(self, key: str) -> Circumstances | None:
@@ -381,8 +380,7 @@ class MemoryStore:
 
     @_operation
     def staged(self, plan_id: str) -> list[Manifest]:
-        found = [x for x in self._tables.staged.values() if x.plan_id == plan_id]
-        return sorted(found, key=lambda x: (-1 if x.level is None else x.level, x.dataset, x.slice))
+        return staged_of(self._tables, plan_id)
 
     @_operation
     def cursor(self, name: str) -> str | None:
@@ -421,6 +419,14 @@ class MemoryStore:
     def set_paused(self, paused: bool) -> None:
         self._paused = paused
         self._tables.version += 1
+
+    @_operation
+    def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> None:
+        self._learned.save(limits, self._now())
+
+    @_operation
+    def learned(self) -> list[KeptLimit]:
+        return self._learned.newest()
 
     # What is said to a worker
 

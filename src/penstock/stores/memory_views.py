@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection
+from itertools import islice
 
 from penstock.clock import MICROSECONDS
 from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
-from penstock.model.job import TERMINAL, JobState
+from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
-from penstock.model.views import Outlook, Stats
+from penstock.model.views import Manifest, Outlook, Stats
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.store import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
     GROUPS_IN_STATS,
     HOLDERS_SHOWN,
+    JobFilter,
 )
 
 _OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
@@ -101,3 +103,17 @@ def _holder(tables: Tables, ref: JobRef) -> Holder:
             return Holder(row.new.key, worker.info.id, None, lingers=True)
     holder = None if row.worker is None else row.worker.info.id
     return Holder(row.new.key, holder, row.updated_at, lingers=False)
+
+
+def jobs_of(tables: Tables, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+    """One page of jobs with an id above `after_id`, by id."""
+    ids = tables.ids if wanted.state is None else tables.by_state[wanted.state]
+    rows = (tables.jobs[job_id] for job_id in ids.above(after_id))
+    chosen = (row for row in rows if wanted.task is None or row.new.task == wanted.task)
+    return [row.as_job() for row in islice(chosen, limit)]
+
+
+def staged_of(tables: Tables, plan_id: str) -> list[Manifest]:
+    """The outputs of a plan that are not committed yet, level by level."""
+    found = [x for x in tables.staged.values() if x.plan_id == plan_id]
+    return sorted(found, key=lambda x: (-1 if x.level is None else x.level, x.dataset, x.slice))

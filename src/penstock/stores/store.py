@@ -8,7 +8,7 @@ the whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -34,9 +34,11 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
+    KeptLimit,
     Manifest,
     Outlook,
     Progress,
@@ -61,6 +63,8 @@ PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has m
 GROUPS_IN_STATS = 1_000
 QUESTION_SECONDS = 60.0  # a question to a worker is kept for so long, answered or not,
 QUESTIONS_KEPT = 1_000  # or until so many were asked after it
+LEARNED_SECONDS = 7 * 86_400.0  # what was learned of a limit is kept for so long,
+LEARNED_READ = 1_000  # and so many of them are read, the newest first
 DEPENDENCIES_SHOWN = 20  # of one job
 HOLDERS_SHOWN = 10  # of one limit key
 DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
@@ -306,7 +310,27 @@ class ControlStore(Protocol):
         ...
 
 
-class Store(JobStore, ManifestStore, LimitStore, StatusStore, ControlStore, Protocol):
+class LearnedLimitStore(Protocol):
+    """What runs have learned about the limits of providers. Nobody is woken by it."""
+
+    def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
+        """Keep a document for each model; the last word counts. What is old is forgotten."""
+        ...
+
+    def learned(self) -> Reply[list[KeptLimit]]:
+        """What is kept, the newest first; at most LEARNED_READ."""
+        ...
+
+
+class Store(
+    JobStore,
+    ManifestStore,
+    LimitStore,
+    StatusStore,
+    ControlStore,
+    LearnedLimitStore,
+    Protocol,
+):
     """The sum of the above over one writer, and its life."""
 
     bulk_jobs: int  # of one call, where many are to be enqueued

@@ -19,7 +19,7 @@ import msgspec
 from penstock import wiring
 from penstock.app import Penstock
 from penstock.clock import Clock, Duration, to_seconds
-from penstock.config.load import load_settings
+from penstock.config.load import load_settings, overlaid
 from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.errors import UsageError
@@ -163,6 +163,7 @@ class Harness:
                 ids=self._ids,
                 threads=InlineRunner,
                 events=events,
+                providers=self.app.providers,
             )
             loop = asyncio.get_running_loop()
             beating = loop.create_task(beat.run())
@@ -309,8 +310,10 @@ def harness(
     """
     _refuse_running_loop()
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
-        checked = load_settings({}, {}, Path(nowhere), dict(settings or {})).settings
-    test = Harness(app, seed, checked)
+        said = overlaid({"providers": app.code_settings["providers"]}, settings or {})
+        loaded = load_settings({}, {}, Path(nowhere), said)
+    wiring.check_providers(loaded, app.tasks, app.providers)
+    test = Harness(app, seed, loaded.settings)
     app.close()
     app.use_store(test.store)
     try:

@@ -5,8 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from typing import overload
 
-from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
+from penstock.events.kinds import (
+    RequestEvent,
+    RequestEventKind,
+    SchedulerEvent,
+    SchedulerEventKind,
+)
+
+Kind = SchedulerEventKind | RequestEventKind
 
 WAIT_SECONDS = 10.0  # by the loop's clock: virtual on a virtual loop
 
@@ -16,25 +25,46 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.events: list[SchedulerEvent] = []
-        self._taken: Counter[SchedulerEventKind] = Counter()
-        self._waiting: list[tuple[SchedulerEventKind, asyncio.Future[None]]] = []
+        self.requests: list[RequestEvent] = []  # the events of the other stream
+        self._taken: Counter[Kind] = Counter()
+        self._waiting: list[tuple[Kind, asyncio.Future[None]]] = []
 
     def __repr__(self) -> str:
-        return f"<RecordingSink {len(self.events)} events, {len(self._waiting)} waited for>"
+        count = len(self.events) + len(self.requests)
+        return f"<RecordingSink {count} events, {len(self._waiting)} waited for>"
 
-    def __call__(self, event: SchedulerEvent, /) -> None:
-        self.events.append(event)
+    def __call__(self, event: SchedulerEvent | RequestEvent, /) -> None:
+        if isinstance(event, RequestEvent):
+            self.requests.append(event)
+        else:
+            self.events.append(event)
         for kind, future in self._waiting:
             if kind is event.event_kind and not future.done():
                 future.set_result(None)
 
-    def of(self, kind: SchedulerEventKind) -> list[SchedulerEvent]:
-        """The events of one kind, in order."""
-        return [event for event in self.events if event.event_kind is kind]
+    @overload
+    def of(self, kind: SchedulerEventKind) -> list[SchedulerEvent]: ...
 
+    @overload
+    def of(self, kind: RequestEventKind) -> list[RequestEvent]: ...
+
+    def of(self, kind: Kind) -> Sequence[SchedulerEvent | RequestEvent]:
+        """The events of one kind, in order."""
+        return self._of(kind)
+
+    @overload
     async def wait_for(
         self, kind: SchedulerEventKind, timeout: float = WAIT_SECONDS
-    ) -> SchedulerEvent:
+    ) -> SchedulerEvent: ...
+
+    @overload
+    async def wait_for(
+        self, kind: RequestEventKind, timeout: float = WAIT_SECONDS
+    ) -> RequestEvent: ...
+
+    async def wait_for(
+        self, kind: Kind, timeout: float = WAIT_SECONDS
+    ) -> SchedulerEvent | RequestEvent:
         """The next event of this kind: each is given once, also if it happened before the call.
 
         Raises:
@@ -45,21 +75,27 @@ class RecordingSink:
             await self._arrival(kind, deadline, timeout)
         return event
 
-    def _take(self, kind: SchedulerEventKind) -> SchedulerEvent | None:
-        found = self.of(kind)
+    def _of(self, kind: Kind) -> list[SchedulerEvent | RequestEvent]:
+        return [event for event in self._all() if event.event_kind is kind]
+
+    def _all(self) -> list[SchedulerEvent | RequestEvent]:
+        return [*self.events, *self.requests]
+
+    def _take(self, kind: Kind) -> SchedulerEvent | RequestEvent | None:
+        found = self._of(kind)
         if len(found) <= self._taken[kind]:
             return None
         self._taken[kind] += 1
         return found[self._taken[kind] - 1]
 
-    async def _arrival(self, kind: SchedulerEventKind, deadline: float, timeout: float) -> None:
+    async def _arrival(self, kind: Kind, deadline: float, timeout: float) -> None:
         waiter = (kind, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter[1]
         except TimeoutError:
-            counted = Counter(event.event_kind.value for event in self.events)
+            counted = Counter(event.event_kind.value for event in self._all())
             seen = ", ".join(f"{n} {name}" for name, n in counted.items()) or "nothing"
             raise TimeoutError(
                 f"No further event {kind.value!r} within {timeout:g} s; there was: {seen}."

@@ -22,6 +22,7 @@ def listed(folder: Path, **flags: object) -> dict[str, Listed]:
 def test_every_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text(
         '# mine\nretention = "1d"\n\n[limits.host]\n"a.org" = 2\n"*" = 4\n'
+        '[providers.ai.models."m 1"]\nrpm = 50\n'
     )
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "x"\n[tool.penstock]\ndurability = "normal"\nruntime.thread_slots = 7\n'
@@ -35,6 +36,10 @@ def test_every_source_is_named(tmp_path: Path) -> None:
     assert found["retention"] == Listed("retention", 86_400.0, "penstock.toml", 2)
     assert found['limits.host."a.org"'] == Listed('limits.host."a.org"', 2, "penstock.toml", 5)
     assert found["limits.host.*"] == Listed("limits.host.*", 4, "penstock.toml", 6)
+    model = 'providers.ai.models."m 1"'
+    assert found[f"{model}.rpm"] == Listed(f"{model}.rpm", 50.0, "penstock.toml", 8)
+    assert found[f"{model}.tpm"] == Listed(f"{model}.tpm", None, "default", None)
+    assert found["providers.ai.algorithm"].value == "adaptive"
     assert found["durability"] == Listed("durability", "normal", "pyproject.toml", 4)
     threads = found["runtime.thread_slots"]
     assert (threads.value, threads.source, threads.line) == (7, "pyproject.toml", 5)

@@ -62,6 +62,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "tasks.max_crashes",
         "tasks.give_up_after",
         "limits",
+        "providers",
     }
 
 

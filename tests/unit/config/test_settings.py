@@ -32,6 +32,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "give_up_after": 86_400.0,
         },
         "limits": {},
+        "providers": {},
     }
 
 

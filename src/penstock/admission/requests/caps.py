@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Literal, TypeVar
 
 import msgspec
 
 from penstock.errors import UsageError
+from penstock.model.pressure import DeclaredCap
 
 DEFAULT_MAX = 256  # requests at once of one model, if nobody says otherwise
 
@@ -23,7 +25,7 @@ class RequestCaps(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("max_parallel", "rpm", "tpm"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < inf:
                 raise UsageError(f"{name} of a provider is more than 0, got {value!r}.")
 
     def least(self, other: RequestCaps) -> RequestCaps:
@@ -51,6 +53,7 @@ class ProviderPolicy(msgspec.Struct, frozen=True):
     name: str
     caps: RequestCaps = RequestCaps()  # over all its models
     models: Mapping[str, RequestCaps] = {}  # over all domains of one
+    contributors: Mapping[str, tuple[DeclaredCap, ...]] = {}  # who said what of a model
     algorithm: Literal["adaptive", "aimd"] = "adaptive"
     aimd: AimdConfig = AimdConfig()
 
@@ -63,6 +66,12 @@ class ProcessShare(msgspec.Struct, frozen=True):
 
     index: int = 0
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise UsageError(
+                f"Of {self.count} processes, one is number 0 to {self.count - 1}, got {self.index}."
+            )
 
     def of(self, slots: int) -> int:
         """Its slots; all parts together are exactly `slots`."""

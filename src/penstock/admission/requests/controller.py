@@ -8,84 +8,39 @@ is worth to pump again although nothing has happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from heapq import heappop, heappush
+from collections.abc import Iterable, Mapping
 from math import inf
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
-from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy, RequestCaps
+from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.admission.requests.decisions import (
     RequestAdmissionDecision,
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
 )
-from penstock.admission.requests.fair_queue import RequestFairQueue, RequestWaiter
-from penstock.admission.requests.gate import Blocked, Gate
+from penstock.admission.requests.due_heap import DueHeap
+from penstock.admission.requests.fair_queue import RequestWaiter
+from penstock.admission.requests.gate import Blocked
+from penstock.admission.requests.levels import (
+    DomainLevel,
+    MakeAlgorithm,
+    ModelLevel,
+    ProviderLevel,
+    RequestLevels,
+)
+from penstock.admission.requests.notes import CHANGES, RequestNotes
+from penstock.admission.requests.sleeping import Sleeping
 from penstock.errors import InternalError
+from penstock.events.kinds import RequestEventKind as Kind
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.release import ReleaseReason, ReleaseResult
-from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
+from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
 
-#: A limit for this provider (its policy), of at most so many requests, beginning now.
-MakeAlgorithm = Callable[[ProviderPolicy, ProviderModelKey, int, float], LimitAlgorithm]
-
-
-class _Model:
-    """One provider's model: its gate, those of its domains, and who waits for it."""
-
-    __slots__ = ("domains", "due", "gate", "key", "policy", "provider", "queue", "waits_for_turn")
-
-    def __init__(
-        self, key: ProviderModelKey, policy: ProviderPolicy, provider: _Provider, gate: Gate
-    ) -> None:
-        self.key = key
-        self.policy = policy
-        self.provider = provider
-        self.gate = gate
-        self.domains: dict[str, Gate] = {}
-        self.queue = RequestFairQueue()
-        self.due = -inf  # before this it is not worth to ask; inf: after an end
-        self.waits_for_turn = False  # it stands in its provider's line
-
-
-class _Provider:
-    """One provider: its gate, and the models that have somebody who could leave."""
-
-    __slots__ = ("due", "gate", "line", "tags", "turns", "v")
-
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.due = -inf  # before this none of its models is served; inf: after an end
-        self.line: list[tuple[float, int, _Model]] = []
-        self.tags: dict[ProviderModelKey, float] = {}
-        self.turns = 0
-        self.v = 0.0
-
-    def join(self, model: _Model) -> None:
-        """A model has somebody who may be able to leave."""
-        if model.waits_for_turn:
-            return
-        model.waits_for_turn = True
-        self.turns += 1
-        tag = max(self.tags.get(model.key, self.v), self.v)
-        heappush(self.line, (tag, self.turns, model))
-
-    def leave(self) -> None:
-        """The first one has nobody who can."""
-        _, _, model = heappop(self.line)
-        model.waits_for_turn = False
-
-    def served(self) -> None:
-        """A request of the first one has left: the others come before its next."""
-        tag, _, model = heappop(self.line)
-        self.v = max(self.v, tag)
-        self.tags[model.key] = tag + 1.0
-        model.waits_for_turn = False
-        self.join(model)
+#: A lease that is held, its level, the algorithm that granted it, what that wants back, tokens.
+_Held = tuple[RequestAdmissionLease, DomainLevel, LimitAlgorithm | None, object, float]
 
 
 class AdaptiveRequestAdmissionController:
@@ -99,20 +54,21 @@ class AdaptiveRequestAdmissionController:
         share: ProcessShare | None = None,
         generation: str = "1",
     ) -> None:
-        self._policies = {policy.name: policy for policy in policies}
-        self._make_algorithm = make_algorithm
-        self._share = share or ProcessShare()
+        self.levels = RequestLevels(policies, make_algorithm, share or ProcessShare())
         self._generation = generation
-        self._providers: dict[str, _Provider] = {}
-        self._models: dict[ProviderModelKey, _Model] = {}
-        self._leases: dict[int, tuple[RequestAdmissionLease, _Model]] = {}
+        self._leases: dict[int, _Held] = {}
         self._last_lease_id = 0
-        self._awake: dict[_Provider, None] = {}  # something has changed there
-        self._timers: list[tuple[float, int, _Model | _Provider]] = []
-        self._deadlines: list[tuple[float, int, RequestWaiter]] = []
-        self._entries = 0  # of both heaps: between equal times
+        self._sleeping = Sleeping()
+        self._deadlines: DueHeap[RequestWaiter] = DueHeap()
+        self._cooling: DueHeap[ModelLevel] = DueHeap()
+        self._doomed: list[RequestWaiter] = []  # denied already, to be answered
+        self._relieved: dict[RequestResourceKey, None] = {}
         self._is_shut = False
         self.waiting = 0
+        self.changes = 0  # of anything that a snapshot shows
+        self.notes = RequestNotes()
+        #: Does anybody want to know when a resource has more room?
+        self.tells_relief = False
 
     def __repr__(self) -> str:
         return (
@@ -124,110 +80,151 @@ class AdaptiveRequestAdmissionController:
 
     def try_acquire(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionDecision:
         """A lease, or why not; never before those who wait already."""
-        refused = self._refusal(item)
-        if refused is not None:
-            return refused
-        model = self._model(item.resource.provider_model, now)
-        if model.queue and self._is_ahead(model, item.resource.domain, now):
+        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+        if self._is_shut or domain.model.is_denied:
+            return self._refusal(item)
+        if self.waiting and self._is_ahead(domain, now):
             return RequestAdmissionDenied(
                 item,
                 RequestDenialReason.QUEUED_WAITERS_AHEAD,
-                numbers={"waiting": len(model.queue)},
+                numbers={"waiting": len(domain.model.queue)},
             )
-        blocked = self._blocked(model, item, now)
-        if blocked is not None:
-            return _denied(item, blocked, now)
-        return self._grant(model, item, now)
+        tokens = float(item.tokens_estimate or 0)
+        for gate in domain.gates:
+            blocked = gate.blocked(now, tokens)
+            if blocked is not None:
+                return _denied(item, blocked, gate.in_flight, gate.window, now)
+        return self._grant(domain, item, tokens, now)
 
     def enqueue(self, item: RequestAdmissionItem, now: float) -> RequestWaiter:
         """Let a request wait; `pump` answers, now or later."""
         timeout = item.queue_wait_timeout_seconds
         waiter = RequestWaiter(item, now, None if timeout is None else now + timeout)
-        waiter.denied = self._refusal(item)
-        if waiter.denied is not None:
+        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+        model = domain.model
+        if self._is_shut or model.is_denied:
+            waiter.denied = self._refusal(item)
             return waiter
-        model = self._model(item.resource.provider_model, now)
-        self._domain(model, item.resource, now)
         model.queue.enqueue(waiter)
+        model.provider.waiting += 1
         self.waiting += 1
+        self.changes += 1
         if waiter.deadline is not None:
-            self._entries += 1
-            heappush(self._deadlines, (waiter.deadline, self._entries, waiter))
-        if model.due <= now:
-            self._wake(model)
+            waiter.alarm = self._deadlines.add(waiter.deadline, waiter)
+        if self.notes.is_on and model.queue.waiting(item.resource.domain) == 1:
+            self.notes.of_item(Kind.REQUEST_QUEUE_FORMED, item)
+        if not model.closed_for_all:
+            self._sleeping.wake(model)
         return waiter
 
-    def withdraw(self, waiter: RequestWaiter, now: float) -> RequestAdmissionLease | None:
+    def withdraw(self, waiter: RequestWaiter) -> RequestAdmissionLease | None:
         """Whoever waited gives up. If it has a lease already, that is the answer: release it."""
         if waiter.is_waiting:
             self._remove(waiter)
             return None
         return waiter.lease
 
+    def deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
+        """Whoever waits gets no lease, for this reason."""
+        self._remove(waiter)
+        waiter.denied = RequestAdmissionDenied(waiter.item, reason)
+
     def pump(self, now: float) -> list[RequestWaiter]:
         """Everybody who has an answer now: a lease or a denial, in the order of their turns."""
-        answered: list[RequestWaiter] = []
-        self._expire(now, answered)
-        while self._timers and self._timers[0][0] <= now:
-            due, _, sleeper = heappop(self._timers)
-            if sleeper.due != due:
-                continue
-            if isinstance(sleeper, _Model):
-                self._wake(sleeper)
-            else:
-                self._awake[sleeper] = None
-        while self._awake:
-            provider = next(iter(self._awake))
-            del self._awake[provider]
+        answered, self._doomed = self._doomed, []
+        while (late := self._deadlines.take(now)) is not None:
+            self.deny(late, RequestDenialReason.QUEUE_TIMEOUT)
+            answered.append(late)
+        while (cool := self._cooling.take(now)) is not None:
+            cool.cooling = None
+            self._relieve(cool)
+        self._sleeping.ring(now)
+        while (provider := self._sleeping.next_awake()) is not None:
             self._serve(provider, now, answered)
         return answered
 
     def next_due(self) -> float | None:
         """When to pump although nothing has happened; None: never."""
-        while self._timers and self._timers[0][2].due != self._timers[0][0]:
-            heappop(self._timers)
-        while self._deadlines and not self._deadlines[0][2].is_waiting:
-            heappop(self._deadlines)
-        times = [heap[0][0] for heap in (self._timers, self._deadlines) if heap]
-        return min(times, default=None)
+        least = inf
+        for heap in (self._sleeping, self._deadlines, self._cooling):
+            due = heap.next_due()
+            if due is not None and due < least:
+                least = due
+        return None if least == inf else least
+
+    @property
+    def is_stirred(self) -> bool:
+        """Is it worth to pump at once?"""
+        return self._sleeping.is_anybody_awake or bool(self._doomed)
 
     def release(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, now: float
     ) -> ReleaseResult:
         """A request has ended; anything but the one lease that is held changes nothing."""
-        if lease.controller_generation != self._generation:
-            return _refused(ReleaseReason.WRONG_CONTROLLER_GENERATION, lease)
-        found = self._leases.get(lease.lease_id)
-        if found is None:
-            known = 0 < lease.lease_id <= self._last_lease_id
-            reason = ReleaseReason.DUPLICATE if known else ReleaseReason.UNKNOWN_LEASE
-            return _refused(reason, lease)
-        held, model = found
-        if held is not lease and held.item is not lease.item:
-            return _refused(ReleaseReason.STALE_LEASE, lease)
+        held = self._leases.get(lease.lease_id)
+        if held is None or (held[0] is not lease and held[0] != lease):
+            return self._not_held(lease, held)
         del self._leases[lease.lease_id]
-        reserved = float(held.item.tokens_estimate or 0)
-        used = reserved if outcome.tokens_used is None else float(outcome.tokens_used)
-        domain = self._domain(model, held.item.resource, now)
-        for gate in (model.provider.gate, model.gate, domain):
-            gate.give(now, reserved, used)
-        limited = model.gate if model.gate.algorithm is not None else domain
-        if limited.algorithm is not None:
-            limited.algorithm.ended(now, limited.in_flight, held.mark, outcome)
-        self._wake(model)
-        if model.provider.gate.cap is not None:
-            self._awake[model.provider] = None
-        return _RELEASED
+        _, domain, algorithm, mark, reserved = held
+        model = domain.model
+        provider = model.provider
+        used = _tokens_used(outcome, reserved)
+        domain.gate.give(now, reserved, used, outcome.was_sent)
+        model.gate.give(now, reserved, used, outcome.was_sent)
+        provider.gate.give(now, reserved, used, outcome.was_sent)
+        domain.active_leases -= 1
+        domain.last_outcome = outcome.outcome
+        self.changes += 1
+        result = _RELEASED
+        if algorithm is not None and algorithm is domain.limited.algorithm:
+            result = self._tell_algorithm(domain, algorithm, mark, outcome, lease, now)
+        if model.queue or model.closed_for_all:
+            self._sleeping.wake(model)
+        if provider.line or provider.closed_for_all:
+            self._sleeping.stir(provider)
+        return result
 
     def shut(self) -> list[RequestWaiter]:
         """From now on nothing leaves; everybody who waits is told."""
         self._is_shut = True
-        answered: list[RequestWaiter] = []
-        for model in self._models.values():
-            while (waiter := model.queue.select_next(lambda _: True)) is not None:
-                self._deny(waiter, RequestDenialReason.SHUTDOWN)
+        answered, self._doomed = self._doomed, []
+        for model in self.levels.models.values():
+            while (waiter := model.queue.select_next()) is not None:
+                self.deny(waiter, RequestDenialReason.SHUTDOWN)
                 answered.append(waiter)
+        self._sleeping.clear()
+        self._cooling.clear()
         return answered
+
+    # ── Changing what was declared ────────────────────────────────────────────────────────────
+
+    def set_policy(self, policy: ProviderPolicy, now: float) -> None:
+        """Other caps, or another algorithm; what is in flight beyond them drains. Pump after it."""
+        self._changed(self.levels.set_policy(policy, now), now)
+
+    def set_share(self, share: ProcessShare, now: float) -> None:
+        """Another part of every cap is this process's. Pump after it."""
+        self._changed(self.levels.set_share(share, now), now)
+
+    def _changed(self, models: list[ModelLevel], now: float) -> None:
+        self.changes += 1
+        for model in models:
+            if model.is_denied:
+                while (waiter := model.queue.select_next()) is not None:
+                    self.deny(waiter, RequestDenialReason.HARD_POLICY_DENIAL)
+                    self._doomed.append(waiter)
+            self._sleeping.wake(model)
+            self._sleeping.stir(model.provider)
+            self._relieve(model)
+            for domain in model.domains.values() if self.notes.is_on else ():
+                self.notes.of_resource(
+                    Kind.REQUEST_EFFECTIVE_CAP_CHANGED,
+                    domain.key,
+                    numbers={
+                        "effective_max": 0 if model.is_denied else model.effective_max,
+                        "limit": float(domain.limited.limit(now) or 0),
+                    },
+                )
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -238,192 +235,212 @@ class AdaptiveRequestAdmissionController:
     def algorithms(self) -> Mapping[RequestResourceKey | ProviderModelKey, LimitAlgorithm]:
         """Every limit that is in use, by what it holds for."""
         found: dict[RequestResourceKey | ProviderModelKey, LimitAlgorithm] = {}
-        for key, model in self._models.items():
+        for key, model in self.levels.models.items():
             if model.gate.algorithm is not None:
                 found[key] = model.gate.algorithm
-            for domain, gate in model.domains.items():
-                if gate.algorithm is not None:
-                    found[RequestResourceKey(*key, domain)] = gate.algorithm
+            for domain in model.domains.values():
+                if domain.gate.algorithm is not None:
+                    found[domain.key] = domain.gate.algorithm
         return found
+
+    def take_relieved(self) -> list[RequestResourceKey]:
+        """The resources with fewer waiters, other caps or an ended cool-down since last time."""
+        taken = list(self._relieved)
+        self._relieved.clear()
+        return taken
 
     # ── Deciding ──────────────────────────────────────────────────────────────────────────────
 
-    def _refusal(self, item: RequestAdmissionItem) -> RequestAdmissionDenied | None:
+    def _refusal(self, item: RequestAdmissionItem) -> RequestAdmissionDenied:
         if self._is_shut:
             return RequestAdmissionDenied(item, RequestDenialReason.SHUTDOWN)
-        policy = self._policies.get(item.resource.provider)
-        if policy is not None:
-            for caps in (policy.caps, policy.model_caps(item.resource.model)):
-                if caps.max_parallel is not None and not self._share.of(caps.max_parallel):
-                    return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
-        return None
+        return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
-    def _blocked(self, model: _Model, item: RequestAdmissionItem, now: float) -> Blocked | None:
-        tokens = float(item.tokens_estimate or 0)
-        domain = self._domain(model, item.resource, now)
-        for gate in (model.provider.gate, model.gate, domain):
-            blocked = gate.blocked(now, tokens)
-            if blocked is not None:
-                return blocked
-        return None
+    def _is_ahead(self, domain: DomainLevel, now: float) -> bool:
+        """Does anybody wait whom a newcomer would overtake?"""
+        model = domain.model
+        if model.queue:
+            if not model.has_domain_limits or model.queue.waiting(domain.key.domain):
+                return True
+            if self._next_of(model, now, own_limits_only=True)[0] is not None:
+                return True
+        return model.provider.is_limited and model.provider.first() is not None
 
-    def _is_ahead(self, model: _Model, domain: str, now: float) -> bool:
-        """Does anybody wait whom a newcomer of this domain would overtake?"""
-        own = model.domains.get(domain)
-        if own is None or own.algorithm is None:
-            return True  # all domains share the model's limit
-        if model.queue.waiting(domain):
-            return True
-        return model.queue.select_next(partial(_is_open, model, now)) is not None
-
-    def _serve(self, provider: _Provider, now: float, answered: list[RequestWaiter]) -> None:
+    def _serve(self, provider: ProviderLevel, now: float, answered: list[RequestWaiter]) -> None:
         """Grant what may leave, the models of a provider in turn."""
-        while provider.line:
-            model = provider.line[0][2]
-            waiter = model.queue.select_next(partial(_is_open, model, now))
+        while (model := provider.first()) is not None:
+            waiter, blocked = self._next_of(model, now)
             if waiter is None:
                 provider.leave()
-                self._park(model, now)
+                if blocked is not None:
+                    self._sleeping.sleep(model, blocked)
                 continue
-            tokens = float(waiter.item.tokens_estimate or 0)
-            blocked = provider.gate.blocked(now, tokens)
-            if blocked is not None:  # of the whole provider: nobody else's turn would change it
-                self._sleep(provider, blocked.until)
-                return
-            domain = model.domains[waiter.item.resource.domain]
-            blocked = model.gate.blocked(now, tokens) or domain.blocked(now, tokens)
-            if blocked is not None:
-                provider.leave()
-                self._sleep(model, blocked.until)
-                continue
+            item = waiter.item
+            tokens = float(item.tokens_estimate or 0)
+            if provider.is_limited:
+                blocked = provider.gate.blocked(now, tokens)
+                if blocked is not None:  # nobody else's turn would change it
+                    self._sleeping.sleep(provider, blocked)
+                    return
             model.queue.commit(waiter)
-            self.waiting -= 1
-            waiter.lease = self._grant(model, waiter.item, now)
+            self._left(waiter, model)
+            waiter.lease = self._grant(model.domains[item.resource.domain], item, tokens, now)
             answered.append(waiter)
-            provider.served()
+            provider.served(item.group.weight)
 
-    def _park(self, model: _Model, now: float) -> None:
-        """Nobody of a model can leave: all its domains are closed, or nobody waits."""
-        if not model.queue:
-            model.due = -inf
-            return
-        until = inf
-        for domain in model.domains.values():
-            algorithm = domain.algorithm
-            if algorithm is not None and algorithm.blocked_until > now:
-                until = min(until, algorithm.blocked_until)
-        self._sleep(model, until)
+    def _next_of(
+        self, model: ModelLevel, now: float, own_limits_only: bool = False
+    ) -> tuple[RequestWaiter | None, Blocked | None]:
+        """Who of a model may leave now; if nobody, what keeps them back."""
+        blocked: Blocked | None = None
+        if model.has_domain_limits:
+            closed: list[Blocked] = []
 
-    def _sleep(self, sleeper: _Model | _Provider, until: float) -> None:
-        sleeper.due = until
-        if until != inf:
-            self._entries += 1
-            heappush(self._timers, (until, self._entries, sleeper))
+            def may_go(waiter: RequestWaiter) -> bool:
+                gate = model.domains[waiter.item.resource.domain].gate
+                blocked = gate.blocked(now, float(waiter.item.tokens_estimate or 0))
+                if blocked is not None:
+                    closed.append(blocked)
+                return blocked is None
 
-    def _wake(self, model: _Model) -> None:
-        """Something has changed for a model: whoever waits there is asked for again."""
-        model.due = -inf
-        if model.queue:
-            model.provider.join(model)
-            self._awake[model.provider] = None
+            waiter = model.queue.select_next(may_go)
+            if waiter is None and closed:
+                # A domain that nobody waits for yet may be open: a newcomer asks again.
+                blocked = min(closed)._replace(for_all=False)
+        else:
+            waiter = model.queue.select_next()
+        if waiter is None or own_limits_only:
+            return waiter, blocked
+        blocked = model.gate.blocked(now, float(waiter.item.tokens_estimate or 0))
+        return (waiter, None) if blocked is None else (None, blocked)
 
     def _grant(
-        self, model: _Model, item: RequestAdmissionItem, now: float
+        self, domain: DomainLevel, item: RequestAdmissionItem, tokens: float, now: float
     ) -> RequestAdmissionLease:
-        tokens = float(item.tokens_estimate or 0)
-        domain = self._domain(model, item.resource, now)
-        limited = model.gate if model.gate.algorithm is not None else domain
-        limit = limited.window(now) or 0
+        model = domain.model
+        limited = domain.limited
+        limit = limited.window
         model.provider.gate.take(now, tokens)
-        model_mark = model.gate.take(now, tokens)
-        domain_mark = domain.take(now, tokens)
-        self._last_lease_id += 1
+        mark = model.gate.take(now, tokens)
+        own = domain.gate.take(now, tokens)
+        domain.active_leases += 1
+        self.changes += 1
+        self._last_lease_id = lease_id = self._last_lease_id + 1
         lease = RequestAdmissionLease(
-            self._last_lease_id,
-            item,
-            now,
-            limit,
-            self._effective_max(model),
-            self._generation,
-            model_mark if limited is model.gate else domain_mark,
+            lease_id, item, now, limit or 0, model.effective_max, self._generation
         )
-        self._leases[lease.lease_id] = (lease, model)
+        self._leases[lease_id] = (
+            lease,
+            domain,
+            limited.algorithm,
+            own if model.has_domain_limits else mark,
+            tokens,
+        )
         return lease
 
-    def _expire(self, now: float, answered: list[RequestWaiter]) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, waiter = heappop(self._deadlines)
-            if waiter.is_waiting:
-                self._deny(waiter, RequestDenialReason.QUEUE_TIMEOUT)
-                answered.append(waiter)
+    def _tell_algorithm(
+        self,
+        domain: DomainLevel,
+        algorithm: LimitAlgorithm,
+        mark: object,
+        outcome: RequestReleaseOutcome,
+        lease: RequestAdmissionLease,
+        now: float,
+    ) -> ReleaseResult:
+        try:
+            changes = algorithm.ended(now, domain.limited.in_flight, mark, outcome)
+        except Exception as error:  # the slot is free whatever it thinks
+            domain.count_leak("algorithm_errors")
+            said = f"the limit's algorithm raised {type(error).__name__}"
+            self.notes.of_resource(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, said)
+            return ReleaseResult(True, ReleaseReason.RELEASED, {"algorithm": said})
+        model = domain.model
+        until = algorithm.blocked_until
+        if until > model.cool_until and until > now:
+            model.cool_until = until
+            if self.tells_relief:
+                if model.cooling is not None:
+                    self._cooling.drop(model.cooling)
+                model.cooling = self._cooling.add(until, model)
+        if self.notes.is_on:
+            if outcome.outcome is RequestOutcome.RATE_LIMITED:
+                rest = outcome.retry_after_seconds
+                numbers = {} if rest is None else {"retry_after_seconds": rest}
+                self.notes.of_item(Kind.REQUEST_RATE_LIMITED, lease.item, numbers, lease.lease_id)
+            for change in changes:
+                numbers = {"limit": float(domain.limited.limit(now) or 0)}
+                self.notes.of_item(CHANGES[change], lease.item, numbers, lease.lease_id)
+        return _RELEASED
 
-    def _deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
-        self._remove(waiter)
-        waiter.denied = RequestAdmissionDenied(waiter.item, reason)
+    def _not_held(self, lease: RequestAdmissionLease, held: _Held | None) -> ReleaseResult:
+        if lease.controller_generation != self._generation:
+            reason = ReleaseReason.WRONG_CONTROLLER_GENERATION
+        elif held is not None:
+            reason = ReleaseReason.STALE_LEASE
+        elif 0 < lease.lease_id <= self._last_lease_id:
+            reason = ReleaseReason.DUPLICATE
+        else:
+            reason = ReleaseReason.UNKNOWN_LEASE
+        domain = self.levels.resources.get(lease.item.resource)
+        if domain is not None:
+            domain.count_leak(reason.value)
+            self.notes.of_resource(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason.value)
+        said = f"lease {lease.lease_id} is not held"
+        return ReleaseResult(False, reason, {"lease": said})
+
+    # ── Lines ─────────────────────────────────────────────────────────────────────────────────
 
     def _remove(self, waiter: RequestWaiter) -> None:
-        model = self._models[waiter.item.resource.provider_model]
+        model = self.levels.models[waiter.item.resource.provider_model]
         if not model.queue.remove(waiter):
             raise InternalError("A request that does not wait cannot be taken out.")
+        self._left(waiter, model)
+        if not model.closed_for_all:
+            self._sleeping.wake(model)  # it may have been the one that did not fit
+
+    def _left(self, waiter: RequestWaiter, model: ModelLevel) -> None:
+        """A waiter stands in no line any more."""
+        model.provider.waiting -= 1
         self.waiting -= 1
-        if model.due > -inf:
-            self._wake(model)  # it may have been the one that did not fit
+        self.changes += 1
+        if waiter.alarm is not None:
+            self._deadlines.drop(waiter.alarm)
+            waiter.alarm = None
+        resource = waiter.item.resource
+        if self.tells_relief:
+            self._relieved[resource] = None
+        if self.notes.is_on and not model.queue.waiting(resource.domain):
+            self.notes.of_item(Kind.REQUEST_QUEUE_DRAINED, waiter.item)
 
-    # ── Levels ────────────────────────────────────────────────────────────────────────────────
+    def _relieve(self, model: ModelLevel) -> None:
+        if self.tells_relief:
+            for domain in model.domains.values():
+                self._relieved[domain.key] = None
 
-    def _model(self, key: ProviderModelKey, now: float) -> _Model:
-        model = self._models.get(key)
-        if model is None:
-            policy = self._policies.get(key.provider) or ProviderPolicy(key.provider)
-            provider = self._provider(policy, now)
-            caps = policy.model_caps(key.model)
-            cap = self._slots(caps.max_parallel)
-            gate = Gate(f"{key.provider}/{key.model}", cap, caps, 1 / self._share.count, now)
-            model = self._models[key] = _Model(key, policy, provider, gate)
-            if policy.algorithm == "adaptive":
-                most = self._effective_max(model)
-                gate.algorithm = self._make_algorithm(policy, key, most, now)
-        return model
-
-    def _provider(self, policy: ProviderPolicy, now: float) -> _Provider:
-        provider = self._providers.get(policy.name)
-        if provider is None:
-            cap = self._slots(policy.caps.max_parallel)
-            gate = Gate(policy.name, cap, policy.caps, 1 / self._share.count, now)
-            provider = self._providers[policy.name] = _Provider(gate)
-        return provider
-
-    def _domain(self, model: _Model, resource: RequestResourceKey, now: float) -> Gate:
-        gate = model.domains.get(resource.domain)
-        if gate is None:
-            algorithm = None
-            if model.policy.algorithm == "aimd":
-                most = self._effective_max(model)
-                algorithm = self._make_algorithm(model.policy, model.key, most, now)
-            gate = Gate("/".join(resource), None, RequestCaps(), 1.0, now, algorithm)
-            model.domains[resource.domain] = gate
-        return gate
-
-    def _effective_max(self, model: _Model) -> int:
-        caps = [model.gate.cap, model.provider.gate.cap]
-        return min((cap for cap in caps if cap is not None), default=self._share.of(DEFAULT_MAX))
-
-    def _slots(self, cap: int | None) -> int | None:
-        return None if cap is None else self._share.of(cap)
+    def _make(self, resource: RequestResourceKey, now: float) -> DomainLevel:
+        domain = self.levels.make(resource, now)
+        numbers = {
+            "effective_max": float(domain.model.effective_max),
+            "limit": float(domain.limited.limit(now) or 0),
+        }
+        self.notes.of_resource(Kind.REQUEST_RESOURCE_REGISTERED, resource, numbers=numbers)
+        return domain
 
 
-def _is_open(model: _Model, now: float, domain: str) -> bool:
-    """Is a domain not kept back by a limit of its own?"""
-    gate = model.domains[domain]
-    algorithm = gate.algorithm
-    return algorithm is None or not (now < algorithm.blocked_until or gate.is_full(now))
+def _tokens_used(outcome: RequestReleaseOutcome, reserved: float) -> float:
+    if outcome.tokens_used is not None:
+        return float(outcome.tokens_used)
+    is_unused = not outcome.was_sent or outcome.outcome is RequestOutcome.RATE_LIMITED
+    return 0.0 if is_unused else reserved
 
 
-def _denied(item: RequestAdmissionItem, blocked: Blocked, now: float) -> RequestAdmissionDenied:
+def _denied(
+    item: RequestAdmissionItem, blocked: Blocked, in_flight: int, limit: int | None, now: float
+) -> RequestAdmissionDenied:
+    numbers = {"in_flight": float(in_flight)}
+    if limit is not None:
+        numbers["limit"] = float(limit)
     if blocked.until == inf:
-        return RequestAdmissionDenied(item, blocked.reason)
-    return RequestAdmissionDenied(item, blocked.reason, blocked.until - now, blocked.until)
-
-
-def _refused(reason: ReleaseReason, lease: RequestAdmissionLease) -> ReleaseResult:
-    return ReleaseResult(False, reason, {"lease": f"lease {lease.lease_id} is not held"})
+        return RequestAdmissionDenied(item, blocked.reason, numbers=numbers)
+    rest = blocked.until - now
+    return RequestAdmissionDenied(item, blocked.reason, rest, blocked.until, numbers)

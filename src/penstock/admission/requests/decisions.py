@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -34,7 +33,6 @@ class RequestAdmissionLease(msgspec.Struct, frozen=True, gc=False):
     current_adaptive_limit: int
     effective_max: int
     controller_generation: str
-    mark: Any = None  # what the limit's algorithm wants back when it ends
 
 
 class RequestAdmissionDenied(msgspec.Struct, frozen=True, gc=False):

@@ -24,61 +24,71 @@ class Blocked(NamedTuple):
 
     until: float
     reason: RequestDenialReason
+    for_all: bool  # whoever asks: no request is small enough
 
 
 class Gate:
     """Owns the count and the limits of one level."""
 
-    __slots__ = ("algorithm", "cap", "in_flight", "name", "requests", "tokens")
+    __slots__ = ("algorithm", "cap", "in_flight", "name", "requests", "tokens", "window")
 
-    def __init__(
-        self,
-        name: str,
-        cap: int | None,
-        caps: RequestCaps,
-        share: float,
-        now: float,
-        algorithm: LimitAlgorithm | None = None,
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.cap = cap  # None: none at this level
+        self.cap: int | None = None  # None: none at this level
         self.in_flight = 0
-        self.requests = TokenBucket(caps.rpm / MINUTE * share, now) if caps.rpm else None
-        self.tokens = TokenBucket(caps.tpm / MINUTE * share, now) if caps.tpm else None
-        self.algorithm = algorithm
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
+        self.algorithm: LimitAlgorithm | None = None
+        self.window: int | None = None  # when it was asked last
 
-    def window(self, now: float) -> int | None:
+    def __repr__(self) -> str:
+        return f"<Gate {self.name}: {self.in_flight} of {self.cap} in flight>"
+
+    @property
+    def is_limited(self) -> bool:
+        """Can it keep anything back at all?"""
+        return not (
+            self.cap is None
+            and self.requests is None
+            and self.tokens is None
+            and self.algorithm is None
+        )
+
+    def set_caps(self, cap: int | None, caps: RequestCaps, share: float, now: float) -> None:
+        """What was declared has changed; what was used of the buckets stays used."""
+        self.cap = cap
+        self.requests = _bucket(self.requests, caps.rpm, share, now)
+        self.tokens = _bucket(self.tokens, caps.tpm, share, now)
+
+    def limit(self, now: float) -> int | None:
         """How many may be in flight now; None: as many as anybody likes."""
         if self.algorithm is None:
-            return self.cap
-        window = self.algorithm.window(now, self.in_flight)
-        return window if self.cap is None else min(window, self.cap)
-
-    def is_full(self, now: float) -> bool:
-        window = self.window(now)
-        return window is not None and self.in_flight >= window
+            self.window = self.cap
+        else:
+            window = self.algorithm.window(now, self.in_flight)
+            self.window = window if self.cap is None or window < self.cap else self.cap
+        return self.window
 
     def blocked(self, now: float, tokens: float) -> Blocked | None:
         """What keeps a request of so many tokens back at this level."""
         algorithm = self.algorithm
-        if algorithm is not None and now < algorithm.blocked_until:
-            return Blocked(algorithm.blocked_until, RequestDenialReason.COOLDOWN)
-        if self.is_full(now):
-            until = inf
-            if algorithm is not None and (self.cap is None or self.in_flight < self.cap):
-                until = algorithm.grows_at(now, self.in_flight)
-            return Blocked(until, RequestDenialReason.NO_CAPACITY)
-        until = now
-        if self.requests is not None:
-            until = max(until, self.requests.ready_at(now, 1.0))
-        if self.tokens is not None:
-            until = max(until, self.tokens.ready_at(now, tokens))
-        if until > now:
-            return Blocked(until, RequestDenialReason.BUDGET)
+        limit = self.limit(now)
+        if limit is not None and self.in_flight >= limit:
+            return self._full(now)
         if algorithm is not None:
             until = algorithm.send_at(now, self.in_flight, tokens)
             if until > now:
-                return Blocked(until, RequestDenialReason.NO_CAPACITY)
+                if now < algorithm.blocked_until:
+                    return Blocked(algorithm.blocked_until, RequestDenialReason.COOLDOWN, True)
+                return Blocked(until, RequestDenialReason.NO_CAPACITY, False)
+        if self.requests is not None:
+            until = self.requests.ready_at(now, 1.0)
+            if until > now:
+                return Blocked(until, RequestDenialReason.BUDGET, True)
+        if self.tokens is not None:
+            until = self.tokens.ready_at(now, tokens)
+            if until > now:
+                return Blocked(until, RequestDenialReason.BUDGET, False)
         return None
 
     def take(self, now: float, tokens: float) -> object:
@@ -93,10 +103,38 @@ class Gate:
         self.in_flight += 1
         return mark
 
-    def give(self, now: float, reserved: float, used: float) -> None:
+    def give(self, now: float, reserved: float, used: float, was_sent: bool) -> None:
         """One less is in flight."""
         if self.in_flight <= 0:
             raise InternalError(f"More requests of {self.name} have ended than were in flight.")
         self.in_flight -= 1
-        if self.tokens is not None:
+        if self.requests is not None and not was_sent:
+            self.requests.give(now, 1.0)
+        if self.tokens is not None and used != reserved:
             self.tokens.settle(now, reserved, used)
+
+    def _full(self, now: float) -> Blocked:
+        algorithm = self.algorithm
+        if algorithm is None:
+            return Blocked(inf, RequestDenialReason.NO_CAPACITY, True)
+        if now < algorithm.blocked_until:
+            return Blocked(algorithm.blocked_until, RequestDenialReason.COOLDOWN, True)
+        if self.cap is not None and self.in_flight >= self.cap:
+            return Blocked(inf, RequestDenialReason.NO_CAPACITY, True)
+        until = algorithm.grows_at(now, self.in_flight)
+        return Blocked(until, RequestDenialReason.NO_CAPACITY, True)
+
+
+def _bucket(
+    before: TokenBucket | None, per_minute: float | None, share: float, now: float
+) -> TokenBucket | None:
+    if per_minute is None:
+        return None
+    rate = per_minute / MINUTE * share
+    if before is not None and before.rate == rate:
+        return before
+    bucket = TokenBucket(rate, now)
+    if before is not None:
+        missing = (before.ready_at(now, before.size) - now) * before.rate
+        bucket.take(now, missing)
+    return bucket

@@ -42,7 +42,7 @@ class ProviderAwareTaskAdmissionPolicy:
         key = item.request_resource_key
         if key is not None:
             snapshot = self._read(key)
-            if snapshot is not None and _is_pressed(snapshot):
+            if snapshot is not None and is_pressed(snapshot):
                 return _denied(snapshot)
         return self._inner.evaluate(item, queue_view, admission_view)
 
@@ -75,7 +75,8 @@ class ProviderAwareTaskAdmissionPolicy:
             return None
 
 
-def _is_pressed(snapshot: PressureSnapshot) -> bool:
+def is_pressed(snapshot: PressureSnapshot) -> bool:
+    """Would one more only wait there?"""
     return snapshot.cooldown_seconds > 0 or snapshot.waiters >= max(1, snapshot.limit)
 
 

@@ -1296,6 +1296,20 @@ select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, task
 from penstock.workers left join penstock.worker_status on worker_status.no = workers.no
 where ended_at is null order by workers.no
 
+-- save_learned --
+-- What a run has learned about one model of a provider: the last word counts.
+insert into penstock.learned_limits (provider, model, document, learned_at) values ($1, $2, $3, $4)
+on conflict (provider, model) do update set document = excluded.document, learned_at = excluded.learned_at
+
+-- forget_learned --
+-- What is older than $1.
+delete from penstock.learned_limits where learned_at < $1
+
+-- list_learned --
+-- The first $1 that were learned, the newest first: [provider, model, document, learned_at].
+select provider, model, document, learned_at from penstock.learned_limits
+order by learned_at desc, provider, model limit $1
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, sum(n)::bigint from (

@@ -19,7 +19,8 @@ from penstock.model.job import (
     WorkerId,
 )
 from penstock.model.lease import JobRef
-from penstock.model.views import Manifest, Outlook, Stats, WorkerView
+from penstock.model.provider import ProviderModelKey
+from penstock.model.views import KeptLimit, Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
 from penstock.stores.store import (
@@ -27,6 +28,7 @@ from penstock.stores.store import (
     DEPENDENCIES_SHOWN,
     GROUPS_IN_STATS,
     HOLDERS_SHOWN,
+    LEARNED_READ,
     JobFilter,
 )
 
@@ -172,6 +174,12 @@ class SqlReader(Statements):
             for id_, run_id, host, pid, started_at, alive, tasks, status, status_at in self.rows(
                 "list_workers", boot.boot_id, boot.at
             )
+        ]
+
+    def learned(self) -> list[KeptLimit]:
+        return [
+            KeptLimit(ProviderModelKey(provider, model), document, learned_at)
+            for provider, model, document, learned_at in self.rows("list_learned", LEARNED_READ)
         ]
 
     def manifests(self, query: str, name: str) -> list[Manifest]:

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import InternalError
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo, dimension_key
+from penstock.model.provider import ProviderModelKey
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.store import LEARNED_SECONDS
 
 AFTER_COLON = ";"  # keys of a dimension lie between `host:` and `host;`
 
@@ -51,6 +53,13 @@ def beat(tx: Transaction, workers: Sequence[WorkerId], ttl_seconds: float) -> fr
 
 def publish(tx: Transaction, worker: WorkerId, document: str) -> None:
     tx.run("publish_status", worker, document, tx.now)
+
+
+def save_learned(tx: Transaction, limits: Mapping[ProviderModelKey, str]) -> None:
+    """Keep what was learned, and forget what is old."""
+    for key, document in sorted(limits.items()):
+        tx.run("save_learned", *key, document, tx.now)
+    tx.run("forget_learned", tx.now - round(LEARNED_SECONDS * MICROSECONDS))
 
 
 def set_paused(tx: Transaction, paused: bool) -> None:

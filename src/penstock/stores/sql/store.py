@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from penstock import failpoints
@@ -22,9 +22,11 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
+    KeptLimit,
     Manifest,
     Outlook,
     Progress,
@@ -236,6 +238,12 @@ class SqlStore(ABC):
 
     def set_paused(self, paused: bool) -> Reply[None]:
         return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
+
+    def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
+        return self._writer.submit(lambda tx: registering.save_learned(tx, limits))
+
+    def learned(self) -> Reply[list[KeptLimit]]:
+        return self._read(self._reader.learned)
 
     def inbox(self, worker: WorkerId) -> Reply[Inbox]:
         return self._read(lambda: self._reader.inbox(worker))

@@ -911,6 +911,20 @@ update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is nul
 select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, tasks, status, status_at
 from workers where ended_at is null order by no
 
+-- save_learned --
+-- What a run has learned about one model of a provider: the last word counts.
+insert into learned_limits (provider, model, document, learned_at) values (?1, ?2, ?3, ?4)
+on conflict (provider, model) do update set document = excluded.document, learned_at = excluded.learned_at
+
+-- forget_learned --
+-- What is older than ?1.
+delete from learned_limits where learned_at < ?1
+
+-- list_learned --
+-- The first ?1 that were learned, the newest first: [provider, model, document, learned_at].
+select provider, model, document, learned_at from learned_limits
+order by learned_at desc, provider, model limit ?1
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, n from counters where scope = 'task' and n <> 0

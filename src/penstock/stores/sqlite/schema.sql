@@ -154,6 +154,14 @@ create table control (
 ) strict;
 create index control_open on control (target) where answer is null;
 
+create table learned_limits (
+    provider text not null,
+    model text not null,
+    document text not null,
+    learned_at integer not null,
+    primary key (provider, model)
+) strict, without rowid;
+
 create table cursors (
     name text primary key,
     value text not null

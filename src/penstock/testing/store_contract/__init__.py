@@ -14,6 +14,7 @@ from penstock.testing.store_contract.counting import *  # noqa: F403
 from penstock.testing.store_contract.edges import *  # noqa: F403
 from penstock.testing.store_contract.effects import *  # noqa: F403
 from penstock.testing.store_contract.enqueue import *  # noqa: F403
+from penstock.testing.store_contract.learned_limits import *  # noqa: F403
 from penstock.testing.store_contract.leasing import *  # noqa: F403
 from penstock.testing.store_contract.limits import *  # noqa: F403
 from penstock.testing.store_contract.lingering import *  # noqa: F403

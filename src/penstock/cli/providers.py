@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do the providers fare, now and as far as it was learned?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.text import escaped, print_document, say, span, table
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.observe.provider_board import LearnedBefore, LiveLimit, ProviderRow, provider_rows
+from penstock.redaction import redacted
+
+LIVE = ("in flight", "limit", "waiting", "429s", "cool-down", "rpm", "tpm", "mode", "as of")
+
+
+def providers(
+    app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
+) -> None:
+    """Show the limits of providers: as running workers see them, and as they were learned."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        now = round(SystemClock().now() * MICROSECONDS)
+        rows = provider_rows(opened.workers().result(), opened.learned().result(), now)
+        url = opened.url
+    if as_json:
+        print_document({"providers": [msgspec.to_builtins(row) for row in rows]})
+        return
+    for line in lines_of(rows, url):
+        say(line)
+
+
+def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
+    """The same for people: what runs now first."""
+    lines = [f"Store {escaped(redacted(url))}"]
+    live = [(row, row.live) for row in rows if row.live is not None]
+    learned = [(row, row.learned) for row in rows if row.learned is not None]
+    if live:
+        head = ["provider", "model", *LIVE]
+        cells = [[row.provider, row.model, *_live(use)] for row, use in live]
+        lines += ["", *table(head, cells, left=2)]
+    else:
+        lines += ["", "No running worker has sent a request to a provider."]
+    if learned:
+        head = ["learned of", "model", "ceiling", "confidence", "mode", "rate", "latency", "age"]
+        cells = [[row.provider, row.model, *_learned(known)] for row, known in learned]
+        lines += ["", *table(head, cells, left=2)]
+    return lines
+
+
+def _live(use: LiveLimit) -> list[str]:
+    beyond = f" of {use.limit_max:,}" if use.limit < use.limit_max else ""
+    return [
+        f"{use.in_flight:,}",
+        f"{use.limit:,}{beyond}",
+        f"{use.waiting:,}",
+        f"{use.refused:,}",
+        span(use.cooldown_seconds) if use.cooldown_seconds > 0 else "-",
+        _rate(use.requests_last_minute, use.rpm),
+        _rate(use.tokens_last_minute, use.tpm),
+        use.mode or use.algorithm,
+        f"{span(use.as_of_seconds)} ago",
+    ]
+
+
+def _rate(used: int, cap: float | None) -> str:
+    return f"{used:,}" if cap is None else f"{used:,} of {cap:,.0f}"
+
+
+def _learned(known: LearnedBefore) -> list[str]:
+    return [
+        "-" if known.ceiling is None else f"{known.ceiling:.4g}",
+        f"{known.confidence}",
+        known.mode,
+        "-" if known.rate is None else f"{known.rate:.4g}/s",
+        "-" if known.latency_seconds is None else span(known.latency_seconds),
+        f"{span(known.seconds_ago)} ago",
+    ]

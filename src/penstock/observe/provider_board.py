@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do the providers fare: what do the workers say now, and what was learned before?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.clock import MICROSECONDS
+from penstock.model.provider import ProviderModelKey
+from penstock.model.views import KeptLimit, WorkerView
+from penstock.model.worker_status import ProviderUse, read_status
+
+
+class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a provider over all workers that use it."""
+
+    workers: int
+    limit: int
+    limit_max: int
+    in_flight: int
+    waiting: int
+    refused: int
+    cooldown_seconds: float  # that is left; of several workers the longest
+    requests_last_minute: int
+    tokens_last_minute: int
+    rpm: float | None
+    tpm: float | None
+    algorithm: str
+    mode: str
+    ceiling: float | None
+    as_of_seconds: float  # how old the oldest of these words is
+
+
+class LearnedBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store keeps of it for the next run."""
+
+    ceiling: float | None
+    confidence: int
+    mode: str
+    rate: float | None
+    latency_seconds: float | None
+    seconds_ago: float
+
+
+class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one model of a provider."""
+
+    provider: str
+    model: str
+    live: LiveLimit | None = None
+    learned: LearnedBefore | None = None
+
+
+def provider_rows(
+    workers: Iterable[WorkerView], kept: Iterable[KeptLimit], now: int
+) -> list[ProviderRow]:
+    """One row for each model that a live worker uses or a run has learned about, by name."""
+    uses: dict[ProviderModelKey, list[tuple[ProviderUse, int]]] = {}
+    for worker in workers:
+        status = read_status(worker.status)
+        if not worker.alive or status is None:
+            continue
+        told_at = worker.status_at if worker.status_at is not None else status.captured_at
+        late = told_at - status.captured_at  # clocks differ: times are told by the store's
+        for use in status.providers:
+            key = ProviderModelKey(use.provider, use.model)
+            uses.setdefault(key, []).append((_shifted(use, late), told_at))
+    learned = {one.key: found for one in kept if (found := _learned(one, now)) is not None}
+    return [
+        ProviderRow(
+            provider=key.provider,
+            model=key.model,
+            live=_live(uses[key], now) if key in uses else None,
+            learned=learned.get(key),
+        )
+        for key in sorted({*uses, *learned})
+    ]
+
+
+def _shifted(use: ProviderUse, late: int) -> ProviderUse:
+    until = use.blocked_until_at
+    if until is None:
+        return use
+    return msgspec.structs.replace(use, blocked_until_at=until + late)
+
+
+def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
+    uses = [use for use, _ in said]
+    until = max((use.blocked_until_at or 0 for use in uses), default=0)
+    ceilings = [use.ceiling for use in uses if use.ceiling is not None]
+    return LiveLimit(
+        workers=len(uses),
+        limit=sum(use.limit for use in uses),
+        limit_max=sum(use.limit_max for use in uses),
+        in_flight=sum(use.in_flight for use in uses),
+        waiting=sum(use.waiting for use in uses),
+        refused=sum(use.refused for use in uses),
+        cooldown_seconds=max(0, until - now) / MICROSECONDS,
+        requests_last_minute=sum(use.requests_last_minute for use in uses),
+        tokens_last_minute=sum(use.tokens_last_minute for use in uses),
+        rpm=_sum([use.rpm for use in uses]),
+        tpm=_sum([use.tpm for use in uses]),
+        algorithm=uses[0].algorithm,
+        mode=uses[0].mode,
+        ceiling=sum(ceilings) if ceilings else None,
+        as_of_seconds=max(0, now - min(told_at for _, told_at in said)) / MICROSECONDS,
+    )
+
+
+def _sum(parts: list[float | None]) -> float | None:
+    said = [part for part in parts if part is not None]
+    return sum(said) if said else None
+
+
+def _learned(one: KeptLimit, now: int) -> LearnedBefore | None:
+    try:
+        limit = msgspec.json.decode(one.document, type=LearnedLimit)
+    except msgspec.MsgspecError:  # of a version that says it otherwise
+        return None
+    return LearnedBefore(
+        ceiling=limit.ceiling,
+        confidence=limit.confidence,
+        mode=limit.mode.value,
+        rate=limit.rate,
+        latency_seconds=limit.latency_seconds,
+        seconds_ago=max(0, now - one.learned_at) / MICROSECONDS,
+    )

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the stream of request events say about permits?"""
+
+from __future__ import annotations
+
+from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.decisions import (
+    RequestAdmissionDecision,
+    RequestAdmissionLease,
+    RequestDenialReason,
+)
+from penstock.admission.requests.fair_queue import RequestWaiter
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import RequestEventKind as Kind
+from penstock.events.sink import RequestEvents
+from penstock.model.release import ReleaseResult
+from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
+
+_WAIT_ENDS = {
+    RequestDenialReason.QUEUE_TIMEOUT: Kind.REQUEST_WAIT_TIMEOUT,
+    RequestDenialReason.CANCELLATION: Kind.REQUEST_WAIT_CANCELLED,
+}
+
+
+class RequestTelling:
+    """Turns what happens to permits into events, and hands on what the core has noted."""
+
+    def __init__(
+        self, core: AdaptiveRequestAdmissionController, events: RequestEvents, run_id: str
+    ) -> None:
+        self._notes = core.notes
+        self._events = events
+        self._run = Correlation(run_id)
+        self.is_on = core.notes.is_on = events.is_heard
+
+    def decided(self, decision: RequestAdmissionDecision) -> None:
+        """Somebody asked, and does not wait."""
+        self.told()
+        if isinstance(decision, RequestAdmissionLease):
+            self._acquired(decision)
+        else:
+            numbers = dict(decision.numbers) if decision.numbers else {}
+            if decision.retry_after_seconds is not None:
+                numbers["retry_after_seconds"] = decision.retry_after_seconds
+            self._emit(
+                Kind.REQUEST_ACQUIRE_DENIED, decision.item, decision.reason.value, numbers or None
+            )
+
+    def acquired_at_once(self, lease: RequestAdmissionLease) -> None:
+        """Somebody would have waited, and did not have to."""
+        self.told()
+        if self._events.tells_steps:
+            self._emit(Kind.REQUEST_WAIT_STARTED, lease.item)
+            self._emit(Kind.REQUEST_WAIT_COMPLETED, lease.item, None, {"seconds": 0.0})
+            self._acquired(lease)
+
+    def wait_started(self, waiter: RequestWaiter) -> None:
+        self.told()
+        self._emit(Kind.REQUEST_WAIT_STARTED, waiter.item)
+
+    def wait_cancelled(self, waiter: RequestWaiter) -> None:
+        self.told()
+        if waiter.lease is None:
+            self._emit(Kind.REQUEST_WAIT_CANCELLED, waiter.item)
+
+    def answered(self, waiter: RequestWaiter) -> None:
+        """Somebody who waited has an answer."""
+        lease, denied = waiter.lease, waiter.denied
+        if lease is not None:
+            seconds = lease.acquired_at - waiter.since
+            self._emit(Kind.REQUEST_WAIT_COMPLETED, waiter.item, None, {"seconds": seconds})
+            self._acquired(lease)
+        elif denied is not None:
+            kind = _WAIT_ENDS.get(denied.reason, Kind.REQUEST_ACQUIRE_DENIED)
+            self._emit(kind, waiter.item, denied.reason.value)
+
+    def released(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, result: ReleaseResult
+    ) -> None:
+        self.told()
+        if result.released and self._events.tells_steps:
+            self._emit(
+                Kind.REQUEST_LEASE_RELEASED,
+                lease.item,
+                outcome.outcome.value,
+                None,
+                lease.lease_id,
+            )
+
+    def told(self) -> None:
+        """Hand on what the core has noted."""
+        if self._notes.pending:
+            for note in self._notes.take():
+                self._events.emit(
+                    note.kind,
+                    note.context or self._run,
+                    note.resource,
+                    note.reason,
+                    note.numbers,
+                    note.lease_id,
+                )
+
+    def _acquired(self, lease: RequestAdmissionLease) -> None:
+        if self._events.tells_steps:
+            numbers = {
+                "limit": float(lease.current_adaptive_limit),
+                "effective_max": float(lease.effective_max),
+            }
+            self._emit(Kind.REQUEST_LEASE_ACQUIRED, lease.item, None, numbers, lease.lease_id)
+
+    def _emit(
+        self,
+        kind: Kind,
+        item: RequestAdmissionItem,
+        reason: str | None = None,
+        numbers: dict[str, float] | None = None,
+        lease_id: int | None = None,
+    ) -> None:
+        self._events.emit(
+            kind, item.event_context or self._run, item.resource, reason, numbers, lease_id
+        )

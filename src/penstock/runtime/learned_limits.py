@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does one run leave to the next of the limits that it found?
+
+What is kept speaks of the whole provider: a process that has a part of every cap multiplies what
+it found before it writes it down, and divides what it reads. It counts for a day, less and less.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import StoreError
+from penstock.model.provider import ProviderModelKey
+from penstock.stores.store import LearnedLimitStore
+
+SAVE_SECONDS = 60.0  # between two looks whether there is anything new to keep
+DAY_SECONDS = 86_400.0  # what is older is not believed at all
+
+log = logging.getLogger("penstock.providers")
+
+
+class LearnedLimits:
+    """Owns what was learned before, and what has been written down. Belongs to one loop."""
+
+    def __init__(self, store: LearnedLimitStore, clock: Clock, processes: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._processes = processes
+        self._known: dict[ProviderModelKey, LearnedLimit] = {}
+        self._written: dict[ProviderModelKey, str] = {}
+        self._next_monotonic = clock.monotonic() + SAVE_SECONDS
+        self._is_saving = False
+
+    def of(self, key: ProviderModelKey) -> LearnedLimit | None:
+        """What this process may start from; None: nothing is known."""
+        return self._known.get(key)
+
+    async def load(self) -> None:
+        """Read what earlier runs have learned; without it a run begins small."""
+        try:
+            kept = await self._store.learned()
+        except StoreError as error:
+            log.warning("What was learned about limits cannot be read: %s", error)
+            return
+        now_at = self._clock.now() * MICROSECONDS
+        for one in kept:
+            age_seconds = max(0.0, now_at - one.learned_at) / MICROSECONDS
+            found = _decoded(one.document)
+            if found is not None and age_seconds < DAY_SECONDS:
+                self._known[one.key] = scaled(aged(found, age_seconds), 1 / self._processes)
+                self._written[one.key] = one.document
+
+    @property
+    def is_due(self) -> bool:
+        return not self._is_saving and self._clock.monotonic() >= self._next_monotonic
+
+    async def save(self, found: Mapping[ProviderModelKey, LearnedLimit]) -> None:
+        """Write down what has changed; a store that is away is tried again later."""
+        self._next_monotonic = self._clock.monotonic() + SAVE_SECONDS
+        documents = {
+            key: _encoded(scaled(limit, self._processes))
+            for key, limit in found.items()
+            if limit != LearnedLimit()
+        }
+        changed = {key: text for key, text in documents.items() if self._written.get(key) != text}
+        if not changed or self._is_saving:
+            return
+        self._is_saving = True
+        try:
+            await self._store.save_learned(changed)
+        except StoreError as error:
+            log.debug("What was learned about limits is not kept: %s", error)
+        else:
+            self._written |= changed
+        finally:
+            self._is_saving = False
+
+
+def aged(limit: LearnedLimit, age_seconds: float) -> LearnedLimit:
+    """The older it is, the fewer refusals stand behind it."""
+    left = max(0.0, 1.0 - age_seconds / DAY_SECONDS)
+    return msgspec.structs.replace(limit, confidence=int(limit.confidence * left))
+
+
+def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
+    """The same for so many times the share."""
+    if factor == 1:
+        return limit
+    return msgspec.structs.replace(
+        limit,
+        ceiling=None if limit.ceiling is None else limit.ceiling * factor,
+        rate=None if limit.rate is None else limit.rate * factor,
+    )
+
+
+def _encoded(limit: LearnedLimit) -> str:
+    return msgspec.json.encode(limit).decode()
+
+
+def _decoded(document: str) -> LearnedLimit | None:
+    try:
+        return msgspec.json.decode(document, type=LearnedLimit)
+    except msgspec.MsgspecError:  # of a version that says it otherwise
+        return None

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs does a worker ask the store for, and what does it know to be left there?
+
+One call is on its way at a time. What the store had nothing of is not asked for again until
+somebody says that there may be something new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock import failpoints
+from penstock.clock import Clock
+from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreUnknown
+from penstock.model.job import LeasedJob, WorkerId
+from penstock.model.lease import Caps, LeaseBatch, LeaseRequest
+from penstock.runtime.acks import AckBuffer
+from penstock.runtime.background import Background
+from penstock.runtime.drain import Drain
+from penstock.runtime.idling import Idling
+from penstock.runtime.job_window import JobWindow
+from penstock.runtime.reach import Reach
+from penstock.runtime.reclaiming import Reclaiming
+from penstock.runtime.registration import Registration
+from penstock.runtime.slots import Slots
+from penstock.runtime.worker_config import WorkerConfig
+from penstock.stores.reply import Reply
+from penstock.stores.store import Store
+
+#: Jobs have come for the worker of this name.
+Taken = Callable[[WorkerId, Sequence[LeasedJob]], None]
+
+
+class Leasing:
+    """Owns the lease calls of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        tasks: tuple[str, ...],
+        store: Store,
+        caps: Caps,
+        clock: Clock,
+        reach: Reach,
+        name: Registration,
+        window: JobWindow,
+        slots: Slots,
+        acks: AckBuffer,
+        drain: Drain,
+        background: Background,
+        *,
+        taken: Taken,
+        lose: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._store = store
+        self._caps = caps
+        self._name = name
+        self._window = window
+        self._slots = slots
+        self._acks = acks
+        self._drain = drain
+        self._background = background
+        self._taken = taken
+        self._lose = lose
+        self._fail = fail
+        self._wake = wake
+        self._idling = Idling(store, clock, reach, self.look_again, fail)
+        self._reclaiming = Reclaiming(store, clock, self._known, acks.add)
+        self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
+        self._suspects = 0
+        self.busy = False  # a call is on its way
+
+    @property
+    def is_idle(self) -> bool:
+        """The store had nothing more, and nothing is asked of it."""
+        return not self.busy and self._idling.waits
+
+    @property
+    def found_nothing(self) -> bool:
+        """Is nothing left, as far as the last calls told?"""
+        return bool(self._exhausted)
+
+    def look_again(self) -> None:
+        """There may be something new."""
+        self._exhausted = frozenset()
+        self._wake()
+
+    def forget(self) -> None:
+        """There is a new name, and it holds nothing."""
+        self._reclaiming.forget()
+
+    def cancel(self) -> None:
+        self._idling.cancel()
+
+    def ask(self) -> None:
+        """Lease what there is room for, or wait until there may be something."""
+        if self._reclaiming.due:
+            self.busy = True  # no lease call beside it
+            self._background.spawn(self._reclaim())
+            return
+        solo = self._config.solo or self._solo_turn()
+        if solo:
+            if self._is_occupied() or self._exhausted:
+                self._idling.wait(self._drain.next_due_at)
+                return
+            names, limit = self._tasks, 1
+        else:
+            if self._config.runs_suspects and self._suspects:
+                return  # let what runs come to its end; the suspect's turn is next
+            names, limit = self._window.wanted(self._exhausted)
+            if limit <= 0:
+                if self._window.held_back:  # what is left may be nothing at all
+                    self._idling.wait(self._drain.next_due_at)
+                return
+            if self._exhausted.issuperset(names):
+                self._idling.wait(self._drain.next_due_at)
+                return
+        self.busy = True
+        request = LeaseRequest(
+            worker=self._name.worker_id,
+            tasks=names,
+            limit=limit,
+            caps=self._caps,
+            solo=solo,
+            weights=self._window.weights,
+        )
+        self._background.spawn(self._lease(request, self._store.lease(request)))
+
+    def _is_occupied(self) -> bool:
+        return bool(self._slots.running or len(self._window) or self._acks.pending)
+
+    def _solo_turn(self) -> bool:
+        """Without a supervisor a suspect runs here, when nothing else does."""
+        return bool(self._config.runs_suspects and self._suspects and not self._is_occupied())
+
+    def _known(self) -> set[tuple[int, int]]:
+        """Every lease that this worker knows it holds."""
+        return self._window.refs().union(self._slots.running, self._acks.refs())
+
+    async def _lease(self, request: LeaseRequest, reply: Reply[LeaseBatch]) -> None:
+        worker = request.worker
+        try:
+            batch = await reply
+        except TRANSIENT as error:
+            if isinstance(error, StoreUnknown) and worker == self._name.worker_id:
+                self._reclaiming.doubt()
+            await self._idling.back_off(error)
+        except LeaseLost:
+            if worker == self._name.worker_id:
+                self._lose()
+        except PenstockError as error:
+            self._fail(error)
+        else:
+            self._idling.answered()
+            self._leased(batch, request)
+        finally:
+            self.busy = False
+            self._wake()
+
+    async def _reclaim(self) -> None:
+        try:
+            await self._reclaiming.look(self._name.worker_id)
+        except TRANSIENT as error:
+            await self._idling.back_off(error)
+        finally:
+            self.busy = False
+            self._wake()
+
+    def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> None:
+        failpoints.hit("lease.committed")
+        self._suspects = batch.suspects
+        if request.solo:  # while one runs, it is the only one, also if it was the last
+            self._suspects = max(batch.suspects, 1) if batch.jobs else 0
+        # A suspect's turn says nothing about the others.
+        if batch.more:
+            self._exhausted = frozenset()
+        elif self._config.solo or not request.solo:
+            self._exhausted = self._exhausted.union(request.tasks)
+        self._drain.note(batch)
+        self._taken(request.worker, batch.jobs)
