@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast does this provider let us go, whatever it is that it limits?
+
+One object per provider's model, shared by its domains. Each part owns one idea; this file says in
+which order they are asked, and what each outcome means to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import floor, inf
+
+import msgspec
+
+from penstock.admission.requests.adaptive_latency import Cohort, LatencyWatch
+from penstock.admission.requests.adaptive_mirrors import Mirrors, Sent
+from penstock.admission.requests.adaptive_mode import ModeDetector, Rates
+from penstock.admission.requests.adaptive_rate import RateLimit
+from penstock.admission.requests.adaptive_window import FREE, Window
+from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
+from penstock.admission.requests.breaker import Breaker
+from penstock.admission.requests.cooldown import Cooldown
+from penstock.admission.requests.pacer import Pacer
+from penstock.admission.requests.probing import hold_seconds
+from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+
+DAY_SECONDS = 86_400.0  # after it nothing is left of what was learned
+GAIN = 3.0  # × the rate that keeps the window full: how fast it is filled
+GAP_AT_START_SECONDS = 0.02  # before anything has ended
+LATENCY_SMOOTHING = 0.05
+TOKENS_SMOOTHING = 0.02
+NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
+PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
+DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
+DOORS = 3  # closed ones with successes between: it is a rate
+SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
+SUSPECT_SEEN = 8
+MISSES = 3  # refusals that came too soon to measure a suspected rate
+IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
+IDLE_SECONDS = 1.0
+TOLD_STEP = 1.25  # growth of the window that is worth an event
+
+_LOCAL = frozenset(
+    {
+        RequestOutcome.LOCAL_CANCELLED,
+        RequestOutcome.LOCAL_TIMEOUT,
+        RequestOutcome.UNEXPECTED_EXCEPTION,
+    }
+)
+
+
+class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
+    """What a request remembers of its grant."""
+
+    epoch: int
+    in_flight_before: int
+    tokens: float
+    cohort: Cohort
+    sent: Sent
+    is_test: bool
+
+
+class Adaptive:
+    """The limit of the algorithm `adaptive`. Pure.
+
+    Invariants: 1 ≤ window ≤ maximum; `blocked_until` never moves earlier; one decrease per epoch;
+    local outcomes change nothing.
+    """
+
+    def __init__(
+        self,
+        effective_max: int,
+        now: float,
+        rand: Callable[[], float],
+        learned: LearnedLimit | None = None,
+        learned_age_seconds: float = 0.0,
+    ) -> None:
+        self._max = effective_max
+        self._rand = rand
+        self._at = now  # growth is counted until here
+        self._in_flight = 0
+        self._window = Window(effective_max)
+        self._rate = RateLimit()
+        self._mode = ModeDetector()
+        self._mirrors = Mirrors()
+        self._watch = LatencyWatch(self._window)
+        self._cooldown = Cooldown()
+        self._breaker = Breaker()
+        self._pacer = Pacer()
+        self._epoch = 0
+        self._latency: float | None = None
+        self._answers = 0  # successes
+        self._transit = 1.0  # seconds: the shortest refusal
+        self._mean_tokens = 1.0
+        self._doors = 0
+        self._answers_at_door = 0
+        self._levels: list[int] = []  # in flight at the last refusals that measured nothing
+        self._sent_at = -inf
+        self._told = self._whole()
+        self._is_reduced = False
+        self.consecutive_refusals = 0
+        if learned is not None:
+            self._resume(learned, 1.0 - learned_age_seconds / DAY_SECONDS)
+        self._tune()
+
+    def __repr__(self) -> str:
+        ceiling = self.ceiling
+        known = "never refused" if ceiling is None else f"refused at {ceiling:g}"
+        return f"<Adaptive {self._whole()} of {self._max}, {known}, {self._mode.mode}>"
+
+    # ── Asked ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def blocked_until(self) -> float:
+        return max(self._cooldown.until, self._breaker.until)
+
+    @property
+    def ceiling(self) -> float | None:
+        ceiling = self._window.ceiling
+        return None if ceiling == inf else ceiling
+
+    @property
+    def mode(self) -> LimitMode:
+        return self._mode.mode
+
+    def set_max(self, effective_max: int) -> None:
+        self._max = effective_max
+        self._window.set_most(effective_max)
+
+    def window(self, now: float, in_flight: int) -> int:
+        self._advance(now, in_flight)
+        return self._whole()
+
+    def grows_at(self, now: float, in_flight: int) -> float:
+        self._advance(now, in_flight)
+        if self._mode.mode is not LimitMode.CONCURRENCY or self._watch.limit < inf:
+            return inf  # only an end changes that
+        seconds = self._window.seconds_until(in_flight + 1, may_probe=self._watch.may_probe)
+        return now + seconds + 1e-6 * (seconds > 0)
+
+    def send_at(self, now: float, in_flight: int, tokens: float) -> float:
+        self._advance(now, in_flight)
+        if self._breaker.is_testing:
+            return inf
+        ready = max(now, self._pacer.next_at)
+        if self._mirrors:
+            ready = max(ready, self._mirrors.ready_at(now, max(1.0, tokens)))
+        return ready
+
+    def learned(self) -> LearnedLimit:
+        mode = self._mode.mode
+        ceiling = self._rate.ceiling
+        is_rate = mode is not LimitMode.CONCURRENCY and ceiling < inf
+        return LearnedLimit(
+            self.ceiling,
+            self._rate.confidence if is_rate else self._window.confidence,
+            mode if is_rate else LimitMode.CONCURRENCY,
+            ceiling if is_rate else None,
+            self._latency,
+        )
+
+    # ── Fed ───────────────────────────────────────────────────────────────────────────────────
+
+    def granted(self, now: float, in_flight_before: int, tokens: float) -> AdaptiveMark:
+        self._advance(now, in_flight_before)
+        self._in_flight = in_flight_before + 1
+        tokens = max(1.0, tokens)
+        self._mode.sent(tokens)
+        self._mean_tokens += TOKENS_SMOOTHING * (tokens - self._mean_tokens)
+        self._sent_at = now
+        self._pacer.sent(now, self._gap(tokens), self._latency or 1.0, self._transit)
+        return AdaptiveMark(
+            self._epoch,
+            in_flight_before,
+            tokens,
+            self._watch.sent(),
+            self._mirrors.sent(now, tokens),
+            self._breaker.sent(),
+        )
+
+    def ended(
+        self,
+        now: float,
+        in_flight_after: int,
+        mark: AdaptiveMark,
+        ending: RequestReleaseOutcome,
+    ) -> Sequence[LimitChange]:
+        self._advance(now, in_flight_after + 1)
+        self._in_flight = in_flight_after
+        outcome = ending.outcome
+        if outcome in _LOCAL:
+            self._watch.ignore(mark.cohort)
+            if mark.is_test:
+                self._breaker.test_lost()
+            return ()
+        if ending.readings:
+            self._mirrors.read(now, mark.sent, ending.readings)
+        if outcome is RequestOutcome.RATE_LIMITED:
+            self._watch.ignore(mark.cohort)
+            if mark.is_test:
+                self._breaker.test_lost()
+            self._refused(now, mark, ending.retry_after_seconds or 0.0)
+            return self._changes()
+        failed = outcome is RequestOutcome.PROVIDER_FAILURE
+        if failed:
+            self._watch.ignore(mark.cohort)
+        else:
+            self._answered(now, mark, is_success=outcome is RequestOutcome.SUCCESS)
+        closed = self._breaker.ended(
+            now, failed=failed, is_test=mark.is_test, sent_at=mark.sent.at, rand=self._rand
+        )
+        if closed or self._breaker.is_open:
+            self._pacer.be_careful()
+        return self._changes()
+
+    # ── Growing ───────────────────────────────────────────────────────────────────────────────
+
+    def _advance(self, now: float, in_flight: int) -> None:
+        """Count the time since the last call, in which so many were in flight."""
+        seconds = now - self._at
+        if seconds <= 0:
+            return
+        self._at = now
+        if self._mode.mode is LimitMode.CONCURRENCY:
+            self._window.advance(seconds, in_flight, may_probe=self._watch.may_probe)
+            return
+        gap = self._gap(self._mean_tokens)
+        if now - self._sent_at > max(IDLE_SECONDS, IDLE_GAPS * gap):
+            return
+        is_bound = in_flight >= self._whole()
+        self._rate.advance(seconds, self._rate_hold(), may_probe=not is_bound)
+
+    def _gap(self, tokens: float) -> float:
+        """From one request of so many tokens to the next."""
+        window = self._window
+        gap = 0.0
+        if self._latency is not None:
+            gap = self._latency / (GAIN * max(1.0, window.size))
+        elif window.is_starting:
+            gap = GAP_AT_START_SECONDS
+        if self._mode.mode is not LimitMode.CONCURRENCY:
+            amount = tokens if self._mode.mode is LimitMode.TOKENS else 1.0
+            gap = max(gap, amount / self._rate.per_second)
+        return gap
+
+    def _tune(self) -> None:
+        latency = self._latency or 1.0
+        pause = self._cooldown.seconds
+        cost = pause * pause / (2 * latency) if pause < latency else pause - latency / 2
+        window = self._window
+        hold = hold_seconds(
+            window.size / latency,
+            min(cost, PROBE_COST_MAX_SECONDS),
+            window.confidence,
+            1.5 * self._cooldown.strike_seconds,
+        )
+        window.tune(latency, hold)
+
+    def _rate_hold(self) -> float:
+        rate = self._rate
+        unit = self._mean_tokens if self._mode.mode is LimitMode.TOKENS else 1.0
+        if not rate.confidence:
+            return max(2.0, 15.0 * unit / rate.per_second)
+        least = 1.5 * self._cooldown.strike_seconds
+        return max(10.0, hold_seconds(rate.per_second / unit, 0.0, rate.confidence, least))
+
+    def _whole(self) -> int:
+        return max(1, floor(min(self._window.size, self._watch.limit) + 1e-9))
+
+    # ── An answer ─────────────────────────────────────────────────────────────────────────────
+
+    def _answered(self, now: float, mark: AdaptiveMark, *, is_success: bool) -> None:
+        """Well, or not in time."""
+        seconds = now - mark.sent.at
+        if is_success:
+            self._answers += 1
+            self.consecutive_refusals = 0
+            self._window.worked(mark.in_flight_before)
+            known = self._latency
+            weight = max(LATENCY_SMOOTHING, 1.0 / self._answers)
+            self._latency = seconds if known is None else known + weight * (seconds - known)
+            if mark.epoch == self._epoch:
+                self._cooldown.failures = 0
+            self._tune()
+        self._epoch += self._watch.answered(
+            now,
+            mark.cohort,
+            seconds,
+            self._in_flight,
+            self._latency or 1.0,
+            is_success=is_success,
+        )
+
+    # ── A refusal ─────────────────────────────────────────────────────────────────────────────
+
+    def _refused(self, now: float, mark: AdaptiveMark, retry_after: float) -> None:
+        self.consecutive_refusals += 1
+        self._mode.not_accepted(mark.tokens)
+        is_fresh = mark.epoch == self._epoch
+        self._transit = min(self._transit, now - mark.sent.at)
+        if not self._is_forgiven(now, mark, retry_after, is_fresh=is_fresh) and (
+            is_fresh or retry_after
+        ):
+            self._cooldown.begin(now, retry_after, self._rand)
+            self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
+        if not is_fresh:
+            return
+        self._epoch += 1
+        self._cooldown.refused()
+        if not self._mirrors.explain(mark.tokens):
+            self._learn(now, mark.in_flight_before)
+        self._tune()
+
+    def _is_forgiven(
+        self, now: float, mark: AdaptiveMark, retry_after: float, *, is_fresh: bool
+    ) -> bool:
+        if not is_fresh:
+            return self._cooldown.is_of_strike(mark.sent.at)
+        window = self._window
+        is_probe = (
+            self._mode.mode is LimitMode.CONCURRENCY
+            and not window.is_starting
+            and mark.in_flight_before >= NEAR_CEILING * window.ceiling
+        )
+        return is_probe and self._cooldown.strike(now, retry_after, self._latency or 1.0)
+
+    def _learn(self, now: float, in_flight: int) -> None:
+        """What does the first refusal of an epoch say?"""
+        mode, window = self._mode, self._window
+        level = max(1, in_flight)
+        before = mode.mode
+        rates = mode.refused(now, level, is_quick=self._rate.is_searching)
+        if mode.mode is not before:
+            self._rate.forget()
+            window.confidence = 0
+            if mode.mode is not LimitMode.CONCURRENCY:
+                self._open_window()
+        if (
+            mode.mode is LimitMode.CONCURRENCY
+            and level <= SUSPECT_LEVEL
+            and window.seen < SUSPECT_SEEN
+            and rates is None
+            and self._rate.per_second == inf
+        ):
+            self._suspect_rate()
+        elif mode.mode is not LimitMode.CONCURRENCY:
+            self._learn_rate(in_flight, rates)
+        elif in_flight <= max(1, DOOR_LEVEL * window.size) and self._cooldown.failures >= 2:
+            self._closed_door()
+        else:
+            transit = 0.0 if self._latency is None else self._transit / self._latency
+            window.refused(in_flight, transit)
+            self._is_reduced = True
+
+    def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
+        rate = self._rate
+        self._window.is_starting = False
+        if rates is not None:
+            rate.refused(rates.of(self._mode.mode), rates.seconds)
+            return
+        rate.unmeasured += 1
+        self._levels = [*self._levels, in_flight][-MISSES:]
+        is_one_level = len(set(self._levels)) == 1
+        if rate.unmeasured >= MISSES and self._mode.is_suspicion and is_one_level:
+            self._reject_rate(max(1, in_flight))
+        else:
+            rate.refused_early()
+
+    def _suspect_rate(self) -> None:
+        """Refused with almost nothing in flight."""
+        self._mode.suspect_rate()
+        self._rate.search()
+        self._window.is_starting = False
+        self._open_window()
+
+    def _reject_rate(self, level: int) -> None:
+        """Always refused at the same small number in flight: it was concurrency after all."""
+        self._mode.reject_rate()
+        self._rate = RateLimit()
+        window = self._window
+        window.seen = max(window.seen, SUSPECT_SEEN)
+        window.size = float(min(level, self._max))
+        window.settle(1)
+
+    def _closed_door(self) -> None:
+        """Refused with nothing in flight: the window says nothing. Often, though: a rate."""
+        self._doors = self._doors + 1 if self._answers > self._answers_at_door else 0
+        self._answers_at_door = self._answers
+        if self._doors >= DOORS:
+            self._doors = 0
+            self._suspect_rate()
+
+    def _open_window(self) -> None:
+        """A rate is the limit: the window only has to be large enough for it."""
+        window = self._window
+        window.size = float(min(self._max, max(window.size, FREE)))
+
+    # ── From run to run, and events ───────────────────────────────────────────────────────────
+
+    def _resume(self, learned: LearnedLimit, trust: float) -> None:
+        if trust <= 0:
+            return
+        self._latency = learned.latency_seconds
+        if learned.ceiling is not None:
+            self._window.resume(learned.ceiling, learned.confidence, trust)
+        if learned.rate is not None and learned.mode is not LimitMode.CONCURRENCY:
+            self._mode.resume(learned.mode)
+            self._rate.resume(learned.rate)
+            self._window.is_starting = False
+            self._open_window()
+
+    def _changes(self) -> Sequence[LimitChange]:
+        """What an outcome did to the window, if it is worth to be told."""
+        size = self._whole()
+        if size < self._told:
+            self._told = size
+            return (LimitChange.DECREASED,)
+        if size < self._max and size < self._told * TOLD_STEP:
+            return ()
+        if size == self._told:
+            return ()
+        changes = [LimitChange.INCREASED]
+        if self._told <= self._window.ceiling < size:
+            changes.append(LimitChange.SOFT_CEILING_RECOVERED)
+        if size >= self._max and self._is_reduced and self._at >= self.blocked_until:
+            self._is_reduced = False
+            changes.append(LimitChange.FULLY_RECOVERED)
+        self._told = size
+        return changes

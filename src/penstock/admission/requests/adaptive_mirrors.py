@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left in the provider's own buckets, by what its headers say?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from penstock.model.request import Quota, QuotaReading
+
+SLOWER = 0.998  # × the refill that was announced
+RESERVE = 0.03  # of a bucket, against errors of the estimates
+RESERVE_OF_REQUEST = 0.4  # × its own tokens: their number is a guess
+TRUST_IN_MORE = 0.5  # of a reading that is higher than ours; a lower one is taken wholly
+WAIT_MIN_SECONDS = 0.005
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """What a request found when it left: the reply's reading is of that moment."""
+
+    at: float
+    requests: float  # sent by then, itself included
+    tokens: float
+    levels: Mapping[Quota, tuple[float, float]] | None  # what was left, and corrections by then
+
+
+class _Mirror:
+    """One bucket of the provider."""
+
+    __slots__ = ("at", "corrected", "level", "rate", "size")
+
+    def __init__(self, level: float, rate: float, size: float, now: float) -> None:
+        self.level = level
+        self.rate = rate
+        self.size = size
+        self.at = now
+        self.corrected = 0.0
+
+    def refill(self, now: float) -> None:
+        self.level = min(self.size, self.level + (now - self.at) * self.rate)
+        self.at = now
+
+    def needed(self, quota: Quota, amount: float) -> float:
+        """What must be there for a request of so much."""
+        guess = RESERVE_OF_REQUEST * amount if quota is Quota.TOKENS else 0.0
+        return min(self.size, amount + max(RESERVE * self.size, guess))
+
+
+class Mirrors:
+    """Owns a copy of each bucket that replies tell of. Empty until one does."""
+
+    __slots__ = ("_mirrors", "_requests", "_tokens")
+
+    def __init__(self) -> None:
+        self._mirrors: dict[Quota, _Mirror] = {}
+        self._requests = 0.0  # sent in all
+        self._tokens = 0.0
+
+    def __len__(self) -> int:
+        return len(self._mirrors)
+
+    def ready_at(self, now: float, tokens: float) -> float:
+        """When there is enough for a request of so many tokens."""
+        ready = now
+        for quota, mirror in self._mirrors.items():
+            mirror.refill(now)
+            missing = mirror.needed(quota, _amount(quota, tokens)) - mirror.level
+            if missing > 0:
+                ready = max(ready, now + max(WAIT_MIN_SECONDS, missing / mirror.rate))
+        return ready
+
+    def sent(self, now: float, tokens: float) -> Sent:
+        """A request leaves."""
+        self._requests += 1.0
+        self._tokens += tokens
+        levels = None
+        if self._mirrors:
+            levels = {}
+            for quota, mirror in self._mirrors.items():
+                mirror.refill(now)
+                mirror.level -= _amount(quota, tokens)
+                levels[quota] = (mirror.level, mirror.corrected)
+        return Sent(now, self._requests, self._tokens, levels)
+
+    def read(self, now: float, sent: Sent, readings: Sequence[QuotaReading]) -> None:
+        """A reply tells of the buckets as they were when its request was admitted."""
+        for reading in readings:
+            if reading.limit <= 0 or reading.remaining < 0 or reading.window_seconds <= 0:
+                continue  # seen in the wild: -1 and 0
+            quota = reading.quota
+            rate = SLOWER * reading.limit / reading.window_seconds
+            size = max(1.0, reading.remaining + max(0.0, reading.reset_seconds) * rate)
+            size = min(size, max(reading.limit, reading.remaining, 1.0))
+            mirror = self._mirrors.get(quota)
+            if mirror is None:
+                since = self._requests - sent.requests
+                if quota is Quota.TOKENS:
+                    since = self._tokens - sent.tokens
+                level = reading.remaining + (now - sent.at) * rate - since
+                self._mirrors[quota] = _Mirror(max(0.0, min(size, level)), rate, size, now)
+                continue
+            mirror.refill(now)
+            mirror.rate, mirror.size = rate, size
+            found = None if sent.levels is None else sent.levels.get(quota)
+            if found is not None:
+                level, corrected = found
+                error = reading.remaining - (level + mirror.corrected - corrected)
+                error = error if error < 0 else TRUST_IN_MORE * error
+                mirror.level = min(size, mirror.level + error)
+                mirror.corrected += error
+
+    def explain(self, tokens: float) -> bool:
+        """Is a bucket so low that a refusal needs no other reason?"""
+        return any(
+            mirror.level < 2 * _amount(quota, tokens) + RESERVE * mirror.size
+            for quota, mirror in self._mirrors.items()
+        )
+
+
+def _amount(quota: Quota, tokens: float) -> float:
+    return 1.0 if quota is Quota.REQUESTS else tokens

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many may be in flight, if concurrency is what the provider limits?
+
+The window starts small and doubles. Where it is refused is its ceiling: it falls a little below,
+comes back as a cubic, stays for a while, and then probes beyond, slowly at first. It grows with
+time, and only while it is used: what nobody asks for proves nothing.
+"""
+
+from __future__ import annotations
+
+from math import cbrt, ceil, exp2, floor, inf, log2
+
+START = 4  # in flight at first
+FREE = 32  # the start doubles each second up to here, before anything has ended
+USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
+USED = 0.5  # the same of the way back to the ceiling
+USED_TO_PROBE = 0.9  # and of going beyond it
+BACK_OFF = 0.9  # of the ceiling, after a refusal
+SURE = 2  # refusals in a row that agree: nothing is given up any more
+CONFIDENCE_MAX = 8
+SAME = 0.05  # refusals that differ by no more agree
+MARGIN_MAX = 0.05
+RECOVERY_MAX_SECONDS = 6.0
+PROBE_MOST = 1.5  # × what has been seen to work
+PROBE_MOST_BY_LATENCY = 1.15  # × the ceiling, where growth shows as latency only
+LOG_MAX = 12.0  # of one probe: it is bounded by PROBE_MOST long before
+
+
+class Window:
+    """Owns the size of the window and where it was refused. Does not know why it was.
+
+    Invariants: 1 ≤ size ≤ most; a refusal never makes it larger; it does not grow while less than
+    half of it is in flight.
+    """
+
+    __slots__ = (
+        "_most",
+        "_probe_seconds",
+        "_recovery_seconds",
+        "age",
+        "ceiling",
+        "confidence",
+        "fallen_to",
+        "hold",
+        "is_by_latency",
+        "is_starting",
+        "margin",
+        "recent",
+        "seen",
+        "size",
+        "start_seconds",
+    )
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.size = float(min(START, most))
+        self.is_starting = True
+        self.ceiling = inf  # in flight when it was refused
+        self.confidence = 0  # refusals in a row that agreed on it
+        self.margin = 0.0  # part of the ceiling that is left free
+        self.fallen_to = self.size
+        self.age = 0.0  # seconds since the last refusal in which the window was used
+        self.hold = inf  # of these, before it is probed
+        self.seen = 0  # the most in flight that has worked
+        self.recent = 0  # in flight when the last one that worked was sent
+        self.is_by_latency = False  # the ceiling comes from latency, not from a refusal
+        self.start_seconds = 1.0  # to double, above FREE
+        self._recovery_seconds = 1.0
+        self._probe_seconds = 0.5
+
+    def resume(self, ceiling: float, confidence: int, trust: float) -> None:
+        """Begin at a ceiling of an earlier run, the nearer to it the more it is trusted (0…1)."""
+        self.is_starting = False
+        self.ceiling = min(max(1.0, ceiling), float(self._most))
+        self.confidence = floor(confidence * trust)
+        start = BACK_OFF * self.ceiling * trust
+        self.size = self.fallen_to = min(max(1.0, start, min(START, self.ceiling)), self.ceiling)
+        self.seen = self.recent = floor(self.ceiling)
+        self.age = 0.0
+
+    def set_most(self, most: int) -> None:
+        self._most = most
+        self.size = min(self.size, float(most))
+
+    def tune(self, latency: float, hold: float) -> None:
+        """What the pace of change depends on."""
+        self.start_seconds = max(1.0, 1.5 * latency)
+        self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
+        self.hold = max(hold, self._recovery_seconds)
+        self._probe_seconds = min(2.0, max(0.25, latency / 2))
+
+    def worked(self, in_flight_before: int) -> None:
+        """A request that was the next after so many has succeeded."""
+        self.recent = in_flight_before + 1
+        if self.recent > self.seen:
+            self.seen = self.recent
+
+    # ── Growing ───────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, seconds: float, in_flight: int, *, may_probe: bool = True) -> None:
+        """So much time has passed with so many in flight."""
+        if self.is_starting:
+            if in_flight >= USED_AT_START * self.size:
+                double = 1.0 if self.size < FREE else self.start_seconds
+                size = self.size * exp2(min(9.0, seconds / double))
+                self._raise(min(size, self._start_most(), in_flight / USED_AT_START + 1.0))
+            return
+        if self.age < self.hold:
+            if in_flight < USED * self.size:
+                return
+            part = min(seconds, self.hold - self.age)
+            stop = in_flight / USED + 1.0  # there it is not used enough any more
+            if stop < self.top:
+                part = min(part, max(0.0, self._age_of(stop) - self.age))
+            self.age += part
+            seconds -= part
+            self._raise(self._at(self.age))
+            if self.age < self.hold:
+                return
+        if seconds > 0 and may_probe and in_flight >= USED_TO_PROBE * floor(self.size):
+            stop = floor(in_flight / USED_TO_PROBE) + 1
+            self.age = max(self.age, min(self.age + seconds, self._age_of(stop)))
+            self._raise(self._at(self.age))
+
+    def seconds_until(self, wanted: int, *, may_probe: bool = True) -> float:
+        """Until it is so large, if it stays full; inf: not by time alone."""
+        if self.size >= wanted:
+            return 0.0
+        if wanted > self._most:
+            return inf
+        if self.is_starting:
+            if self._start_most() < wanted:
+                return inf
+            if self.size < FREE < wanted:
+                return log2(FREE / self.size) + self.start_seconds * log2(wanted / FREE)
+            double = 1.0 if self.size < FREE else self.start_seconds
+            return double * log2(wanted / self.size)
+        if wanted > self.top and not may_probe:
+            return inf
+        return max(0.0, self._age_of(wanted) - self.age)
+
+    @property
+    def top(self) -> float:
+        """Where it stays between probes."""
+        return self.ceiling * (1.0 - self.margin)
+
+    def _start_most(self) -> float:
+        return min(float(self._most), max(float(FREE), 2.0 * self.seen))
+
+    def _probe_most(self) -> float:
+        if self.is_by_latency:
+            return 1.0 + PROBE_MOST_BY_LATENCY * self.top
+        return 2.0 + PROBE_MOST * max(self.recent, self.top)
+
+    def _at(self, age: float) -> float:
+        """Its size so long after a refusal."""
+        top = self.top
+        if age < self._recovery_seconds:
+            left = 1.0 - age / self._recovery_seconds
+            return top - (top - self.fallen_to) * left * left * left
+        if age < self.hold:
+            return top
+        beyond = exp2(min((age - self.hold) / self._probe_seconds, LOG_MAX))
+        return min(top + beyond, self._probe_most())
+
+    def _age_of(self, size: float) -> float:
+        """When it has this size; inf: never."""
+        top = self.top
+        if size <= self.fallen_to:
+            return 0.0
+        if size <= top:
+            left = cbrt((top - size) / (top - self.fallen_to))
+            return (1.0 - left) * self._recovery_seconds
+        if size > self._probe_most():
+            return inf
+        return self.hold + self._probe_seconds * max(0.0, log2(size - top))
+
+    def _raise(self, size: float) -> None:
+        self.size = max(self.size, min(size, float(self._most)))
+
+    # ── Falling ───────────────────────────────────────────────────────────────────────────────
+
+    def refused(self, in_flight_before: int, transit: float) -> None:
+        """A request that was the next after so many was refused.
+
+        `transit` is the part of a request's life in which it is on its way: it blurs the count.
+        """
+        level = float(max(1, in_flight_before))
+        agrees = (
+            not self.is_starting
+            and self.ceiling < inf
+            and abs(level - self.ceiling) <= max(1.0, SAME * self.ceiling)
+        )
+        if agrees:  # refused early at a known ceiling: keep a little more away from it
+            early = self.age < 0.9 * self.hold
+            step = 0.01 if early else -0.0025
+            self.margin = max(0.0, min(MARGIN_MAX, self.margin + step))
+        self.margin = max(self.margin, min(MARGIN_MAX, 0.5 * transit))
+        self.confidence = min(CONFIDENCE_MAX, self.confidence + 1) if agrees else 0
+        if not self.is_starting:
+            level = max(level, 0.5 * self.size)
+        self.is_starting = False
+        self.ceiling = level
+        kept = level * (1.0 if self.confidence >= SURE else BACK_OFF)
+        self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
+
+    def settle(self, confidence: int) -> None:
+        """Take the present size for the ceiling."""
+        self.ceiling = self.fallen_to = self.size
+        self.confidence = confidence
+        self.is_starting = False
+        self.age = 0.0
+
+    def cut(self, size: float) -> None:
+        """Fall to a size that was found by latency."""
+        self._fall(size)
+        self.ceiling = self.size
+        self.confidence = 3
+        self.is_starting = False
+        self.is_by_latency = True
+
+    def _fall(self, size: float) -> None:
+        self.size = self.fallen_to = max(1.0, min(float(size), self.size))
+        self.age = 0.0

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When may the next one leave, so that there is never a herd?"""
+
+from __future__ import annotations
+
+from math import inf
+
+CATCH_UP_SECONDS = 0.02  # a timer that was late by less does not slow the pace
+CAREFUL_SENDS = 2  # after a pause, a twentieth of the latency apart
+CAREFUL_LATENCIES = 0.0505
+PROBE_LATENCIES = 0.1  # the first one alone, if the pause before was in vain
+
+
+class Pacer:
+    """Owns the earliest time of the next request."""
+
+    __slots__ = ("_careful", "_is_in_vain", "next_at")
+
+    def __init__(self) -> None:
+        self.next_at = -inf
+        self._careful = 0
+        self._is_in_vain = False
+
+    def be_careful(self, *, is_in_vain: bool = False) -> None:
+        """A pause begins: after it the first ones leave slowly."""
+        self._careful = CAREFUL_SENDS
+        self._is_in_vain = is_in_vain
+
+    def sent(self, now: float, gap: float, latency: float, transit: float) -> None:
+        """One leaves; the next after so many seconds at the earliest.
+
+        `transit` is how long a refusal takes to come back.
+        """
+        if self._careful:
+            gap = max(gap, CAREFUL_LATENCIES * latency)
+            if self._is_in_vain and self._careful == CAREFUL_SENDS:
+                gap = max(gap, min(latency, max(PROBE_LATENCIES * latency, 2.0 * transit)))
+            self._careful -= 1
+        late = now - self.next_at
+        self.next_at = (self.next_at if 0 <= late < CATCH_UP_SECONDS else now) + gap
