@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.events.kinds import SchedulerEventKind
+from penstock.events.kinds import RequestEventKind, SchedulerEventKind
 from penstock.model.job import TERMINAL, TRANSITIONS, JobState
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -37,5 +37,5 @@ def test_every_state_has_a_row_of_transitions_and_done_and_cancelled_are_final()
 def test_events_md_lists_every_kind() -> None:
     text = (DOCS / "events.md").read_text()
 
-    for kind in SchedulerEventKind:
+    for kind in (*SchedulerEventKind, *RequestEventKind):
         assert f"| `{kind}` |" in text

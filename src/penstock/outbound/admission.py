@@ -233,6 +233,8 @@ class RequestAdmissionController:
 
     def _answer(self, answered: list[RequestWaiter]) -> None:
         telling = self._telling
+        if telling.is_on:
+            telling.told()
         for waiter in answered:
             if telling.is_on:
                 telling.answered(waiter)
@@ -241,8 +243,6 @@ class RequestAdmissionController:
                 self._answer_thread(answer, waiter)
             elif answer is not None and not answer.done():
                 answer.set_result(None)
-        if telling.is_on:
-            telling.told()
 
     def _set_timer(self, due: float | None) -> None:
         """One timer for the earliest moment; one that is too early only sets it anew."""

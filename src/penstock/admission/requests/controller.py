@@ -258,6 +258,7 @@ class AdaptiveRequestAdmissionController:
 
     def _is_ahead(self, domain: DomainLevel, now: float) -> bool:
         """Does anybody wait whom a newcomer would overtake?"""
+        self._sleeping.ring(now)  # whose time has come is ahead, told or not
         model = domain.model
         if model.queue:
             if not model.has_domain_limits or model.queue.waiting(domain.key.domain):
