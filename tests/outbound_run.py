@@ -88,6 +88,6 @@ async def outbound_run(
 
 
 def resolve(facts: RequestFacts) -> RequestResourceKey:
-    model = facts.asked.model if isinstance(facts.asked.model, str) else facts.host
+    model = facts.asked.model if isinstance(facts.asked.model, str) else facts.host or PROVIDER
     domain = "chat" if facts.asked.model else "http"
     return RequestResourceKey(PROVIDER, model, domain)

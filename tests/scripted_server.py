@@ -73,6 +73,7 @@ class ScriptedServer:
         self.calls: list[Call] = []
         self.in_flight = 0
         self.in_flight_max = 0
+        self.called = asyncio.Event()  # somebody has
         self.url = ""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,6 +83,7 @@ class ScriptedServer:
         try:
             while (call := await _read(reader, writer)) is not None:
                 self.calls.append(call)
+                self.called.set()
                 self.in_flight += 1
                 self.in_flight_max = max(self.in_flight, self.in_flight_max)
                 try:

@@ -71,9 +71,10 @@ class OurClient(Client):
             for waiter in answered:
                 self._granted(waiter)
         due = self.controller.next_due()
-        if due is not None and due < self.wake:
-            self.wake = max(due, now) + LATE_SECONDS
-            self.sim.at(self.wake, partial(self._woken, self.wake))
+        wake = inf if due is None else max(due, now) + LATE_SECONDS
+        if wake < self.wake:
+            self.wake = wake
+            self.sim.at(wake, partial(self._woken, wake))
 
     def _enqueue(self, job: Job) -> None:
         item = RequestAdmissionItem(RESOURCE, GROUP, tokens_estimate=max(1, round(job.estimate)))
@@ -91,7 +92,7 @@ class OurClient(Client):
     def _woken(self, time: float) -> None:
         if self.wake == time:
             self.wake = inf
-        self.pump()
+            self.pump()
 
     def _ended(self, job: Job, lease: RequestAdmissionLease, reply: Reply) -> None:
         outcome = RequestReleaseOutcome(reply.outcome, reply.retry_after, reply.readings)

@@ -139,7 +139,7 @@ class Exchange:
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
-            self._end(RequestReleaseOutcome(RequestOutcome.PROVIDER_TIMEOUT))
+            self._end(self._refusal() or RequestReleaseOutcome(RequestOutcome.PROVIDER_TIMEOUT))
             return
         # Nobody reads: the body was left open, or its reader takes its time.
         if not self._is_complete:
@@ -149,7 +149,7 @@ class Exchange:
                 self.where,
                 self._limits.deadline_seconds,
             )
-        self._end(RequestReleaseOutcome(RequestOutcome.LOCAL_TIMEOUT))
+        self._end(self._refusal() or RequestReleaseOutcome(RequestOutcome.LOCAL_TIMEOUT))
         self.close_wire()
 
     def _overdue_error(self) -> ReplyOverdue:
@@ -157,6 +157,11 @@ class Exchange:
             f"The reply of {self.where} was not complete within "
             f"{self._limits.deadline_seconds:g} s; its connection was closed."
         )
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Is the reply's usage wanted?"""
+        return self._usage is not None
 
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
 
@@ -221,7 +226,7 @@ class Exchange:
     def fail(self, error: BaseException) -> None:
         """Sending or reading raised; the lease is given back, the error is the caller's."""
         if not self.is_over:
-            self._end(RequestReleaseOutcome(outcome_of_error(error, self._clock.now())))
+            self._end(self._refusal() or self._failure(error))
 
     def close(self) -> None:
         """The body was closed, read to its end or not."""
@@ -260,6 +265,14 @@ class Exchange:
         close_wire, self._close_wire = self._close_wire, None
         if close_wire is not None:
             self._background = self._loop.create_task(_quietly(close_wire))
+
+    def _refusal(self) -> RequestReleaseOutcome | None:
+        """What the head has said, if that was no success: what becomes of its body is nothing."""
+        ending = self.ending
+        return None if ending is None or ending.outcome is RequestOutcome.SUCCESS else ending
+
+    def _failure(self, error: BaseException) -> RequestReleaseOutcome:
+        return RequestReleaseOutcome(outcome_of_error(error, self._clock.now()))
 
     def _end(self, ending: RequestReleaseOutcome) -> None:
         if self.is_over:

@@ -9,8 +9,8 @@ always the one that happened.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -60,6 +60,10 @@ class ModelRequest(Protocol[R]):
 
     def head(self, reply: R) -> tuple[int, Sequence[tuple[bytes, bytes]]]: ...
 
+    def closer(self, reply: R) -> Callable[[], Coroutine[Any, Any, None]]:
+        """What closes the connection, or gives it back; it must not keep the reply alive."""
+        ...
+
     def hold(self, reply: R, exchange: Exchange) -> R:
         """Let the reply's body keep the exchange until it is closed."""
         ...
@@ -97,20 +101,20 @@ class ModelRequestExecutor:
     ) -> None:
         self.admission = admission
         self.clock = clock
-        self._resolve = resolve
+        self.resolve = resolve
         self._limits = limits or ReplyLimits()
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
         self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<ModelRequestExecutor of {self.admission!r}>"
 
-    def item(self, facts: RequestFacts) -> RequestAdmissionItem:
+    def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
         """What a request is to admission."""
-        resource = self._resolve(facts)
+        resource = self.resolve(facts)
         tokens: int | None = None
         if resource.domain in COUNTED:
             tokens = self._estimate(resource).of(facts.body, facts.asked)
@@ -120,19 +124,25 @@ class ModelRequestExecutor:
             self._queue_wait_timeout_seconds,
             tokens,
             correlation.current.get(),
+            refusals,
         )
 
-    async def execute_attempt(self, request: ModelRequest[R]) -> Attempted[R]:
-        """Make one attempt; the lease is held until the reply's body is closed."""
-        item = self.item(request.facts)
-        lease = await self.acquire(item)
+    async def execute_attempt(self, request: ModelRequest[R], refusals: int = 0) -> Attempted[R]:
+        """Make one attempt; the lease is held until the reply's body is closed.
+
+        Args:
+            request: what to send.
+            refusals: how often the provider has refused it already.
+        """
+        lease = await self.acquire(self.item(request.facts, refusals))
         exchange = self._exchange(lease, request.facts)
         reply: R | None = None
         try:
             with exchange:
                 reply = await request.send()
-            reply = request.hold(reply, exchange)
+            exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
+            reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._ask(self._classifier, request, reply, exchange)
         except BaseException as error:
@@ -174,7 +184,7 @@ class ModelRequestExecutor:
             lease,
             self._limits,
             self.clock,
-            self._loop,
+            self.loop,
             f"{resource.provider}/{resource.model}",
             on_used,
         )

@@ -10,7 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from functools import lru_cache
 from typing import Any
 
@@ -39,7 +47,7 @@ class AdmittedTransport:
         self.wire = wire
         self._executor = executor
         self._sends_again = sends_again
-        self._loop = asyncio.get_running_loop()
+        self._loop = executor.loop
 
     async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
         if asyncio.get_running_loop() is not self._loop:
@@ -117,8 +125,11 @@ class _HttpxRequest:
     def head(self, reply: Any) -> tuple[int, Sequence[tuple[bytes, bytes]]]:  # noqa: ANN401
         return reply.status_code, reply.headers.raw
 
+    def closer(self, reply: Any) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ANN401
+        close: Callable[[], Coroutine[Any, Any, None]] = reply.stream.aclose
+        return close
+
     def hold(self, reply: Any, exchange: Exchange) -> Any:  # noqa: ANN401
-        exchange.on_close(reply.stream.aclose)
         headers = reply.headers
         encoding = headers.get("content-encoding")
         if encoding is not None and exchange.expect_encoding(encoding):
@@ -129,9 +140,9 @@ class _HttpxRequest:
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
-        one_piece = reply.headers.get("content-type", "").startswith("text/event-stream")
-        start: bytes = await reply.stream.peek(1 if one_piece else count)
-        return start
+        is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
+        start: bytes = await reply.stream.peek(1 if is_stream else count)
+        return start[:count]
 
     async def discard(self, reply: Any) -> Any:  # noqa: ANN401
         start = b""
@@ -172,12 +183,12 @@ class _AsyncBody:
             yield piece
 
     async def peek(self, count: int) -> bytes:
-        """The beginning of the body, as far as it comes; it can still be read wholly."""
+        """The beginning of the body, so much or more; it can still be read wholly."""
         size = sum(map(len, self._ahead))
         while size < count and (piece := await self.next_piece()) is not None:
             self._ahead.append(piece)
             size += len(piece)
-        return b"".join(self._ahead)[:count]
+        return b"".join(self._ahead)
 
     async def next_piece(self) -> bytes | None:
         """The next decoded bytes; None: that was all."""
@@ -204,7 +215,9 @@ class _AsyncBody:
             if isinstance(error, ReplyOverdue):
                 raise self._library.ReadTimeout(str(error), request=self._request) from error
             if isinstance(error, CannotDecode):
-                raise self._library.DecodingError(str(error), request=self._request) from error
+                raise self._library.RemoteProtocolError(
+                    str(error), request=self._request
+                ) from error
             raise
 
     async def take(self, most: int) -> tuple[bytes, bool]:

@@ -10,23 +10,25 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from penstock.errors import ConfigError, ProviderNotAvailableHere, UsageError
 from penstock.events import correlation
-from penstock.model.provider import RequestResourceKey
 from penstock.model.request import RequestAdmissionItem
 from penstock.outbound.admitted_call import Admission
 from penstock.outbound.decoding import ACCEPTED
-from penstock.outbound.executor import ModelRequestExecutor
+from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.handover import Handover
 from penstock.outbound.httpx_transport import AdmittedTransport, HandedTransport
+from penstock.outbound.usage import Asked
 from penstock.outbound.wires import Wires
 
 CONNECT_SECONDS = 10.0
-LIBRARIES = ("httpx2", "httpx", "aiohttp", "requests")
+_ASYNC = ("httpx2", "httpx", "aiohttp")
+_SYNC = ("httpx2", "httpx", "requests")
 
 #: What sends the bytes of a library: a transport of httpx2 or httpx. Tests give their own.
 MakeWire = Callable[[ModuleType], Any]
@@ -50,6 +52,8 @@ class RunClients:
         self._wires = Wires(make_wire)
         self._transports: dict[tuple[str, bool], AdmittedTransport] = {}
         self._clients: dict[str, Any] = {}
+        self._connector: Any = None  # of aiohttp
+        self._lock = threading.Lock()  # of the transports: threads ask for clients too
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -83,7 +87,8 @@ class RunClients:
     def admit(self, model: str | None, domain: str, tokens: int | None) -> Admission:
         """A permit for a call that is not HTTP, on the loop or in a thread."""
         self._check()
-        resource = RequestResourceKey(self._provider, model or self._provider, domain)
+        resource = self._executor.resolve(RequestFacts("", "", Asked(model)))
+        resource = resource._replace(domain=domain)
         item = RequestAdmissionItem(
             resource, self._executor.group_of(resource), None, tokens, correlation.current.get()
         )
@@ -97,12 +102,19 @@ class RunClients:
             if hasattr(client, "aclose"):
                 await client.aclose()
         await self._wires.aclose()
+        if self._connector is not None:
+            await self._connector.close()
 
     def _client(self, library: str, *, sends_again: bool, is_async: bool) -> Any:  # noqa: ANN401
         self._check()
+        if library == "aiohttp" and is_async:
+            return self._aiohttp_session()
+        if library == "requests" and not is_async:
+            return self._requests_session()
         if library not in ("httpx2", "httpx"):
+            kind, known = ("async", _ASYNC) if is_async else ("sync", _SYNC)
             raise UsageError(
-                f"There is no client of {library!r}; write one of {', '.join(LIBRARIES)}."
+                f"There is no {kind} client of {library!r}; write one of {', '.join(known)}."
             )
         module = _module(library)
         transport: Any = self._transport(module, sends_again=sends_again)
@@ -116,14 +128,32 @@ class RunClients:
             follow_redirects=True,
         )
 
+    def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        _module("aiohttp")
+        from penstock.outbound import aiohttp_session  # not there unless it is asked for
+
+        if self._connector is None:
+            self._connector = aiohttp_session.make_connector()
+        return aiohttp_session.make_session(
+            self._executor, self._connector, self._base_url, CONNECT_SECONDS
+        )
+
+    def _requests_session(self) -> Any:  # noqa: ANN401
+        _module("requests")
+        from penstock.outbound import requests_session  # not there unless it is asked for
+
+        transport = self._transport(_module("httpx2"), sends_again=False)
+        return requests_session.make_session(HandedTransport(transport, self._handover))
+
     def _transport(self, module: ModuleType, *, sends_again: bool) -> AdmittedTransport:
         key = (module.__name__, sends_again)
-        transport = self._transports.get(key)
-        if transport is None:
-            transport = self._transports[key] = AdmittedTransport(
-                module, self._executor, self._wires.of(module), sends_again=sends_again
-            )
-        return transport
+        with self._lock:
+            transport = self._transports.get(key)
+            if transport is None:
+                transport = self._transports[key] = AdmittedTransport(
+                    module, self._executor, self._wires.of(module), sends_again=sends_again
+                )
+            return transport
 
     def _check(self) -> None:
         if self._is_closed or self._pid != os.getpid():

@@ -38,8 +38,9 @@ class RepeatableRequest(ModelRequest[R], Protocol[R]):
 async def send_patiently(executor: ModelRequestExecutor, request: RepeatableRequest[R]) -> R:
     """Send until it is not refused; raise what needs more patience than a client has."""
     refused_since: float | None = None
+    refusals = 0
     while True:
-        reply, exchange = attempted = await executor.execute_attempt(request)
+        reply, exchange = attempted = await executor.execute_attempt(request, refusals)
         ending = attempted.ending
         if ending.outcome is RequestOutcome.SUCCESS:
             return reply
@@ -63,5 +64,6 @@ async def send_patiently(executor: ModelRequestExecutor, request: RepeatableRequ
         elif not request.can_repeat:
             why = "the body of this call is a stream and cannot be sent again"
         else:
+            refusals += 1
             continue
         raise ProviderThrottled(f"{said}: {why}.", exchange.status, wait_seconds, reply)

@@ -8,12 +8,23 @@ the libraries do it.
 
 from __future__ import annotations
 
+import os
+import ssl
 import urllib.request
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 KEPT_CONNECTIONS_MAX = 256  # idle ones
+TRUST = "penstock_trust"  # an extension of a request that chooses its way itself
+
+
+class Trust(NamedTuple):
+    """Through whom, and whom to believe."""
+
+    proxy: str | None = None
+    verify: bool | str | ssl.SSLContext = True  # a text: where the certificates are
+    cert: Any = None
 
 
 class Wires:
@@ -35,34 +46,44 @@ class Wires:
 
 
 class Wire:
-    """A transport of httpx2 or httpx for each proxy that is needed."""
+    """Transports of httpx2 or httpx: one for each way that is needed."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._by_host: dict[tuple[str, str], Any] = {}
-        self._by_proxy: dict[str | None, Any] = {}
+        self._by_trust: dict[Trust, Any] = {}
 
     async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
+        if TRUST in request.extensions:
+            transport = self._transport(request.extensions[TRUST])
+            return await transport.handle_async_request(request)
         url = request.url
         key = (url.scheme, url.host)
         transport = self._by_host.get(key)
         if transport is None:
-            transport = self._by_host[key] = self._through(_proxy_for(*key))
+            transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
         return await transport.handle_async_request(request)
 
     async def aclose(self) -> None:
-        for transport in self._by_proxy.values():
+        for transport in self._by_trust.values():
             await transport.aclose()
 
-    def _through(self, proxy: str | None) -> Any:  # noqa: ANN401
-        transport = self._by_proxy.get(proxy)
+    def _transport(self, trust: Trust) -> Any:  # noqa: ANN401
+        transport = self._by_trust.get(trust)
         if transport is None:
-            module = self._module
-            transport = self._by_proxy[proxy] = module.AsyncHTTPTransport(
+            module, verify = self._module, trust.verify
+            if isinstance(verify, str):
+                is_folder = os.path.isdir(verify)
+                verify = ssl.create_default_context(
+                    cafile=None if is_folder else verify, capath=verify if is_folder else None
+                )
+            transport = self._by_trust[trust] = module.AsyncHTTPTransport(
                 limits=module.Limits(
                     max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX
                 ),
-                proxy=proxy,
+                proxy=trust.proxy,
+                verify=verify,
+                cert=trust.cert,
             )
         return transport
 

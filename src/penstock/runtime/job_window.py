@@ -26,6 +26,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.pressure import RequestPressure
+from penstock.model.provider import RequestResourceKey
 from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.dispatcher import Appetite
@@ -123,9 +124,9 @@ class JobWindow:
             self._slots.free(), self._monotonic(), exhausted, self.held_back, parked
         )
 
-    def gate_of(self, task: str) -> Hashable | None:
-        """The provider's resource that a task calls, if it says so."""
-        return self._gates.get(task)
+    def held_back_by(self) -> dict[str, str]:
+        """Tasks that were not asked for last time, and their providers."""
+        return {name: _provider_of(self._gates[name]) for name in sorted(self.held_back)}
 
     def _find_held_back(self) -> frozenset[str]:
         """Tasks whose providers could not serve them now: others get their room here."""
@@ -241,3 +242,7 @@ class JobWindow:
 def _ref(task: SchedulableTask) -> JobRef:
     job: LeasedJob = task.payload
     return JobRef(job.id, job.token)
+
+
+def _provider_of(gate: Hashable) -> str:
+    return gate.provider if isinstance(gate, RequestResourceKey) else str(gate)

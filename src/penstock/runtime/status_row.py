@@ -26,16 +26,20 @@ from penstock.model.worker_status import (
     BlockedTasks,
     GroupUse,
     JobStanding,
+    ProviderUse,
     SlotUse,
     Standing,
     WorkerStatus,
 )
 from penstock.runtime.attempt import NEVER, Attempt
 from penstock.runtime.job_window import JobWindow
+from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.slots import Slots
 from penstock.stores.store import StatusStore
 
 STATUS_SECONDS = 1.0  # between two looks
+
+_NOTHING: dict[str, str] = {}
 
 
 class StatusRow:
@@ -50,8 +54,10 @@ class StatusRow:
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
+        providers: ProviderRun | None = None,
     ) -> None:
         self._store = store
+        self._providers = providers
         self._clock = clock
         self._window = window
         self._slots = slots
@@ -97,6 +103,7 @@ class StatusRow:
                 standing=Standing.STOPPING if stops else Standing.RUNNING,
                 status=status,
                 since_at=attempt.started_at,
+                permit_since_at=self._permit_since(attempt),
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
             )
         if ref in self._window.refs():
@@ -105,6 +112,12 @@ class StatusRow:
             return JobStanding(standing=Standing.WAITING, status=status, denied=blocked)
         known = ref in self._ending()
         return JobStanding(standing=Standing.ENDED if known else Standing.UNKNOWN, status=status)
+
+    def _permit_since(self, attempt: Attempt) -> int | None:
+        """Since when it waits for a provider, if it does."""
+        if attempt.standing is None or not attempt.stands_still:
+            return None
+        return self._at(attempt.standing.wait_began)
 
     def _attempt(self, ref: JobRef) -> Attempt | None:
         found = self._slots.running.get(ref)
@@ -123,6 +136,8 @@ class StatusRow:
             stopping=self.stopping,
             task_slots=self._task_slots,
             caps=self._caps,
+            providers=() if self._providers is None else self._providers.uses(),
+            held_back=self._window.held_back_by(),
         )
         return self._looked
 
@@ -145,6 +160,8 @@ def capture(
     stopping: bool,
     task_slots: dict[str, str],
     caps: dict[str, int] | None,
+    providers: tuple[ProviderUse, ...] = (),
+    held_back: dict[str, str] = _NOTHING,
 ) -> WorkerStatus:
     """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
     ledger = controller.view()
@@ -175,6 +192,8 @@ def capture(
         groups_total=len(groups),
         blocked=tuple(_line(line, before, now_at) for line in lines),
         caps=caps,
+        providers=providers,
+        held_back=held_back,
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from penstock import Context, Penstock
 from penstock.admission.requests.caps import RequestCaps
 from penstock.config.load import load_settings
+from penstock.config.provider_policies import provider_policies
 from penstock.errors import ConfigError, UsageError
-from penstock.wiring import provider_policies
 
 WHOLE = """
 [providers.ai]

@@ -26,8 +26,7 @@ GROWN = 2.0  # × the best mean
 GROWN_AT_START = 1.7
 SMALLEST = 0.5  # × the window, in one step
 AIM = 1.4  # × the best mean
-HOLDS = 0.85  # of the throughput
-SAMPLE = 30  # requests of one measurement
+SAMPLE = 60  # requests of one measurement
 SAMPLE_LATENCIES = 4.0  # or so long
 
 
@@ -113,36 +112,47 @@ class Verdict(StrEnum):
 class Trial:
     """Owns one comparison of the present window with a smaller one: throughput, then again."""
 
-    __slots__ = ("_before", "_count", "_from", "is_smaller", "size")
+    __slots__ = ("_before", "_count", "_from", "_holds", "_seconds", "is_smaller", "size")
 
-    def __init__(self, size: float) -> None:
+    def __init__(self, size: float, window: float, now: float) -> None:
         self.size = size  # of the smaller window
         self.is_smaller = False  # it is in force
+        self._holds = (1.0 + size / window) / 2  # of the throughput: between queue and none
         self._before = 0.0  # per second, with the present one
-        self._from: float | None = None  # measured from here; None: in flight has not settled
+        self._from: float | None = now  # measured from here; None: in flight has not settled
         self._count = 0
+        self._seconds = 0.0  # of those counted
+
+    @property
+    def mean_seconds(self) -> float:
+        """Of the requests that were counted with the smaller window; inf: there were none."""
+        return self._seconds / self._count if self._count else inf
 
     def ended(
-        self, now: float, in_flight: int, window: float, latency: float, *, is_success: bool
+        self, now: float, in_flight: int, seconds: float, latency: float, *, is_success: bool
     ) -> Verdict | None:
         """A request has ended. `is_smaller` may have changed; a verdict ends the trial."""
         if self._from is None:
-            if in_flight <= (self.size if self.is_smaller else window) + 1:
+            if in_flight <= self.size + 1:
                 self._from = now + latency
             return None
         if now < self._from:
             return None
-        self._count += is_success
-        seconds = now - self._from
-        if self._count < SAMPLE and seconds < SAMPLE_LATENCIES * latency:
+        if is_success:
+            self._count += 1
+            self._seconds += seconds
+        passed = now - self._from
+        if self._count < SAMPLE and passed < SAMPLE_LATENCIES * latency:
             return None
-        per_second = self._count / max(1e-3, seconds)
+        per_second = self._count / max(1e-3, passed)
         if self.is_smaller:
-            return Verdict.SMALLER if per_second >= HOLDS * self._before else Verdict.RESTORE
+            holds = per_second >= self._holds * self._before
+            return Verdict.SMALLER if holds else Verdict.RESTORE
         self._before = per_second
         self.is_smaller = True
         self._from = None
         self._count = 0
+        self._seconds = 0.0
         return None
 
 
@@ -188,11 +198,13 @@ class LatencyWatch:
     ) -> bool:
         """A request has ended, well or not in time: does a new epoch begin?"""
         if self._trial is not None:
-            return self._tried(self._trial, now, in_flight, latency, is_success=is_success)
+            return self._tried(self._trial, now, in_flight, seconds, latency, is_success)
+        if self._window.is_starting and latency > GROWN_AT_START * self._cohorts.best:
+            self._window.settle(2)
         reading = self._cohorts.ended(cohort, seconds, timed_out=not is_success)
-        return reading is not None and self._judge(reading, in_flight)
+        return reading is not None and self._judge(now, reading, in_flight)
 
-    def _judge(self, reading: CohortReading, in_flight: int) -> bool:
+    def _judge(self, now: float, reading: CohortReading, in_flight: int) -> bool:
         """Compare a cohort with the best."""
         window, cohorts = self._window, self._cohorts
         mean = reading.mean_seconds
@@ -204,24 +216,30 @@ class LatencyWatch:
             return True
         size = window.size
         if mean > GROWN * cohorts.best and size > SMALL and in_flight >= USED * size:
-            self._trial = Trial(max(2.0, size * max(SMALLEST, AIM * cohorts.best / mean)))
+            smaller = max(2.0, size * max(SMALLEST, AIM * cohorts.best / mean))
+            self._trial = Trial(smaller, size, now)
         elif window.is_by_latency and size > 1.05 * window.ceiling:
             window.settle(1)  # a probe that latency has not objected to
         return False
 
     def _tried(
-        self, trial: Trial, now: float, in_flight: int, latency: float, *, is_success: bool
+        self,
+        trial: Trial,
+        now: float,
+        in_flight: int,
+        seconds: float,
+        latency: float,
+        is_success: bool,
     ) -> bool:
         was_smaller = trial.is_smaller
-        verdict = trial.ended(now, in_flight, self._window.size, latency, is_success=is_success)
+        verdict = trial.ended(now, in_flight, seconds, latency, is_success=is_success)
         if verdict is None:
             return trial.is_smaller and not was_smaller
         self._trial = None
         if verdict is Verdict.SMALLER:
             self._cut(trial.size)
             return True
-        self._cohorts.best = inf  # requests take longer by themselves: that is the new best
-        self._window.is_by_latency = False
+        self._cohorts.best = trial.mean_seconds  # they take so long by themselves
         self._cohorts.restart()
         return False
 
