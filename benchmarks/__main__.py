@@ -16,6 +16,7 @@ SECTIONS = {
     "queue": "benchmarks.queue",
     "postgres": "benchmarks.postgres",
     "scheduling": "benchmarks.scheduling",
+    "admission": "benchmarks.admission",
 }
 
 

@@ -36,6 +36,7 @@ DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
 MISSES = 3  # refusals that came too soon to measure a suspected rate
+WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
 TOLD_STEP = 1.25  # growth of the window that is worth an event
@@ -133,8 +134,10 @@ class Adaptive:
 
     def grows_at(self, now: float, in_flight: int) -> float:
         self._advance(now, in_flight)
-        if self._mode.mode is not LimitMode.CONCURRENCY or self._watch.limit < inf:
+        if self._watch.limit < inf:
             return inf  # only an end changes that
+        if self._mode.mode is not LimitMode.CONCURRENCY:
+            return now + self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())
         seconds = self._window.seconds_until(in_flight + 1, may_probe=self._watch.may_probe)
         return now + seconds + 1e-6 * (seconds > 0)
 
@@ -142,7 +145,7 @@ class Adaptive:
         self._advance(now, in_flight)
         if self._breaker.is_testing:
             return inf
-        ready = max(now, self._pacer.next_at)
+        ready = max(now, self.blocked_until, self._pacer.next_at)
         if self._mirrors:
             ready = max(ready, self._mirrors.ready_at(now, max(1.0, tokens)))
         return ready
@@ -229,6 +232,8 @@ class Adaptive:
             return
         is_bound = in_flight >= self._whole()
         self._rate.advance(seconds, self._rate_hold(), may_probe=not is_bound)
+        if is_bound:
+            self._window.widen(seconds, self._in_flight_needed())
 
     def _gap(self, tokens: float) -> float:
         """From one request of so many tokens to the next."""
@@ -263,6 +268,13 @@ class Adaptive:
             return max(2.0, 15.0 * unit / rate.per_second)
         least = 1.5 * self._cooldown.strike_seconds
         return max(10.0, hold_seconds(rate.per_second / unit, 0.0, rate.confidence, least))
+
+    def _in_flight_needed(self) -> float:
+        """To keep the rate that is tried."""
+        per_second = self._rate.per_second
+        if self._mode.mode is LimitMode.TOKENS:
+            per_second /= self._mean_tokens
+        return 1.0 + WIDER * per_second * (self._latency or 1.0)
 
     def _whole(self) -> int:
         return max(1, floor(min(self._window.size, self._watch.limit) + 1e-9))

@@ -18,6 +18,7 @@ USED_TO_PROBE = 0.9  # and of going beyond it
 BACK_OFF = 0.9  # of the ceiling, after a refusal
 SURE = 2  # refusals in a row that agree: nothing is given up any more
 CONFIDENCE_MAX = 8
+LEVELS = 5  # of refusals that agree, of which the lowest is the ceiling
 SAME = 0.05  # refusals that differ by no more agree
 MARGIN_MAX = 0.05
 RECOVERY_MAX_SECONDS = 6.0
@@ -34,12 +35,14 @@ class Window:
     """
 
     __slots__ = (
+        "_levels",
         "_most",
         "_probe_seconds",
         "_recovery_seconds",
         "age",
         "ceiling",
         "confidence",
+        "distance",
         "fallen_to",
         "hold",
         "is_by_latency",
@@ -57,7 +60,9 @@ class Window:
         self.is_starting = True
         self.ceiling = inf  # in flight when it was refused
         self.confidence = 0  # refusals in a row that agreed on it
-        self.margin = 0.0  # part of the ceiling that is left free
+        self.distance = 0.0  # part of the ceiling that refusals have taught to leave free
+        self.margin = 0.0  # the same, or what requests on their way may add, if that is more
+        self._levels: list[float] = []  # where it was refused lately: no limit is above any
         self.fallen_to = self.size
         self.age = 0.0  # seconds since the last refusal in which the window was used
         self.hold = inf  # of these, before it is probed
@@ -114,7 +119,7 @@ class Window:
                 part = min(part, max(0.0, self._age_of(stop) - self.age))
             self.age += part
             seconds -= part
-            self._raise(self._at(self.age))
+            self._raise(min(self.top, self._at(self.age)))
             if self.age < self.hold:
                 return
         if seconds > 0 and may_probe and in_flight >= USED_TO_PROBE * floor(self.size):
@@ -138,6 +143,18 @@ class Window:
         if wanted > self.top and not may_probe:
             return inf
         return max(0.0, self._age_of(wanted) - self.age)
+
+    def widen(self, seconds: float, needed: float) -> None:
+        """It was full for so long, though a rate is the limit, which needs more in flight."""
+        self._raise(min(needed, self.size * exp2(min(9.0, seconds / self.start_seconds))))
+
+    def seconds_to_widen(self, wanted: int, needed: float) -> float:
+        """Until `widen` makes it so large; inf: it does not."""
+        if self.size >= wanted:
+            return 0.0
+        if wanted > min(needed, self._most):
+            return inf
+        return self.start_seconds * log2(wanted / self.size) + 1e-6
 
     @property
     def top(self) -> float:
@@ -194,14 +211,16 @@ class Window:
         if agrees:  # refused early at a known ceiling: keep a little more away from it
             early = self.age < 0.9 * self.hold
             step = 0.01 if early else -0.0025
-            self.margin = max(0.0, min(MARGIN_MAX, self.margin + step))
-        self.margin = max(self.margin, min(MARGIN_MAX, 0.5 * transit))
+            self.distance = max(0.0, min(MARGIN_MAX, self.distance + step))
+        self.margin = max(self.distance, min(MARGIN_MAX, 0.5 * transit))
         self.confidence = min(CONFIDENCE_MAX, self.confidence + 1) if agrees else 0
         if not self.is_starting:
             level = max(level, 0.5 * self.size)
         self.is_starting = False
-        self.ceiling = level
-        kept = level * (1.0 if self.confidence >= SURE else BACK_OFF)
+        is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling
+        self._levels = [*self._levels, level][-LEVELS:] if is_near else [level]
+        self.ceiling = level = min(self._levels)
+        kept = level * (1.0 - self.distance if self.confidence >= SURE else BACK_OFF)
         self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
 
     def settle(self, confidence: int) -> None:

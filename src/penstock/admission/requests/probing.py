@@ -9,7 +9,7 @@ from __future__ import annotations
 
 BUDGET = 0.01  # of throughput and of requests, for probing
 HOLD_MIN_SECONDS = 4.0
-HOLD_MAX_SECONDS = 300.0
+HOLD_MAX_SECONDS = 120.0
 CONFIRMED = 3  # refusals in a row that agree: from here on the whole price is asked
 
 
