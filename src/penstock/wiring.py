@@ -25,7 +25,7 @@ from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError, StoreError, StoreMissing, UsageError
 from penstock.events.default_sinks import default_sinks
-from penstock.events.sink import SchedulerEvents
+from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
@@ -301,6 +301,7 @@ def build_worker(
     providers: Mapping[str, Provider] = _NONE,
     share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
     wires: Mapping[str, MakeWire] = _NO_WIRES,
+    request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
@@ -341,7 +342,18 @@ def build_worker(
         RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
         events or SchedulerEvents(clock, default_sinks()),
         worn,
-        _serving(options, settings, providers, policies, wires, store, clock, ids, share),
+        _serving(
+            options,
+            settings,
+            providers,
+            policies,
+            wires,
+            store,
+            clock,
+            ids,
+            share,
+            request_events or RequestEvents(clock, default_sinks()),
+        ),
     )
 
 
@@ -355,6 +367,7 @@ def _serving(
     clock: Clock,
     ids: IdSource,
     share: ProcessShare,
+    events: RequestEvents,
 ) -> ProviderRun | None:
     """Whoever serves the providers of an app; None if it has none."""
     if not providers:
@@ -368,7 +381,15 @@ def _serving(
         )
         for name, provider in providers.items()
     ]
-    return ProviderRun(served, store, clock, share=share, rand=ids.random, run_id=options.run_id)
+    return ProviderRun(
+        served,
+        store,
+        clock,
+        share=share,
+        rand=ids.random,
+        run_id=options.run_id,
+        events=events,
+    )
 
 
 def slot_count(settings: Settings) -> int:

@@ -114,7 +114,7 @@ class Leasing:
             names, limit = self._window.wanted(self._exhausted)
             held_back = bool(self._window.held_back)
             if limit <= 0:
-                if held_back:  # what is left may be nothing at all
+                if held_back or not self._tasks:  # what is left may be nothing at all
                     self._idling.wait(self._drain.next_due_at, held_back=True)
                 return
             if self._exhausted.issuperset(names):

@@ -20,7 +20,7 @@ import msgspec
 from penstock.admission.requests.adaptive import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm
-from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
+from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
 from penstock.clock import MICROSECONDS, Clock
@@ -79,7 +79,9 @@ class ProviderRun:
         )
         self._admission = CountedAdmission(self._core, clock, events, run_id)
         self._admission.counts = {}
-        self.pressure = TaskPressure(self._admission.pressure, self._counted_as, clock.monotonic)
+        self.pressure = TaskPressure(
+            self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
+        )
         self._admission.on_relief(self.pressure.relieved)
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 
@@ -194,6 +196,12 @@ class ProviderRun:
     def _counted_as(self, provider: str) -> str:
         """The name of a provider, or of another with the same base URL that came first."""
         return self._resolver.resolve(provider).provider
+
+    def _cap_of(self, provider: str, model: str) -> int:
+        """How many requests at once were declared for a model at most; this process's part."""
+        policy = self._policies[provider]
+        declared = policy.model_caps(model).least(policy.caps).max_parallel
+        return self._share.of(DEFAULT_MAX if declared is None else declared)
 
     def _clients_of(self, one: ServedProvider) -> RunClients:
         executor = ModelRequestExecutor(

@@ -17,6 +17,7 @@ from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
 from penstock.model.lease import Caps, JobRef
+from penstock.model.provider import gate_name
 from penstock.model.resource import SUBMISSION
 from penstock.model.worker_status import (
     CAPS_SHOWN,
@@ -104,6 +105,7 @@ class StatusRow:
                 status=status,
                 since_at=attempt.started_at,
                 permit_since_at=self._permit_since(attempt),
+                permit_of=_provider_of(attempt),
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
             )
         if ref in self._window.refs():
@@ -215,10 +217,17 @@ def blocked_tasks(
     return BlockedTasks(
         reason=denied.reason.value,
         until=denied.until.value,
-        resource=denied.resource if denied.resource is not None or gate is None else str(gate),
+        resource=denied.resource
+        if denied.resource is not None or gate is None
+        else gate_name(gate),
         tasks=tasks,
         groups=groups,
         since_at=now_at,
         numbers=dict(denied.numbers),
         available_at=None if after is None else now_at + round(after * MICROSECONDS),
     )
+
+
+def _provider_of(attempt: Attempt) -> str | None:
+    gate = attempt.lease.item.request_resource_key
+    return None if gate is None else gate_name(gate)

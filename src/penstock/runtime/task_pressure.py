@@ -33,8 +33,10 @@ class TaskPressure:
         self,
         requests: RequestPressure,
         counted_as: Callable[[str], str],
+        cap_of: Callable[[str, str], int],
         monotonic: Callable[[], float],
     ) -> None:
+        self._cap_of = cap_of  # a provider's, or its model's: requests at once
         self._requests = requests
         self._counted_as = counted_as  # providers with one base URL are one
         self._monotonic = monotonic
@@ -53,7 +55,7 @@ class TaskPressure:
         found = self._requests.snapshot(self._asked_as(key))
         fresh = self._counts.get(key, 0)
         if fresh:
-            found = found or PressureSnapshot(FIRST_LIMIT)
+            found = found or PressureSnapshot(self._first_limit(key))
             room = max(0, found.limit - found.in_flight - found.waiters)
             waiters = found.waiters + max(0, fresh - room)
             found = msgspec.structs.replace(found, waiters=waiters)
@@ -130,6 +132,11 @@ class TaskPressure:
                 break
             self.asked(job)
         self._set_timer()
+
+    def _first_limit(self, key: Hashable) -> int:
+        if not isinstance(key, RequestResourceKey):
+            return FIRST_LIMIT
+        return min(FIRST_LIMIT, self._cap_of(self._counted_as(key.provider), key.model))
 
     def _asked_as(self, key: Hashable) -> Hashable:
         """What request admission calls the gate of a task."""

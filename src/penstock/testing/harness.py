@@ -25,7 +25,7 @@ from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.errors import UsageError
 from penstock.events.kinds import SchedulerEvent
-from penstock.events.sink import SchedulerEvents
+from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
 from penstock.model.job import (
     TERMINAL,
@@ -187,6 +187,7 @@ class Harness:
                 events=events,
                 providers=self.app.providers,
                 wires=self._wires,
+                request_events=RequestEvents(self.clock, (self.sink,)),
             )
             loop = asyncio.get_running_loop()
             beating = loop.create_task(beat.run())
