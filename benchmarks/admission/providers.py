@@ -13,7 +13,6 @@ from math import inf
 from benchmarks.admission.simulation import Simulation
 from penstock.model.request import Quota, QuotaReading, RequestOutcome
 
-NETWORK_SECONDS = 0.05  # there and back
 MINUTE = 60.0
 
 
@@ -42,6 +41,7 @@ class Latency:
 
     median: float = 2.0
     sigma: float = 0.5
+    network: float = 0.05  # seconds there and back
 
     @property
     def mean(self) -> float:
@@ -70,7 +70,7 @@ class Provider:
 
     def send(self, call: Call) -> None:
         call.sent_at = self.sim.now
-        self.sim.after(NETWORK_SECONDS / 2, partial(self.arrive, call))
+        self.sim.after(self.latency.network / 2, partial(self.arrive, call))
 
     def arrive(self, call: Call) -> None:
         refusal = self.refuse(call)
@@ -100,7 +100,7 @@ class Provider:
         self.reply(call, reply)
 
     def reply(self, call: Call, reply: Reply) -> None:
-        self.sim.after(NETWORK_SECONDS / 2, partial(call.answer, reply))
+        self.sim.after(self.latency.network / 2, partial(call.answer, reply))
 
 
 class Concurrent(Provider):

@@ -16,17 +16,20 @@ from penstock.admission.requests.adaptive_latency import Cohort, LatencyWatch
 from penstock.admission.requests.adaptive_mirrors import Mirrors, Sent
 from penstock.admission.requests.adaptive_mode import ModeDetector, Rates
 from penstock.admission.requests.adaptive_rate import RateLimit
-from penstock.admission.requests.adaptive_window import FREE, Window
+from penstock.admission.requests.adaptive_window import FREE, SURE, Window
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
 from penstock.admission.requests.breaker import Breaker
 from penstock.admission.requests.cooldown import Cooldown
+from penstock.admission.requests.limit_changes import LimitChanges
 from penstock.admission.requests.pacer import Pacer
 from penstock.admission.requests.probing import hold_seconds
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
 DAY_SECONDS = 86_400.0  # after it nothing is left of what was learned
-GAIN = 3.0  # × the rate that keeps the window full: how fast it is filled
+TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
+SMOOTH_FROM = 10  # a smaller window would not stay full
 GAP_AT_START_SECONDS = 0.02  # before anything has ended
+LATENCY_MIN_SECONDS = 1e-4
 LATENCY_SMOOTHING = 0.05
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
@@ -35,11 +38,11 @@ DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is clo
 DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
-MISSES = 3  # refusals that came too soon to measure a suspected rate
+DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
+ONE_LEVEL = 3  # refusals with the same number in flight: it is no rate
 WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-TOLD_STEP = 1.25  # growth of the window that is worth an event
 
 _LOCAL = frozenset(
     {
@@ -95,10 +98,9 @@ class Adaptive:
         self._mean_tokens = 1.0
         self._doors = 0
         self._answers_at_door = 0
-        self._levels: list[int] = []  # in flight at the last refusals that measured nothing
+        self._levels: list[int] = []  # in flight at the last refusals, while a rate is the limit
         self._sent_at = -inf
-        self._told = self._whole()
-        self._is_reduced = False
+        self._told = LimitChanges(self._whole())
         self.consecutive_refusals = 0
         if learned is not None:
             self._resume(learned, 1.0 - learned_age_seconds / DAY_SECONDS)
@@ -137,9 +139,10 @@ class Adaptive:
         if self._watch.limit < inf:
             return inf  # only an end changes that
         if self._mode.mode is not LimitMode.CONCURRENCY:
-            return now + self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())
+            seconds = self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())
+            return now + seconds + TICK_SECONDS
         seconds = self._window.seconds_until(in_flight + 1, may_probe=self._watch.may_probe)
-        return now + seconds + 1e-6 * (seconds > 0)
+        return now + seconds + TICK_SECONDS
 
     def send_at(self, now: float, in_flight: int, tokens: float) -> float:
         self._advance(now, in_flight)
@@ -240,7 +243,7 @@ class Adaptive:
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gap = self._latency / (GAIN * max(1.0, window.size))
+            gap = self._latency / (self._pacer.gain * max(1.0, window.size))
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
         if self._mode.mode is not LimitMode.CONCURRENCY:
@@ -257,6 +260,7 @@ class Adaptive:
             window.size / latency,
             min(cost, PROBE_COST_MAX_SECONDS),
             window.confidence,
+            latency,
             1.5 * self._cooldown.strike_seconds,
         )
         window.tune(latency, hold)
@@ -267,7 +271,9 @@ class Adaptive:
         if not rate.confidence:
             return max(2.0, 15.0 * unit / rate.per_second)
         least = 1.5 * self._cooldown.strike_seconds
-        return max(10.0, hold_seconds(rate.per_second / unit, 0.0, rate.confidence, least))
+        latency = self._latency or 1.0
+        per_second = rate.per_second / unit
+        return max(10.0, hold_seconds(per_second, 0.0, rate.confidence, latency, least))
 
     def _in_flight_needed(self) -> float:
         """To keep the rate that is tried."""
@@ -283,7 +289,7 @@ class Adaptive:
 
     def _answered(self, now: float, mark: AdaptiveMark, *, is_success: bool) -> None:
         """Well, or not in time."""
-        seconds = now - mark.sent.at
+        seconds = max(LATENCY_MIN_SECONDS, now - mark.sent.at)
         if is_success:
             self._answers += 1
             self.consecutive_refusals = 0
@@ -341,7 +347,9 @@ class Adaptive:
         mode, window = self._mode, self._window
         level = max(1, in_flight)
         before = mode.mode
-        rates = mode.refused(now, level, is_quick=self._rate.is_searching)
+        has_moved = window.confidence >= SURE and not window.agrees(in_flight)
+        quick = self._rate.is_searching
+        rates = mode.refused(now, level, is_quick=quick, has_moved=has_moved)
         if mode.mode is not before:
             self._rate.forget()
             window.confidence = 0
@@ -357,26 +365,37 @@ class Adaptive:
             self._suspect_rate()
         elif mode.mode is not LimitMode.CONCURRENCY:
             self._learn_rate(in_flight, rates)
-        elif in_flight <= max(1, DOOR_LEVEL * window.size) and self._cooldown.failures >= 2:
+        elif in_flight < max(1.0, DOOR_LEVEL * window.size) and self._cooldown.failures >= 2:
             self._closed_door()
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
-            window.refused(in_flight, transit)
-            self._is_reduced = True
+            known = window.ceiling
+            window.refused(in_flight, transit, is_drained=self._is_drained(now))
+            self._told.refused()
+            self._smooth(known)
+
+    def _is_drained(self, now: float) -> bool:
+        """Has a pause just ended that was longer than requests take?"""
+        latency = self._latency or 1.0
+        was_long = self._cooldown.last_seconds >= DRAINED_LATENCIES * latency
+        return was_long and 0 <= now - self._cooldown.last_until < latency
+
+    def _smooth(self, known: float) -> None:
+        """Refused with fewer in flight than last time: perhaps they left too close together."""
+        if self._window.confidence:
+            self._pacer.loosen()
+        elif self._window.ceiling < known < inf and self._window.size >= SMOOTH_FROM:
+            self._pacer.smooth()
 
     def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
-        rate = self._rate
         self._window.is_starting = False
-        if rates is not None:
-            rate.refused(rates.of(self._mode.mode), rates.seconds)
-            return
-        rate.unmeasured += 1
-        self._levels = [*self._levels, in_flight][-MISSES:]
-        is_one_level = len(set(self._levels)) == 1
-        if rate.unmeasured >= MISSES and self._mode.is_suspicion and is_one_level:
-            self._reject_rate(max(1, in_flight))
+        self._levels = [*self._levels, in_flight][-ONE_LEVEL:]
+        if in_flight and self._levels == [in_flight] * ONE_LEVEL:
+            self._reject_rate(in_flight)
+        elif rates is not None:
+            self._rate.refused(rates.of(self._mode.mode), rates.seconds)
         else:
-            rate.refused_early()
+            self._rate.refused_early()
 
     def _suspect_rate(self) -> None:
         """Refused with almost nothing in flight."""
@@ -389,6 +408,7 @@ class Adaptive:
         """Always refused at the same small number in flight: it was concurrency after all."""
         self._mode.reject_rate()
         self._rate = RateLimit()
+        self._levels = []
         window = self._window
         window.seen = max(window.seen, SUSPECT_SEEN)
         window.size = float(min(level, self._max))
@@ -412,7 +432,8 @@ class Adaptive:
     def _resume(self, learned: LearnedLimit, trust: float) -> None:
         if trust <= 0:
             return
-        self._latency = learned.latency_seconds
+        if learned.latency_seconds is not None:
+            self._latency = max(LATENCY_MIN_SECONDS, learned.latency_seconds)
         if learned.ceiling is not None:
             self._window.resume(learned.ceiling, learned.confidence, trust)
         if learned.rate is not None and learned.mode is not LimitMode.CONCURRENCY:
@@ -422,20 +443,9 @@ class Adaptive:
             self._open_window()
 
     def _changes(self) -> Sequence[LimitChange]:
-        """What an outcome did to the window, if it is worth to be told."""
-        size = self._whole()
-        if size < self._told:
-            self._told = size
-            return (LimitChange.DECREASED,)
-        if size < self._max and size < self._told * TOLD_STEP:
-            return ()
-        if size == self._told:
-            return ()
-        changes = [LimitChange.INCREASED]
-        if self._told <= self._window.ceiling < size:
-            changes.append(LimitChange.SOFT_CEILING_RECOVERED)
-        if size >= self._max and self._is_reduced and self._at >= self.blocked_until:
-            self._is_reduced = False
-            changes.append(LimitChange.FULLY_RECOVERED)
-        self._told = size
-        return changes
+        return self._told.since_told(
+            self._whole(),
+            self._max,
+            self._window.ceiling,
+            is_paused=self._at < self.blocked_until,
+        )

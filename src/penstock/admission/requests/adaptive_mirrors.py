@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import msgspec
 
@@ -14,6 +15,7 @@ RESERVE = 0.03  # of a bucket, against errors of the estimates
 RESERVE_OF_REQUEST = 0.4  # × its own tokens: their number is a guess
 TRUST_IN_MORE = 0.5  # of a reading that is higher than ours; a lower one is taken wholly
 WAIT_MIN_SECONDS = 0.005
+WAIT_MAX_SECONDS = 900.0  # then the provider is asked, whatever its headers said
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
@@ -50,12 +52,13 @@ class _Mirror:
 class Mirrors:
     """Owns a copy of each bucket that replies tell of. Empty until one does."""
 
-    __slots__ = ("_mirrors", "_requests", "_tokens")
+    __slots__ = ("_mirrors", "_requests", "_sent_at", "_tokens")
 
     def __init__(self) -> None:
         self._mirrors: dict[Quota, _Mirror] = {}
         self._requests = 0.0  # sent in all
         self._tokens = 0.0
+        self._sent_at = -inf
 
     def __len__(self) -> int:
         return len(self._mirrors)
@@ -63,17 +66,20 @@ class Mirrors:
     def ready_at(self, now: float, tokens: float) -> float:
         """When there is enough for a request of so many tokens."""
         ready = now
+        if now >= self._sent_at + WAIT_MAX_SECONDS:
+            return now
         for quota, mirror in self._mirrors.items():
             mirror.refill(now)
             missing = mirror.needed(quota, _amount(quota, tokens)) - mirror.level
             if missing > 0:
                 ready = max(ready, now + max(WAIT_MIN_SECONDS, missing / mirror.rate))
-        return ready
+        return min(ready, self._sent_at + WAIT_MAX_SECONDS)
 
     def sent(self, now: float, tokens: float) -> Sent:
         """A request leaves."""
         self._requests += 1.0
         self._tokens += tokens
+        self._sent_at = now
         levels = None
         if self._mirrors:
             levels = {}
@@ -86,7 +92,7 @@ class Mirrors:
     def read(self, now: float, sent: Sent, readings: Sequence[QuotaReading]) -> None:
         """A reply tells of the buckets as they were when its request was admitted."""
         for reading in readings:
-            if reading.limit <= 0 or reading.remaining < 0 or reading.window_seconds <= 0:
+            if reading.limit < 1 or reading.remaining < 0 or reading.window_seconds <= 0:
                 continue  # seen in the wild: -1 and 0
             quota = reading.quota
             rate = SLOWER * reading.limit / reading.window_seconds

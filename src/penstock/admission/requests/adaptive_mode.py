@@ -59,11 +59,6 @@ class ModeDetector:
         self._previous: Rates | None = None
         self._level = 0
 
-    @property
-    def is_suspicion(self) -> bool:
-        """Is the mode a guess that has not been measured yet?"""
-        return self._kept > 0
-
     def resume(self, mode: LimitMode) -> None:
         """Begin with the mode of an earlier run."""
         self.mode = mode
@@ -90,8 +85,13 @@ class ModeDetector:
         self._errors = dict(UNKNOWN)
         self._kept = 0
 
-    def refused(self, now: float, level: int, *, is_quick: bool) -> Rates | None:
-        """A refusal with so many in flight: the rates since the one before, if enough happened."""
+    def refused(
+        self, now: float, level: int, *, is_quick: bool = False, has_moved: bool = False
+    ) -> Rates | None:
+        """A refusal with so many in flight: the rates since the one before, if enough happened.
+
+        `has_moved`: a limit that was sure until now is another, so there is nothing to compare.
+        """
         if self._since is None:
             self._restart(now)
             return None
@@ -101,7 +101,7 @@ class ModeDetector:
         if self._requests < least or seconds <= SECONDS_MIN:
             return None
         rates = Rates(self._requests / seconds, self._tokens / seconds, seconds)
-        if self._previous is not None:
+        if self._previous is not None and not has_moved:
             self._compare(rates, self._previous, level, 1.0 / self._requests)
         self._previous = rates
         self._level = level

@@ -29,7 +29,6 @@ class RateLimit:
         "confidence",
         "is_searching",
         "per_second",
-        "unmeasured",
     )
 
     def __init__(self) -> None:
@@ -38,7 +37,6 @@ class RateLimit:
         self.confidence = 0  # measurements in a row that agreed on it
         self.is_searching = False  # it doubles each second until it is refused
         self.age = 0.0  # seconds since the last refusal
-        self.unmeasured = 0  # refusals in a row that came too soon to measure anything
         self._fallen_to = inf
 
     def search(self) -> None:
@@ -82,7 +80,6 @@ class RateLimit:
 
     def refused(self, measured: float, seconds: float) -> None:
         """So much per second was accepted since the refusal before, so many seconds ago."""
-        self.unmeasured = 0
         if not self.is_searching and seconds >= LONG_SECONDS and measured < self.per_second < inf:
             # The true rate lies between the mean and the pace at which it was refused.
             measured = sqrt(measured * min(self.per_second, 3.0 * measured))

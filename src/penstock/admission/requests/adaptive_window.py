@@ -86,6 +86,7 @@ class Window:
     def set_most(self, most: int) -> None:
         self._most = most
         self.size = min(self.size, float(most))
+        self.fallen_to = min(self.fallen_to, self.size)
 
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
@@ -154,7 +155,7 @@ class Window:
             return 0.0
         if wanted > min(needed, self._most):
             return inf
-        return self.start_seconds * log2(wanted / self.size) + 1e-6
+        return self.start_seconds * log2(wanted / self.size)
 
     @property
     def top(self) -> float:
@@ -197,24 +198,28 @@ class Window:
 
     # ── Falling ───────────────────────────────────────────────────────────────────────────────
 
-    def refused(self, in_flight_before: int, transit: float) -> None:
+    def agrees(self, in_flight: int) -> bool:
+        """Does a refusal with so many in flight confirm the ceiling?"""
+        known = self.ceiling
+        if self.is_starting or known == inf:
+            return False
+        return abs(max(1, in_flight) - known) <= max(1.0, SAME * known)
+
+    def refused(self, in_flight_before: int, transit: float, *, is_drained: bool = False) -> None:
         """A request that was the next after so many was refused.
 
         `transit` is the part of a request's life in which it is on its way: it blurs the count.
+        `is_drained`: a pause has just emptied the provider, so that the count is believed.
         """
         level = float(max(1, in_flight_before))
-        agrees = (
-            not self.is_starting
-            and self.ceiling < inf
-            and abs(level - self.ceiling) <= max(1.0, SAME * self.ceiling)
-        )
+        agrees = self.agrees(in_flight_before)
         if agrees:  # refused early at a known ceiling: keep a little more away from it
             early = self.age < 0.9 * self.hold
             step = 0.01 if early else -0.0025
             self.distance = max(0.0, min(MARGIN_MAX, self.distance + step))
         self.margin = max(self.distance, min(MARGIN_MAX, 0.5 * transit))
         self.confidence = min(CONFIDENCE_MAX, self.confidence + 1) if agrees else 0
-        if not self.is_starting:
+        if not self.is_starting and not is_drained:
             level = max(level, 0.5 * self.size)
         self.is_starting = False
         is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling

@@ -21,11 +21,21 @@ STRIKE_LATENCIES = 2.0  # how long a strike is remembered
 class Cooldown:
     """Owns the time before which nothing leaves. Invariant: it never moves earlier."""
 
-    __slots__ = ("_strike_at", "_strike_seconds", "failures", "seconds", "until")
+    __slots__ = (
+        "_strike_at",
+        "_strike_seconds",
+        "failures",
+        "last_seconds",
+        "last_until",
+        "seconds",
+        "until",
+    )
 
     def __init__(self) -> None:
         self.until = -inf
         self.seconds = 1.0  # the last pause, without jitter
+        self.last_until = -inf  # when the pause before the present one ended
+        self.last_seconds = 0.0
         self.failures = 0  # refused epochs in a row
         self._strike_at = -inf
         self._strike_seconds = 0.0
@@ -52,6 +62,8 @@ class Cooldown:
         seconds = retry_after
         if seconds <= 0:
             seconds = min(MOST_SECONDS, FIRST_SECONDS * 2.0**self.failures)
+        if now >= self.until > -inf:
+            self.last_until, self.last_seconds = self.until, self.seconds
         self.seconds = seconds
         jitter = rand() * min(JITTER_MAX_SECONDS, JITTER * seconds)
         self.until = max(self.until, now + seconds + jitter)

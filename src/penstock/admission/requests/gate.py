@@ -17,6 +17,7 @@ from penstock.errors import InternalError
 from penstock.limits.token_bucket import TokenBucket
 
 MINUTE = 60.0
+ASK_AGAIN_SECONDS = 0.05  # for a limit that should have grown by now and has not
 
 
 class Blocked(NamedTuple):
@@ -122,6 +123,8 @@ class Gate:
         if self.cap is not None and self.in_flight >= self.cap:
             return Blocked(inf, RequestDenialReason.NO_CAPACITY, True)
         until = algorithm.grows_at(now, self.in_flight)
+        if until <= now:  # it has not grown: whoever says so must not keep everybody busy
+            until = now + ASK_AGAIN_SECONDS
         return Blocked(until, RequestDenialReason.NO_CAPACITY, True)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from math import inf
 
+GAIN = 3.0  # × the rate that keeps a window full: how fast it is filled
+GAIN_MIN = 1.2  # the same, where bursts seem to be what is refused
+SMOOTHER = 0.7
 CATCH_UP_SECONDS = 0.02  # a timer that was late by less does not slow the pace
 CAREFUL_SENDS = 2  # after a pause, a twentieth of the latency apart
 CAREFUL_LATENCIES = 0.0505
@@ -12,14 +15,23 @@ PROBE_LATENCIES = 0.1  # the first one alone, if the pause before was in vain
 
 
 class Pacer:
-    """Owns the earliest time of the next request."""
+    """Owns the earliest time of the next request, and how closely they follow."""
 
-    __slots__ = ("_careful", "_is_in_vain", "next_at")
+    __slots__ = ("_careful", "_is_in_vain", "gain", "next_at")
 
     def __init__(self) -> None:
         self.next_at = -inf
+        self.gain = GAIN
         self._careful = 0
         self._is_in_vain = False
+
+    def smooth(self) -> None:
+        """Requests may have left too close together."""
+        self.gain = max(GAIN_MIN, SMOOTHER * self.gain)
+
+    def loosen(self) -> None:
+        """How close they leave does not matter, it seems."""
+        self.gain = min(GAIN, self.gain / SMOOTHER)
 
     def be_careful(self, *, is_in_vain: bool = False) -> None:
         """A pause begins: after it the first ones leave slowly."""

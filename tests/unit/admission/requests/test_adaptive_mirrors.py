@@ -84,3 +84,11 @@ def test_empty_bucket_explains_a_refusal_and_a_full_one_does_not() -> None:
     for _ in range(58):
         mirrors.sent(0.0, 1.0)
     assert mirrors.explain(1.0)
+
+
+def test_headers_that_say_never_are_believed_for_a_quarter_of_an_hour() -> None:
+    mirrors = Mirrors()
+    mirrors.read(0.0, mirrors.sent(0.0, 1.0), [QuotaReading(Quota.REQUESTS, 1.0, 0.0, 1e9, 1e9)])
+
+    assert mirrors.ready_at(1.0, 1.0) == 900.0
+    assert mirrors.ready_at(900.0, 1.0) == 900.0

@@ -15,12 +15,12 @@ def refusals(
     """Each: seconds since the last, requests accepted, in flight, tokens of one."""
     now = 0.0
     modes = []
-    detector.refused(now, course[0][2], is_quick=False)
+    detector.refused(now, course[0][2])
     for seconds, count, level, tokens in course:
         for _ in range(count):
             detector.sent(tokens)
         now += seconds
-        detector.refused(now, level, is_quick=False)
+        detector.refused(now, level)
         modes.append(detector.mode)
     return modes
 
@@ -51,21 +51,21 @@ def test_limit_that_moves_itself_teaches_nothing() -> None:
 
 def test_too_few_requests_measure_nothing() -> None:
     detector = ModeDetector()
-    detector.refused(0.0, 4, is_quick=False)
+    detector.refused(0.0, 4)
     for _ in range(14):
         detector.sent(1.0)
 
-    assert detector.refused(10.0, 4, is_quick=False) is None
+    assert detector.refused(10.0, 4) is None
 
 
 def test_refused_requests_are_not_counted() -> None:
     detector = ModeDetector()
-    detector.refused(0.0, 4, is_quick=False)
+    detector.refused(0.0, 4)
     for _ in range(30):
         detector.sent(2.0)
     for _ in range(10):
         detector.not_accepted(2.0)
-    rates = detector.refused(10.0, 4, is_quick=False)
+    rates = detector.refused(10.0, 4)
 
     assert rates is not None
     assert (rates.requests, rates.tokens, rates.seconds) == pytest.approx((2.0, 4.0, 10.0))
@@ -74,7 +74,6 @@ def test_refused_requests_are_not_counted() -> None:
 def test_suspected_rate_is_kept_for_five_measurements() -> None:
     detector = ModeDetector()
     detector.suspect_rate()
-    assert detector.is_suspicion
 
     course = [(10.0, count, 8, 1.0) for count in (20, 90, 20, 90, 20)]
     modes = refusals(detector, course)
@@ -88,4 +87,14 @@ def test_suspicion_can_be_taken_back() -> None:
     detector.reject_rate()
 
     assert detector.mode is LimitMode.CONCURRENCY
-    assert not detector.is_suspicion
+
+
+def test_limit_that_was_sure_and_is_another_teaches_nothing() -> None:
+    detector = ModeDetector()
+    detector.refused(0.0, 10)
+    for now, level in ((10.0, 10), (20.0, 40), (30.0, 10), (40.0, 40)):
+        for _ in range(100):
+            detector.sent(1.0)
+        detector.refused(now, level, has_moved=True)
+
+    assert detector.mode is LimitMode.CONCURRENCY

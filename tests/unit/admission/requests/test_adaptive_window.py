@@ -162,6 +162,13 @@ def test_ceiling_falls_to_half_of_the_window_at_most() -> None:
     assert made.size == 20
 
 
+def test_count_is_believed_when_a_pause_has_emptied_the_provider() -> None:
+    made = refused_at(50)
+    made.refused(3, 0.0, is_drained=True)
+
+    assert (made.ceiling, made.size) == (3, 3)
+
+
 def test_early_refusals_at_a_known_ceiling_keep_it_away_from_it() -> None:
     made = refused_at(100)
     for _ in range(4):

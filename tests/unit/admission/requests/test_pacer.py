@@ -54,3 +54,14 @@ def test_idle_time_gives_no_claim_to_a_burst() -> None:
     pacer.sent(9.0, 0.1, 1.0, 0.05)
 
     assert pacer.next_at == pytest.approx(9.1)
+
+
+def test_pace_is_smoothed_and_loosened_within_bounds() -> None:
+    pacer = Pacer()
+    for _ in range(10):
+        pacer.smooth()
+    assert pacer.gain == 1.2
+
+    for _ in range(10):
+        pacer.loosen()
+    assert pacer.gain == 3.0
