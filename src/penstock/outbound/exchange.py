@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -168,7 +169,7 @@ class Exchange:
     def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """The status and the headers are there."""
         self.status = status
-        size = sum(len(name) + len(value) for name, value in headers)
+        size = sum(map(len, chain.from_iterable(headers)))
         if size > self._limits.header_bytes_max:
             raise ReplyRefused(
                 f"The reply of {self.where} has {size:,} bytes of headers, more than the "
@@ -181,9 +182,10 @@ class Exchange:
             wait_seconds = until_refilled(head)
         self.ending = RequestReleaseOutcome(outcome, wait_seconds, head.readings)
 
-    def expect_encoding(self, encoding: str) -> bool:
-        """The body is encoded; True: it is decoded here, and its reader gets it plain."""
-        self._decoder = decoder_for(encoding)
+    def decodes(self) -> bool:
+        """Is the body decoded here, so that its reader gets it plain?"""
+        if self.head.encoding:
+            self._decoder = decoder_for(self.head.encoding)
         return self._decoder is not None
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:

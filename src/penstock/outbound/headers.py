@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from math import log
+from itertools import pairwise
+from math import sqrt
 from typing import NamedTuple
 
 from penstock.model.request import Quota, QuotaReading
@@ -25,6 +26,8 @@ EPOCH_MIN = 1e9  # a reset of this size is a moment, not a time to wait
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 _WINDOWS = (1.0, MINUTE, HOUR, DAY)
+_NEAREST = tuple((sqrt(one * other), one) for one, other in pairwise(_WINDOWS))  # by ratio
+_QUOTAS = tuple(Quota)
 
 #: GitHub's buckets: only the general one is mirrored, since a request does not know its bucket
 #: before it was answered, and a search must not hold up everything else.
@@ -49,28 +52,48 @@ class HeadReading(NamedTuple):
 
     retry_after_seconds: float | None = None
     readings: tuple[QuotaReading, ...] = ()
+    encoding: str = ""  # of the body
 
 
 NOTHING = HeadReading()
 
+#: Names of headers as they were met: in lower case if they matter here, else None.
+_names: dict[bytes, str | None] = {}
+_NAMES_MAX = 1_000
+
 
 def read_headers(headers: Iterable[tuple[bytes, bytes]], now: float) -> HeadReading:
-    """Read what concerns limits; `now` is seconds since 1970 UTC."""
+    """Read what concerns limits, and the encoding; `now` is seconds since 1970 UTC."""
     found: dict[str, list[str]] | None = None
     for raw_name, raw_value in headers:
-        name = raw_name.lower()
-        if b"ratelimit" not in name and name != b"retry-after":
+        try:
+            name = _names[raw_name]
+        except KeyError:
+            name = _named(raw_name)
+        if name is None:
             continue
         if found is None:
             found = {}
         text = raw_value.decode("latin-1") if len(raw_value) <= VALUE_LENGTH_MAX else ""
-        found.setdefault(name.decode("latin-1"), []).append(text)
+        found.setdefault(name, []).append(text)
     if found is None:
         return NOTHING
     single = {name: values[0] for name, values in found.items() if len(values) == 1}
     return HeadReading(
-        parse_retry_after(found.get("retry-after", ()), now), tuple(_readings(single, now))
+        parse_retry_after(found.get("retry-after", ()), now),
+        tuple(_readings(single, now)),
+        ", ".join(found.get("content-encoding", ())),
     )
+
+
+def _named(raw_name: bytes) -> str | None:
+    """Remember whether a header matters; the replies of a service have the same ones."""
+    lower = raw_name.lower()
+    matters = b"ratelimit" in lower or lower in (b"retry-after", b"content-encoding")
+    name = lower.decode("latin-1") if matters else None
+    if len(_names) < _NAMES_MAX and len(raw_name) < 100:
+        _names[raw_name] = name
+    return name
 
 
 def until_refilled(head: HeadReading) -> float | None:
@@ -80,8 +103,12 @@ def until_refilled(head: HeadReading) -> float | None:
 
 
 def _readings(headers: Mapping[str, str], now: float) -> Iterable[QuotaReading]:
-    for quota in Quota:
-        reading = _open_ai(headers, quota) or _anthropic(headers, quota, now)
+    for quota in _QUOTAS:
+        reading: QuotaReading | None = None
+        if f"x-ratelimit-limit-{quota}" in headers:
+            reading = _open_ai(headers, quota)
+        elif f"anthropic-ratelimit-{quota}-limit" in headers:
+            reading = _anthropic(headers, quota, now)
         if reading is None and quota is Quota.REQUESTS:
             reading = _git_hub(headers, now) or _ietf(headers) or _ietf_apart(headers)
         if reading is not None:
@@ -174,7 +201,7 @@ def _refilled(
     window = MINUTE
     if reset > 0 and remaining < limit:
         seconds = reset * limit / (limit - remaining)
-        window = min(_WINDOWS, key=lambda usual: abs(log(usual / seconds)))
+        window = next((usual for most, usual in _NEAREST if seconds < most), DAY)
     return _reading(quota, limit, remaining, window, reset)
 
 
@@ -205,7 +232,12 @@ def _number(text: str | None) -> float | None:
 
 def _span(text: str | None) -> float | None:
     """OpenAI's durations: `6m0s`, `8.64s`, `120ms`."""
-    if text is None or not _SPANS.fullmatch(text):
+    if text is None:
+        return None
+    one = _SPAN.fullmatch(text)
+    if one is not None:
+        return float(one[1]) * _UNITS[one[2]]
+    if not _SPANS.fullmatch(text):
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text))
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -23,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import ReplyOverdue, UsageError
-from penstock.outbound.decoding import ACCEPTED, CannotDecode
+from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 from penstock.outbound.handover import Handover
@@ -45,6 +46,7 @@ class AdmittedTransport:
     ) -> None:
         self.library = library
         self.wire = wire
+        self.body_class = _async_body(library)
         self._executor = executor
         self._sends_again = sends_again
         self._loop = executor.loop
@@ -114,13 +116,11 @@ class _HttpxRequest:
             body = None
         self.can_repeat = body is not None
         url = request.url
-        self.facts: RequestFacts = facts_of(url.host, url.path, body)
-        headers = request.headers
-        if headers.get("accept-encoding") != ACCEPTED:
-            headers["accept-encoding"] = ACCEPTED
+        self.facts: RequestFacts = facts_of(url.host, url.raw_path.decode("ascii"), body)
 
-    async def send(self) -> Any:  # noqa: ANN401
-        return await self._transport.wire.handle_async_request(self._request)
+    def send(self) -> Awaitable[Any]:
+        sent: Awaitable[Any] = self._transport.wire.handle_async_request(self._request)
+        return sent
 
     def head(self, reply: Any) -> tuple[int, Sequence[tuple[bytes, bytes]]]:  # noqa: ANN401
         return reply.status_code, reply.headers.raw
@@ -130,13 +130,12 @@ class _HttpxRequest:
         return close
 
     def hold(self, reply: Any, exchange: Exchange) -> Any:  # noqa: ANN401
-        headers = reply.headers
-        encoding = headers.get("content-encoding")
-        if encoding is not None and exchange.expect_encoding(encoding):
-            del headers["content-encoding"]
-            headers.pop("content-length", None)
-        library = self._transport.library
-        reply.stream = _async_body(library)(library, self._request, reply.stream, exchange)
+        if exchange.decodes():
+            del reply.headers["content-encoding"]
+            reply.headers.pop("content-length", None)
+        transport = self._transport
+        library = transport.library
+        reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
@@ -176,40 +175,29 @@ class _AsyncBody:
         self._ahead: deque[bytes] = deque()  # peeked at, not yet read
         self._has_ended = False
 
-    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        while self._ahead:
-            yield self._ahead.popleft()
-        while (piece := await self.next_piece()) is not None:
-            yield piece
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
 
-    async def peek(self, count: int) -> bytes:
-        """The beginning of the body, so much or more; it can still be read wholly."""
-        size = sum(map(len, self._ahead))
-        while size < count and (piece := await self.next_piece()) is not None:
-            self._ahead.append(piece)
-            size += len(piece)
-        return b"".join(self._ahead)
-
-    async def next_piece(self) -> bytes | None:
-        """The next decoded bytes; None: that was all."""
+    async def __anext__(self) -> bytes:
         exchange = self._exchange
+        if self._ahead:
+            return self._ahead.popleft()
         if self._has_ended:
-            return None
+            raise StopAsyncIteration
         if self._chunks is None:
             self._chunks = self._stream.__aiter__()
         try:
-            while True:
-                piece = next(self._pieces, None)
-                if piece is not None:
-                    return piece
+            while (piece := next(self._pieces, None)) is None:
                 try:
                     with exchange:
                         chunk = await self._chunks.__anext__()
                 except StopAsyncIteration:
                     exchange.complete()
                     self._has_ended = True
-                    return None
+                    raise
                 self._pieces = exchange.pieces(chunk)
+        except StopAsyncIteration:
+            raise
         except BaseException as error:
             exchange.fail(error)
             if isinstance(error, ReplyOverdue):
@@ -219,17 +207,30 @@ class _AsyncBody:
                     str(error), request=self._request
                 ) from error
             raise
+        return piece
+
+    async def peek(self, count: int) -> bytes:
+        """The beginning of the body, so much or more; it can still be read wholly."""
+        ahead: deque[bytes] = deque()
+        size = 0
+        try:
+            async for piece in self:
+                ahead.append(piece)
+                size += len(piece)
+                if size >= count:
+                    break
+        finally:
+            self._ahead = ahead
+        return b"".join(ahead)
 
     async def take(self, most: int) -> tuple[bytes, bool]:
         """Some of what is left, and whether that was all; for a reader in another thread."""
-        taken = bytearray(b"".join(self._ahead))
-        self._ahead.clear()
-        while len(taken) < most:
-            piece = await self.next_piece()
-            if piece is None:
-                return bytes(taken), True
+        taken = bytearray()
+        async for piece in self:
             taken += piece
-        return bytes(taken), False
+            if len(taken) >= most:
+                return bytes(taken), False
+        return bytes(taken), True
 
     async def aclose(self) -> None:
         try:

@@ -33,6 +33,8 @@ ReplyClassifier = Callable[[ReplyFacts], RequestOutcome | RequestReleaseOutcome 
 
 def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:
     """What a reply's status says; other 4xx are answers like any other."""
+    if status < 400:
+        return RequestOutcome.SUCCESS
     if status == 429 or (status == 503 and head.retry_after_seconds is not None):
         return RequestOutcome.RATE_LIMITED
     # GitHub refuses with 403: either it says how long, or a bucket is empty.

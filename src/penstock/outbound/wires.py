@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -50,19 +50,21 @@ class Wire:
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
+        self._has_proxies = bool(urllib.request.getproxies())
         self._by_host: dict[tuple[str, str], Any] = {}
         self._by_trust: dict[Trust, Any] = {}
 
-    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
+    def handle_async_request(self, request: Any) -> Awaitable[Any]:  # noqa: ANN401
         if TRUST in request.extensions:
             transport = self._transport(request.extensions[TRUST])
-            return await transport.handle_async_request(request)
-        url = request.url
-        key = (url.scheme, url.host)
-        transport = self._by_host.get(key)
-        if transport is None:
-            transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
-        return await transport.handle_async_request(request)
+        else:
+            url = request.url
+            key = (url.scheme, url.host) if self._has_proxies else ("", "")
+            transport = self._by_host.get(key)
+            if transport is None:
+                transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
+        sent: Awaitable[Any] = transport.handle_async_request(request)
+        return sent
 
     async def aclose(self) -> None:
         for transport in self._by_trust.values():
@@ -89,6 +91,8 @@ class Wire:
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:
+    if not host:
+        return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(host):

@@ -60,7 +60,11 @@ def test_a_body_that_is_cut_off_is_no_body(encoding: str) -> None:
         decoded(encoding, data[:-20])
 
 
-@pytest.mark.parametrize("data", [b"not gzip at all", gzip.compress(TEXT)[:50] + b"x" * 50])
+@pytest.mark.parametrize(
+    "data",
+    [b"not gzip at all", gzip.compress(TEXT)[:50] + b"x" * 50],
+    ids=["from the start", "in the middle"],
+)
 def test_a_body_that_is_broken_is_no_body(data: bytes) -> None:
     with pytest.raises(CannotDecode):
         decoded("gzip", data)
