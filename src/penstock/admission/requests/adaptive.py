@@ -39,7 +39,8 @@ DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
-ONE_LEVEL = 3  # refusals with the same number in flight: it is no rate
+ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
+ONE_LEVEL_MAX = 3
 WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
@@ -390,7 +391,7 @@ class Adaptive:
     def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
         self._window.is_starting = False
         self._levels = [*self._levels, in_flight][-ONE_LEVEL:]
-        if in_flight and self._levels == [in_flight] * ONE_LEVEL:
+        if 0 < in_flight <= ONE_LEVEL_MAX and self._levels == [in_flight] * ONE_LEVEL:
             self._reject_rate(in_flight)
         elif rates is not None:
             self._rate.refused(rates.of(self._mode.mode), rates.seconds)

@@ -65,7 +65,7 @@ class Window:
         self._levels: list[float] = []  # where it was refused lately: no limit is above any
         self.fallen_to = self.size
         self.age = 0.0  # seconds since the last refusal in which the window was used
-        self.hold = inf  # of these, before it is probed
+        self.hold = 0.0  # of these, before it is probed
         self.seen = 0  # the most in flight that has worked
         self.recent = 0  # in flight when the last one that worked was sent
         self.is_by_latency = False  # the ceiling comes from latency, not from a refusal
@@ -92,7 +92,8 @@ class Window:
         """What the pace of change depends on."""
         self.start_seconds = max(1.0, 1.5 * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
-        self.hold = max(hold, self._recovery_seconds)
+        if self.age <= self.hold:  # else it is probing already
+            self.hold = max(hold, self._recovery_seconds, self.age)
         self._probe_seconds = min(2.0, max(0.25, latency / 2))
 
     def worked(self, in_flight_before: int) -> None:
