@@ -15,10 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from archive import BURST, CONNECTIONS, PER_SECOND, archive
 
 HERE = Path(__file__).resolve().parent
+LOOK_SECONDS = 2.0  # between looks at a run
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 
 
@@ -53,13 +55,34 @@ def harvest(folder: Path, environment: dict[str, str], numbers: range) -> None:
     call(folder, environment, "queue", "import", "-", "--task", "fetch", text=lines)
     say(f"{len(numbers)} documents: penstock queue run --drain")
     began = time.monotonic()
-    call(folder, environment, "queue", "run", "--drain")
+    with subprocess.Popen(
+        [*PENSTOCK, "queue", "run", "--drain"], cwd=folder, env=environment
+    ) as running:
+        while not ended_within(running, LOOK_SECONDS):
+            for row in learned(folder, environment)["providers"]:
+                if live := row["live"]:
+                    print(
+                        f"  {time.monotonic() - began:4.1f} s: limit {live['limit']}, "
+                        f"in flight {live['in_flight']}, refused so far {live['refused']}, "
+                        f"by {live['mode']}",
+                        flush=True,
+                    )
+    if running.returncode != 0:
+        raise SystemExit(f"The run ended with {running.returncode}.")
     took = time.monotonic() - began
     say(f"{len(numbers)} documents in {took:.1f} s: {len(numbers) / took:.0f} a second")
 
 
-def learned(folder: Path, environment: dict[str, str]) -> object:
-    """What the store knows of the provider, as a document."""
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def learned(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """What the store and its workers know of the provider."""
     reply = subprocess.run(
         [*PENSTOCK, "providers", "--json"],
         cwd=folder,
@@ -67,7 +90,8 @@ def learned(folder: Path, environment: dict[str, str]) -> object:
         check=True,
         capture_output=True,
     )
-    return json.loads(reply.stdout)
+    document: dict[str, Any] = json.loads(reply.stdout)
+    return document
 
 
 def call(folder: Path, environment: dict[str, str], *words: str, text: str | None = None) -> None:

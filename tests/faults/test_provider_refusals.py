@@ -94,17 +94,13 @@ def test_f50_no_herd_leaves_when_a_cooldown_ends(seed: int) -> None:
 
     assert course.states == {"done": 400}
     times = [call.at_seconds for call in provider.log]
-    pauses = [
-        later
-        for earlier, later in pairwise(times)
-        if later - earlier >= told * 0.9
-    ]
+    pauses = [later for earlier, later in pairwise(times) if later - earlier >= told * 0.9]
     assert pauses, "there was no cool-down to look at"
     for ended in pauses:
         assert arrivals(provider.log, ended, ended + latency / 10) <= 2
 
 
-@pytest.mark.parametrize("latency", [0.05, 2.0])
+@pytest.mark.parametrize("latency", [0.25, 2.0])
 @pytest.mark.parametrize("capacity", [1, 6, 48])
 def test_f51_limit_neither_collapses_nor_runs_away_nor_swings(
     capacity: int, latency: float
@@ -113,11 +109,11 @@ def test_f51_limit_neither_collapses_nor_runs_away_nor_swings(
     provider = SimulatedProvider(
         ProviderRules(concurrency=capacity, latency=Lognormal(latency, sigma=0.3)), seed=1
     )
-    jobs = math.ceil(capacity * max(60.0, 100 * latency) / latency)
+    jobs = min(math.ceil(capacity * max(60.0, 100 * latency) / latency), 3_600)
 
-    course = run_calls(provider, min(jobs, 6_000))
+    course = run_calls(provider, jobs)
 
-    assert course.states == {"done": min(jobs, 6_000)}
+    assert course.states == {"done": jobs}
     end = provider.log[-1].at_seconds
     begin = end / 2
     step = (end - begin) / 200
