@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import cbrt, ceil, exp2, floor, inf, log2
 
 START = 4  # in flight at first
+START_LATENCIES = 0.75  # to double, above FREE
 FREE = 32  # the start doubles each second up to here, before anything has ended
 USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
 USED = 0.5  # the same of the way back to the ceiling
@@ -90,7 +91,7 @@ class Window:
 
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
-        self.start_seconds = max(1.0, 1.5 * latency)
+        self.start_seconds = max(1.0, START_LATENCIES * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
         if self.age <= self.hold:  # else it is probing already
             self.hold = max(hold, self._recovery_seconds, self.age)
