@@ -8,7 +8,7 @@ which order they are asked, and what each outcome means to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import floor, inf
+from math import inf
 
 import msgspec
 
@@ -30,19 +30,19 @@ TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
 SMOOTH_FROM = 10  # a smaller window would not stay full
 GAP_AT_START_SECONDS = 0.02  # before anything has ended
 LATENCY_MIN_SECONDS = 1e-4
+LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
 LATENCY_SMOOTHING = 0.05
+TUNE_STEP = 0.02  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
-DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
 ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
 ONE_LEVEL_MAX = 3
-WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
 
@@ -87,11 +87,10 @@ class Adaptive:
         self._pacer = Pacer()
         self._epoch = 0
         self._latency: float | None = None
+        self._tuned_for = 0.0  # the latency that the window's pace of change follows
         self._answers = 0  # successes
         self._transit = 1.0  # seconds: the shortest refusal
         self._mean_tokens = 1.0
-        self._doors = 0
-        self._answers_at_door = 0
         self._levels: list[int] = []  # in flight at the last refusals, while a rate is the limit
         self._sent_at = -inf
         self._told = LimitChanges(self._whole())
@@ -109,7 +108,8 @@ class Adaptive:
 
     @property
     def blocked_until(self) -> float:
-        return max(self._cooldown.until, self._breaker.until)
+        paused, broken = self._cooldown.until, self._breaker.until
+        return paused if paused > broken else broken
 
     @property
     def ceiling(self) -> float | None:
@@ -142,7 +142,9 @@ class Adaptive:
         self._advance(now, in_flight)
         if self._breaker.is_testing:
             return inf
-        ready = max(now, self.blocked_until, self._pacer.next_at)
+        blocked, ready = self.blocked_until, self._pacer.ready_at(now)
+        if blocked > ready:
+            ready = blocked
         if self._mirrors:
             ready = max(ready, self._mirrors.ready_at(now, max(1.0, tokens)))
         return ready
@@ -164,7 +166,8 @@ class Adaptive:
     def granted(self, now: float, in_flight_before: int, tokens: float) -> AdaptiveMark:
         self._advance(now, in_flight_before)
         self._in_flight = in_flight_before + 1
-        tokens = max(1.0, tokens)
+        if tokens < 1.0:
+            tokens = 1.0
         self._mode.sent(tokens)
         self._mean_tokens += TOKENS_SMOOTHING * (tokens - self._mean_tokens)
         self._sent_at = now
@@ -224,20 +227,22 @@ class Adaptive:
         if self._mode.mode is LimitMode.CONCURRENCY:
             self._window.advance(seconds, in_flight, may_probe=self._watch.may_probe)
             return
-        gap = self._gap(self._mean_tokens)
-        if now - self._sent_at > max(IDLE_SECONDS, IDLE_GAPS * gap):
-            return
         is_bound = in_flight >= self._whole()
-        self._rate.advance(seconds, self._rate_hold(), may_probe=not is_bound)
         if is_bound:
             self._window.widen(seconds, self._in_flight_needed())
+        gap = self._gap(self._mean_tokens)
+        if now - self._sent_at <= max(IDLE_SECONDS, IDLE_GAPS * gap):
+            hold = self._rate.hold(
+                self._unit(), self._latency or 1.0, 1.5 * self._cooldown.strike_seconds
+            )
+            self._rate.advance(seconds, hold, may_probe=not is_bound)
 
     def _gap(self, tokens: float) -> float:
         """From one request of so many tokens to the next."""
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gap = self._latency / (self._pacer.gain * max(1.0, window.size))
+            gap = self._latency / (self._pacer.gain * window.size)
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
         if self._mode.mode is not LimitMode.CONCURRENCY:
@@ -246,7 +251,7 @@ class Adaptive:
         return gap
 
     def _tune(self) -> None:
-        latency = self._latency or 1.0
+        latency = self._tuned_for = self._latency or 1.0
         pause = self._cooldown.seconds
         cost = pause * pause / (2 * latency) if pause < latency else pause - latency / 2
         window = self._window
@@ -259,25 +264,16 @@ class Adaptive:
         )
         window.tune(latency, hold)
 
-    def _rate_hold(self) -> float:
-        rate = self._rate
-        unit = self._mean_tokens if self._mode.mode is LimitMode.TOKENS else 1.0
-        if not rate.confidence:
-            return max(2.0, 15.0 * unit / rate.per_second)
-        least = 1.5 * self._cooldown.strike_seconds
-        latency = self._latency or 1.0
-        per_second = rate.per_second / unit
-        return max(10.0, hold_seconds(per_second, 0.0, rate.confidence, latency, least))
+    def _unit(self) -> float:
+        """Of a request, in what the rate counts."""
+        return self._mean_tokens if self._mode.mode is LimitMode.TOKENS else 1.0
 
     def _in_flight_needed(self) -> float:
-        """To keep the rate that is tried."""
-        per_second = self._rate.per_second
-        if self._mode.mode is LimitMode.TOKENS:
-            per_second /= self._mean_tokens
-        return 1.0 + WIDER * per_second * (self._latency or 1.0)
+        return self._rate.in_flight_needed(self._unit(), self._latency or 1.0)
 
     def _whole(self) -> int:
-        return max(1, floor(min(self._window.size, self._watch.limit) + 1e-9))
+        size, limit = self._window.size, self._watch.limit
+        return max(1, int((size if size < limit else limit) + 1e-9))
 
     # ── An answer ─────────────────────────────────────────────────────────────────────────────
 
@@ -293,7 +289,8 @@ class Adaptive:
             self._latency = seconds if known is None else known + weight * (seconds - known)
             if mark.epoch == self._epoch:
                 self._cooldown.failures = 0
-            self._tune()
+            if abs(self._latency - self._tuned_for) > TUNE_STEP * self._tuned_for:
+                self._tune()
         self._epoch += self._watch.answered(
             now,
             mark.cohort,
@@ -360,7 +357,8 @@ class Adaptive:
         elif mode.mode is not LimitMode.CONCURRENCY:
             self._learn_rate(in_flight, rates)
         elif in_flight < max(1.0, DOOR_LEVEL * window.size) and self._cooldown.failures >= 2:
-            self._closed_door()
+            if mode.closed_door(self._answers):  # the window says nothing
+                self._suspect_rate()
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
@@ -408,14 +406,6 @@ class Adaptive:
         window.size = float(min(level, self._max))
         window.settle(1)
 
-    def _closed_door(self) -> None:
-        """Refused with nothing in flight: the window says nothing. Often, though: a rate."""
-        self._doors = self._doors + 1 if self._answers > self._answers_at_door else 0
-        self._answers_at_door = self._answers
-        if self._doors >= DOORS:
-            self._doors = 0
-            self._suspect_rate()
-
     def _open_window(self) -> None:
         """A rate is the limit: the window only has to be large enough for it."""
         window = self._window
@@ -428,6 +418,7 @@ class Adaptive:
             return
         if learned.latency_seconds is not None:
             self._latency = max(LATENCY_MIN_SECONDS, learned.latency_seconds)
+            self._answers = LEARNED_ANSWERS
         if learned.ceiling is not None:
             self._window.resume(learned.ceiling, learned.confidence, trust)
         if learned.rate is not None and learned.mode is not LimitMode.CONCURRENCY:
@@ -437,8 +428,11 @@ class Adaptive:
             self._open_window()
 
     def _changes(self) -> Sequence[LimitChange]:
+        size = self._whole()
+        if size == self._told.size:
+            return ()
         return self._told.since_told(
-            self._whole(),
+            size,
             self._max,
             self._window.ceiling,
             is_paused=self._at < self.blocked_until,

@@ -179,8 +179,9 @@ class LatencyWatch:
 
     def sent(self) -> Cohort:
         window = self._window
-        size = max(SIZE_MIN, min(SIZE_MAX, int(window.size)))
-        return self._cohorts.join(SIZE_AT_START if window.is_starting else size)
+        if window.is_starting:
+            return self._cohorts.join(SIZE_AT_START)
+        return self._cohorts.join(max(SIZE_MIN, min(SIZE_MAX, int(window.size))))
 
     def ignore(self, cohort: Cohort) -> None:
         """A request ended in a way that says nothing about latency."""

@@ -20,6 +20,7 @@ MOVED = 0.2  # if all three have moved more, the limit itself has
 ERROR_MAX = 0.4
 LEAD = 0.03  # by which another must be better
 SUSPICION = 5  # measurements for which a suspected rate is kept
+DOORS = 3  # closed ones with answers between
 UNKNOWN = {LimitMode.CONCURRENCY: 0.0, LimitMode.REQUESTS: 0.12, LimitMode.TOKENS: 0.16}
 SUSPECTED = {LimitMode.CONCURRENCY: 0.3, LimitMode.REQUESTS: 0.05, LimitMode.TOKENS: 0.16}
 
@@ -39,6 +40,8 @@ class ModeDetector:
     """Owns what refusals have in common."""
 
     __slots__ = (
+        "_answers_at_door",
+        "_doors",
         "_errors",
         "_kept",
         "_level",
@@ -58,6 +61,8 @@ class ModeDetector:
         self._tokens = 0.0
         self._previous: Rates | None = None
         self._level = 0
+        self._doors = 0  # closed ones with answers between
+        self._answers_at_door = 0
 
     def resume(self, mode: LimitMode) -> None:
         """Begin with the mode of an earlier run."""
@@ -73,9 +78,16 @@ class ModeDetector:
         self._requests -= 1.0
         self._tokens -= tokens
 
+    def closed_door(self, answers: int) -> bool:
+        """A refusal with nothing in flight, after so many answers in all: is it a rate?"""
+        self._doors = self._doors + 1 if answers > self._answers_at_door else 0
+        self._answers_at_door = answers
+        return self._doors >= DOORS
+
     def suspect_rate(self) -> None:
         """It is refused with almost nothing in flight: take it for a rate for a while."""
         self.mode = LimitMode.REQUESTS
+        self._doors = 0
         self._errors = dict(SUSPECTED)
         self._kept = SUSPICION
 

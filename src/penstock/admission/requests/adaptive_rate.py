@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
+from penstock.admission.requests.probing import hold_seconds
+
 FIRST_PER_SECOND = 1.0  # where the search begins, of requests
 BACK_OFF = 0.96  # of the rate that was accepted between two refusals
 BELOW = 0.99  # of it: where it stays between probes
@@ -16,6 +18,10 @@ PROBE_SECONDS = 5.0  # to double the step
 PROBE_NEW_SECONDS = 1.5
 LONG_SECONDS = 6.0  # a rate measured over more is an average over paces that were too slow, too
 LOG_MAX = 20.0
+HOLD_SECONDS = 10.0
+HOLD_NEW_SECONDS = 2.0
+HOLD_NEW_REQUESTS = 15.0  # or so many, if that takes longer
+WIDER = 1.5  # × what is in flight on average
 TICK_MAX_SECONDS = 0.5  # of the search: what is not asked for proves nothing
 
 
@@ -77,6 +83,17 @@ class RateLimit:
             double = PROBE_SECONDS if self.confidence else PROBE_NEW_SECONDS
             rate = top * (1.0 + PROBE_STEP * 2.0 ** min((self.age - hold) / double, LOG_MAX))
         self.per_second = max(self.per_second, rate)
+
+    def hold(self, unit: float, latency: float, least: float) -> float:
+        """How long it is kept before more is tried; a request has so many units."""
+        if not self.confidence:
+            return max(HOLD_NEW_SECONDS, HOLD_NEW_REQUESTS * unit / self.per_second)
+        per_second = self.per_second / unit
+        return max(HOLD_SECONDS, hold_seconds(per_second, 0.0, self.confidence, latency, least))
+
+    def in_flight_needed(self, unit: float, latency: float) -> float:
+        """How large a window must be that does not slow it down."""
+        return 1.0 + WIDER * self.per_second / unit * latency
 
     def refused(self, measured: float, seconds: float) -> None:
         """So much per second was accepted since the refusal before, so many seconds ago."""

@@ -65,7 +65,7 @@ class Breaker:
                 return True
             return False
         self._remember(failed)
-        if len(self._last) == REMEMBERED and self._failed >= FAILURES:
+        if self._failed >= FAILURES and len(self._last) == REMEMBERED:
             self._tests = 1
             self.is_testing = False
             self.until = max(self.until, now + FIRST_SECONDS)

@@ -13,10 +13,10 @@ STEP = 1.25  # growth that is worth an event
 class LimitChanges:
     """Owns what was told of a window that moves all the time."""
 
-    __slots__ = ("_is_reduced", "_told")
+    __slots__ = ("_is_reduced", "size")
 
     def __init__(self, size: int) -> None:
-        self._told = size
+        self.size = size  # that was told last
         self._is_reduced = False  # by a refusal, and not at the maximum since
 
     def refused(self) -> None:
@@ -26,13 +26,13 @@ class LimitChanges:
         self, size: int, most: int, ceiling: float, *, is_paused: bool
     ) -> Sequence[LimitChange]:
         """What has changed; nothing that was told already."""
-        told = self._told
+        told = self.size
         if size < told:
-            self._told = size
+            self.size = size
             return (LimitChange.DECREASED,)
         if size == told or (size < most and size < told * STEP):
             return ()
-        self._told = size
+        self.size = size
         changes = [LimitChange.INCREASED]
         if told <= ceiling < size:
             changes.append(LimitChange.SOFT_CEILING_RECOVERED)

@@ -98,3 +98,15 @@ def test_limit_that_was_sure_and_is_another_teaches_nothing() -> None:
         detector.refused(now, level, has_moved=True)
 
     assert detector.mode is LimitMode.CONCURRENCY
+
+
+def test_doors_that_open_and_close_are_a_rate() -> None:
+    detector = ModeDetector()
+
+    assert [detector.closed_door(answers) for answers in (1, 5, 9)] == [False, False, True]
+
+
+def test_door_that_stays_closed_is_none() -> None:
+    detector = ModeDetector()
+
+    assert not any(detector.closed_door(7) for _ in range(10))

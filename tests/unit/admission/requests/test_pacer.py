@@ -13,7 +13,7 @@ def sends(pacer: Pacer, count: int, gap: float, latency: float, start: float = 0
     times = []
     now = start
     for _ in range(count):
-        now = max(now, pacer.next_at)
+        now = max(now, pacer.ready_at(now))
         pacer.sent(now, gap, latency, 0.05)
         times.append(now)
     return times
@@ -65,3 +65,14 @@ def test_pace_is_smoothed_and_loosened_within_bounds() -> None:
     for _ in range(10):
         pacer.loosen()
     assert pacer.gain == 3.0
+
+
+def test_gap_that_no_timer_can_keep_is_kept_on_average() -> None:
+    times = sends(Pacer(), 1_001, 0.0001, 0.01)
+
+    assert times[1] == times[0]
+    assert times[-1] == pytest.approx(0.1, abs=0.0015)
+
+
+def test_gap_of_more_than_a_millisecond_is_kept_exactly() -> None:
+    assert sends(Pacer(), 3, 0.002, 0.01) == [0.0, 0.002, 0.004]
