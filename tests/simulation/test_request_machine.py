@@ -9,6 +9,7 @@ not overtake. `HYPOTHESIS_PROFILE=soak` runs for minutes and draws new examples 
 from __future__ import annotations
 
 import os
+import random
 from collections import defaultdict
 from math import inf
 
@@ -23,6 +24,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.aimd import Aimd
+from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.caps import AimdConfig, ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.decisions import (
     RequestAdmissionDenied,
@@ -34,7 +38,7 @@ from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.release import ReleaseReason
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
-from tests.requests import Core, ScriptedLimit, aimd, item
+from tests.requests import Core, ScriptedLimit, item
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
@@ -90,7 +94,8 @@ class RequestMachine(RuleBasedStateMachine):
     """One provider; who waits and what is in flight are the whole model."""
 
     algorithm = "adaptive"
-    is_real = False  # the algorithm: aimd itself, not one that does what the machine says
+    is_real = False  # the algorithm: not one that does what the machine says
+    late = 0.0  # seconds by which it may be late to say when it grows
 
     @initialize(
         whole=caps,
@@ -107,7 +112,7 @@ class RequestMachine(RuleBasedStateMachine):
         )
         self.policy = self.declared(whole, models)
         self.share = ProcessShare()
-        self.core = Core(self.policy, pace=pace, make=aimd if self.is_real else None)
+        self.core = Core(self.policy, pace=pace, make=self.made_for_real if self.is_real else None)
         self.reader = RequestPressureReader(self.core, lambda: self.now)
         self.waiting: list[RequestWaiter] = []  # in the order of their coming
         self.came: dict[RequestWaiter, tuple[int, int]] = {}
@@ -116,6 +121,13 @@ class RequestMachine(RuleBasedStateMachine):
         self.tags: dict[str, dict[str, float]] = defaultdict(dict)
         self.v: dict[str, float] = defaultdict(float)
         self.numbers = 0
+
+    def made_for_real(
+        self, declared: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
+    ) -> LimitAlgorithm:
+        if declared.algorithm == "aimd":
+            return Aimd(declared.aimd, effective_max, now)
+        return Adaptive(effective_max, now, random.Random(1).random)
 
     def declared(self, whole: RequestCaps, models: list[RequestCaps]) -> ProviderPolicy:
         named = dict(zip(MODELS, models, strict=True))
@@ -153,8 +165,21 @@ class RequestMachine(RuleBasedStateMachine):
         for wanted in all_wanted:
             self.let_wait(wanted)
 
+    @rule(wanted=items)
+    def ask_or_wait(self, wanted: RequestAdmissionItem) -> None:
+        overtaken = self.would_overtake(wanted)
+        found = self.core.ask(wanted, self.now)
+        if isinstance(found, RequestAdmissionLease):
+            assert not overtaken, "somebody was overtaken"
+            self.leased(found)
+        else:
+            self.stands(found)
+
     def let_wait(self, wanted: RequestAdmissionItem) -> None:
-        waiter = self.core.enqueue(wanted, self.now)
+        self.stands(self.core.enqueue(wanted, self.now))
+
+    def stands(self, waiter: RequestWaiter) -> None:
+        wanted = waiter.item
         if self.is_denied(wanted):
             assert waiter.denied is not None
             assert waiter.denied.reason is RequestDenialReason.HARD_POLICY_DENIAL
@@ -196,12 +221,12 @@ class RequestMachine(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         """Ring the timer whenever it says; in between nobody could have gone."""
         end = self.now + seconds
-        while (due := self.core.next_due()) is not None and due <= end:
+        while (due := self.core.next_due()) is not None and due <= end + self.late:
             self.before(due)
             self.now = max(self.now, due)
             self.pump()
         self.before(end)
-        self.now = end
+        self.now = max(self.now, end)
         assert self.core.pump(self.now) == [], "the timer was late"
 
     def before(self, until: float) -> None:
@@ -303,7 +328,8 @@ class RequestMachine(RuleBasedStateMachine):
             if first is not None and not self.blocked(first.item, provider=False):
                 could.append(first)
         gate = self.core.levels.providers["p"].gate if self.core.levels.providers else None
-        if could:
+        due = self.core.next_due()
+        if could and not (due is not None and due <= self.now + self.late):
             assert gate is not None
             tokens = [float(one.item.tokens_estimate or 0) for one in could]
             assert any(gate.blocked(self.now, amount) for amount in tokens), "forgotten"
@@ -367,6 +393,11 @@ class RequestMachine(RuleBasedStateMachine):
             assert provider.waiting == len(self.waiting)
 
 
+class RealAdaptive(RequestMachine):
+    is_real = True
+    late = 1e-5  # it says when its window grows, and a millionth of a second more
+
+
 class ScriptedDomains(RequestMachine):
     algorithm = "aimd"
 
@@ -381,7 +412,7 @@ def _same_group(waiter: RequestWaiter, wanted: RequestAdmissionItem) -> bool:
     return item.resource.model == wanted.resource.model and item.group.key == wanted.group.key
 
 
-@pytest.mark.parametrize("machine", [RequestMachine, ScriptedDomains, RealAimd])
+@pytest.mark.parametrize("machine", [RequestMachine, RealAdaptive, ScriptedDomains, RealAimd])
 def test_request_admission_decides_as_a_look_at_everything_would(
     machine: type[RequestMachine],
 ) -> None:

@@ -60,6 +60,13 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     tokens_used: int | None = None  # as the reply counts them
     was_sent: bool = True  # False: it never left, so nobody has counted it
 
+    def tokens_of(self, reserved: float) -> float:
+        """What was used of so many; without a count all of them, unless it was not served."""
+        if self.tokens_used is not None:
+            return float(self.tokens_used)
+        is_unserved = not self.was_sent or self.outcome is RequestOutcome.RATE_LIMITED
+        return 0.0 if is_unserved else reserved
+
 
 class RequestGroupSpec(msgspec.Struct, frozen=True):
     """Requests that share a limit fairly with other groups: a domain, a tenant, a column."""

@@ -93,13 +93,12 @@ class RequestAdmissionController:
 
     async def acquire_async(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """Wait for a lease; RequestAdmissionError if there will be none."""
-        now = self._monotonic()
-        decision = self.core.try_acquire(item, now)
-        if type(decision) is RequestAdmissionLease:
+        waiter = self.core.ask(item, self._monotonic())
+        if isinstance(waiter, RequestAdmissionLease):
             if self._telling.is_on:
-                self._telling.acquired_at_once(decision)
-            return decision
-        waiter = self._enqueue(item, now)
+                self._telling.acquired_at_once(waiter)
+            return waiter
+        self._begin_to_wait(waiter)
         future: asyncio.Future[None] = self._loop.create_future()
         self._answers[waiter] = future
         try:
@@ -189,15 +188,13 @@ class RequestAdmissionController:
 
     # ── Waking ────────────────────────────────────────────────────────────────────────────────
 
-    def _enqueue(self, item: RequestAdmissionItem, now: float) -> RequestWaiter:
-        waiter = self.core.enqueue(item, now)
+    def _begin_to_wait(self, waiter: RequestWaiter) -> None:
         if waiter.denied is not None:
             self._telling.decided(waiter.denied)
             raise _error(waiter.denied)
         if self._telling.is_on:
             self._telling.wait_started(waiter)
         self._pump_soon()
-        return waiter
 
     def _give_up(self, waiter: RequestWaiter) -> None:
         self._answers.pop(waiter, None)
@@ -288,21 +285,22 @@ class RequestAdmissionController:
             self._drop(ticket)
             return
         now = self._monotonic()
-        decision = self.core.try_acquire(ticket.item, now)
-        if isinstance(decision, RequestAdmissionLease):
+        answer = self.core.ask(ticket.item, now)
+        if isinstance(answer, RequestAdmissionLease):
             if self._telling.is_on:
-                self._telling.acquired_at_once(decision)
+                self._telling.acquired_at_once(answer)
             ticket.waiter = RequestWaiter(ticket.item, now, None)
-            ticket.waiter.lease = decision
+            ticket.waiter.lease = answer
             self._answer_thread(ticket, ticket.waiter)
             return
+        ticket.waiter = answer
         try:
-            ticket.waiter = self._enqueue(ticket.item, now)
+            self._begin_to_wait(answer)
         except RequestAdmissionError as error:
             self._drop(ticket)
             ticket.answer.set_exception(error)
             return
-        self._answers[ticket.waiter] = ticket
+        self._answers[answer] = ticket
 
     def _answer_thread(self, ticket: _Ticket, waiter: RequestWaiter) -> None:
         self._drop(ticket)

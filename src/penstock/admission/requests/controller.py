@@ -96,6 +96,18 @@ class AdaptiveRequestAdmissionController:
                 return _denied(item, blocked, gate.in_flight, gate.window, now)
         return self._grant(domain, item, tokens, now)
 
+    def ask(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionLease | RequestWaiter:
+        """A lease if it may leave at once, else a place in the line, as a try and `enqueue` do."""
+        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+        is_kept = self._is_shut or domain.model.is_denied
+        if is_kept or (self.waiting and self._is_ahead(domain, now)):
+            return self.enqueue(item, now)
+        tokens = float(item.tokens_estimate or 0)
+        for gate in domain.gates:
+            if gate.blocked(now, tokens) is not None:
+                return self.enqueue(item, now)
+        return self._grant(domain, item, tokens, now)
+
     def enqueue(self, item: RequestAdmissionItem, now: float) -> RequestWaiter:
         """Let a request wait; `pump` answers, now or later."""
         timeout = item.queue_wait_timeout_seconds
@@ -145,12 +157,8 @@ class AdaptiveRequestAdmissionController:
 
     def next_due(self) -> float | None:
         """When to pump although nothing has happened; None: never."""
-        least = inf
-        for heap in (self._sleeping, self._deadlines, self._cooling):
-            due = heap.next_due()
-            if due is not None and due < least:
-                least = due
-        return None if least == inf else least
+        heaps = (self._sleeping, self._deadlines, self._cooling)
+        return min((due for heap in heaps if (due := heap.next_due()) is not None), default=None)
 
     @property
     def is_stirred(self) -> bool:
@@ -168,7 +176,7 @@ class AdaptiveRequestAdmissionController:
         _, domain, algorithm, mark, reserved = held
         model = domain.model
         provider = model.provider
-        used = _tokens_used(outcome, reserved)
+        used = outcome.tokens_of(reserved)
         domain.gate.give(now, reserved, used, outcome.was_sent)
         model.gate.give(now, reserved, used, outcome.was_sent)
         provider.gate.give(now, reserved, used, outcome.was_sent)
@@ -386,8 +394,7 @@ class AdaptiveRequestAdmissionController:
         if domain is not None:
             domain.count_leak(reason.value)
             self.notes.of_resource(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason.value)
-        said = f"lease {lease.lease_id} is not held"
-        return ReleaseResult(False, reason, {"lease": said})
+        return ReleaseResult(False, reason, {"lease": f"lease {lease.lease_id} is not held"})
 
     # ── Lines ─────────────────────────────────────────────────────────────────────────────────
 
@@ -426,13 +433,6 @@ class AdaptiveRequestAdmissionController:
         }
         self.notes.of_resource(Kind.REQUEST_RESOURCE_REGISTERED, resource, numbers=numbers)
         return domain
-
-
-def _tokens_used(outcome: RequestReleaseOutcome, reserved: float) -> float:
-    if outcome.tokens_used is not None:
-        return float(outcome.tokens_used)
-    is_unused = not outcome.was_sent or outcome.outcome is RequestOutcome.RATE_LIMITED
-    return 0.0 if is_unused else reserved
 
 
 def _denied(

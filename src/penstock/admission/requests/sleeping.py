@@ -37,11 +37,12 @@ class Sleeping:
     def wake(self, model: ModelLevel) -> None:
         """Something has changed for a model: whoever waits there is asked for again."""
         self._open(model)
+        provider = model.provider
         if model.queue:
-            provider = model.provider
             provider.join(model)
-            if not provider.closed_for_all:
-                self._awake[provider] = None
+        # Also if nobody waits there any more: it may have been first, and others behind it.
+        if provider.line and not provider.closed_for_all:
+            self._awake[provider] = None
 
     def stir(self, provider: ProviderLevel) -> None:
         """Something has changed for a provider: the models in its line are asked for again."""

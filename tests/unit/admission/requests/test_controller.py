@@ -337,6 +337,16 @@ def test_who_waited_for_tokens_and_gives_up_lets_the_next_go() -> None:
     assert core.pump(0.0) == [small]
 
 
+def test_the_last_of_a_model_that_gives_up_lets_another_model_go() -> None:
+    core = Core(policy(tpm=60.0 * 10))
+    leased(core, item(model("a"), tokens=10))
+    large = waits(core, item(model("b"), tokens=10))
+    small = waits(core, item(model("a"), tokens=0))
+
+    assert core.withdraw(large) is None
+    assert core.pump(0.0) == [small]
+
+
 def test_a_request_larger_than_the_bucket_waits_for_a_full_one() -> None:
     core = Core(policy(tpm=60.0 * 10))
     leased(core, item(tokens=10))
