@@ -16,7 +16,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/faults.md"
 _TEST = re.compile(r"^test_(f\d\d)_")
 
-REQUESTS = "request admission"
 SCHEDULES = "schedules and preflights"
 WEB = "the web view"
 
@@ -24,6 +23,7 @@ WEB = "the web view"
 DUE = (
     *(f"F{n:02}" for n in (*range(1, 9), *range(10, 23), *range(24, 37), *range(53, 59))),
     *("F37", "F38", "F39", "F40", "F41", "F42", "F43", "F61", "F62", "F72"),
+    *("F44", "F45", "F46", "F47", "F48", "F50", "F51", "F52"),
 )
 
 
@@ -81,15 +81,15 @@ CATALOGUE = (
     Fault("F41", "a foreign transaction stops the vacuum"),
     Fault("F42", "no connections are left"),
     Fault("F43", "serialization failures, deadlocks, a read-only standby"),
-    Fault("F44", "a storm of 429", REQUESTS),
-    Fault("F45", "a Retry-After that makes no sense", REQUESTS),
-    Fault("F46", "5xx, resets, TLS and DNS failures", REQUESTS),
-    Fault("F47", "hung, slow or endless answers", REQUESTS),
-    Fault("F48", "a cancellation at every await of a request", REQUESTS),
-    Fault("F49", "a worker dies with fleet-wide permits", REQUESTS),
-    Fault("F50", "the herd after a cooldown", REQUESTS),
-    Fault("F51", "a limit collapses, runs away or swings", REQUESTS),
-    Fault("F52", "a provider that lies", REQUESTS),
+    Fault("F44", "a storm of 429"),
+    Fault("F45", "a Retry-After that makes no sense"),
+    Fault("F46", "5xx, resets, TLS and DNS failures"),
+    Fault("F47", "hung, slow or endless answers"),
+    Fault("F48", "a cancellation at every await of a request"),
+    Fault("F49", "a worker dies with fleet-wide permits", "the fleet"),
+    Fault("F50", "the herd after a cooldown"),
+    Fault("F51", "a limit collapses, runs away or swings"),
+    Fault("F52", "a provider that lies"),
     Fault("F53", "a task that never yields"),
     Fault("F54", "a task that swallows its cancellation"),
     Fault("F55", "a task that raises what it should not"),

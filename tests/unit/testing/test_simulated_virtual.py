@@ -7,13 +7,12 @@ import asyncio
 from types import ModuleType
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 
 from penstock.testing import Lognormal, ProviderRules, Reply, SimulatedProvider, run_virtual
 from penstock.testing.simulated_provider import Ending, Part
-
-httpx = pytest.importorskip("httpx")
-httpx2 = pytest.importorskip("httpx2")
 
 LIBRARIES = pytest.mark.parametrize("library", [httpx2, httpx], ids=["httpx2", "httpx"])
 

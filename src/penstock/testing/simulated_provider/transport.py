@@ -57,9 +57,10 @@ class SimulatedTransport:
         answer = _Answer(self._core, visit, clock, library, patience)
         await answer.head()
         stream = _stream_class(library)(answer)
-        raw = [*visit.reply.headers]
+        told = [*visit.reply.headers]
         if visit.reply.length is not None:
-            raw.append(("content-length", str(visit.reply.length)))
+            told.append(("content-length", str(visit.reply.length)))
+        raw = [(name.encode(), value.encode()) for name, value in told]
         return library.Response(visit.reply.status, headers=raw, stream=stream)
 
     async def aclose(self) -> None:

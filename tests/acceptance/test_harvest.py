@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the harvest example find the hidden limits, and begin with them the second time?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import environment_of_tests
+
+HARVEST = Path(__file__).resolve().parents[2] / "examples/harvest/harvest.py"
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+
+def test_harvest_finds_the_limits_and_keeps_them() -> None:
+    done = subprocess.run(
+        [sys.executable, str(HARVEST), "--documents", "240"],
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
+    assert "240 done, 0 skipped, 0 error" in told
+    assert "60 done, 0 skipped, 0 error" in told
+    document = told.partition("penstock providers --json\n")[2].partition("\n\n")[0]
+    (row,) = json.loads(document)["providers"]
+    assert row["provider"] == "archive"
+    assert row["learned"]["latency_seconds"] > 0
