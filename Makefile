@@ -26,12 +26,15 @@ SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-
   soak-signals soak-import soak-flat soak-pg soak-pg-races
 SECONDS ?= 1800
 
-.PHONY: help setup demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
+.PHONY: help setup nginx demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ok ## Make .venv with the locked dependencies and this package in it
+
+nginx: .venv/ok ## Find nginx for the tests, or fetch it into .venv (they do so themselves)
+	$(BIN)/python -m tests.nginx.binary
 
 demo: .venv/ok ## See a queue at work
 	$(BIN)/python examples/demo.py

@@ -12,7 +12,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store"]
+pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store", "tests.nginx.fixtures"]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
 
 # A busy machine is no bug: no example has a deadline, and slow ones are not complained about.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How well and how fast are requests admitted? The figures of issue 6, one scenario per file."""
 
-from benchmarks.admission import curves, quality, random_worlds, speed
+from benchmarks.admission import curves, quality, random_worlds, speed, transport
 from benchmarks.runner import Scenario, Section
 
 SECTION = Section(
@@ -11,6 +11,7 @@ SECTION = Section(
         Scenario("worlds", random_worlds.measure),
         Scenario("curves", curves.measure),
         Scenario("speed", speed.measure),
+        Scenario("transport", transport.measure),
     ),
 )
 

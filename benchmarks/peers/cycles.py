@@ -75,7 +75,7 @@ def measure_in_turns(driver: Driver, cases: Sequence[Case], batches: int) -> lis
     try:
         while waiting := [case for case in timed if not case.is_done(batches)]:
             for case in waiting:
-                case.visit()
+                case.visit(batches)
     finally:
         gc.unfreeze()
     return [case.answer() for case in timed]
@@ -101,10 +101,10 @@ class _Timed:
         count = len(self._walls)
         return count >= batches or (count >= LEAST_BATCHES and self._seconds > BUDGET_SECONDS)
 
-    def visit(self) -> None:
-        """Time some batches."""
+    def visit(self, batches: int) -> None:
+        """Time some batches, so that there are at most so many in all: a turn uses tasks up."""
         start, size = time.perf_counter(), self._size
-        for _ in range(VISIT_BATCHES):
+        for _ in range(min(VISIT_BATCHES, batches - len(self._walls))):
             wall, cpu = self._batch(size)
             self._walls.append(wall / size / 1e3)
             self._cpus.append(cpu / size / 1e3)

@@ -18,6 +18,7 @@ from penstock import wiring
 from penstock.clock import Duration, SystemClock, blocking_sleep, to_seconds
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
+from penstock.config.provider_policies import check_providers
 from penstock.definitions.provider import (
     ModelOptions,
     Provider,
@@ -218,7 +219,7 @@ class Penstock:
             folder or Path.cwd(),
             self.code_settings,
         )
-        wiring.check_providers(loaded, self.tasks, self.providers)
+        check_providers(loaded, self.tasks, self.providers)
         return loaded
 
     def store_url(self, loaded: Loaded) -> str:

@@ -29,6 +29,12 @@ PenstockError
 │   ├── StoreForked                  used in a forked child of the process that opened it
 │   └── StoreUnsupported             a place or version that a store cannot be kept on
 ├── RequestAdmissionError            a request did not leave (waited too long, shutdown, no slot)
+├── RequestError                     a request was refused by us, by the provider, or has failed
+│   ├── AttemptOver                  its job was cancelled or has run past its time limit: not sent
+│   ├── ProviderThrottled            the world's: a provider refuses for longer than clients wait
+│   ├── ProviderUnavailable          the world's: the provider is ill (5xx, 408, 425)
+│   ├── ReplyOverdue                 the world's: a reply was not complete in time
+│   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── WorkerFailed                     the world's: a worker process cannot be started
 └── InternalError                    ours: an invariant is broken; please report it
@@ -214,6 +220,46 @@ class RequestAdmissionError(PenstockError):
         super().__init__(message)
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds
+
+
+class RequestError(PenstockError):
+    """A request was not sent, was refused, or its reply cannot be used."""
+
+
+class AttemptOver(RequestError):
+    """A request of a job that was cancelled, or has run past its time limit; it did not leave."""
+
+
+class _ProviderSays(RequestError):
+    """What a provider answered; the retry baseline reads the attributes."""
+
+    def __init__(
+        self,
+        message: str,
+        status_code: int,
+        retry_after: float | None = None,
+        response: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.retry_after = retry_after  # seconds; None: nothing was said
+        self.response = response  # of the library that sent it; its body is closed
+
+
+class ProviderThrottled(_ProviderSays):
+    """A provider refuses, for longer than its client waits; the job comes back uncharged."""
+
+
+class ProviderUnavailable(_ProviderSays):
+    """A provider is ill: 5xx, 408, 425; the job comes back uncharged."""
+
+
+class ReplyOverdue(RequestError, TimeoutError):
+    """A reply was not complete within its deadline."""
+
+
+class ReplyRefused(RequestError):
+    """A reply is larger than allowed, or in an encoding that was not asked for."""
 
 
 class LeaseLost(PenstockError):

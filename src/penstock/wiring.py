@@ -15,30 +15,28 @@ from typing import Any, Protocol
 
 import uvloop
 
-from penstock.admission.requests.caps import (
-    AimdConfig,
-    ProcessShare,
-    ProviderPolicy,
-    RequestCaps,
-)
+from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.clock import Clock, SystemBootClock, SystemClock
-from penstock.config.load import DEFAULT, Loaded, dotted
+from penstock.config.load import Loaded, dotted
+from penstock.config.provider_policies import provider_policies, unserved_tasks
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.config.store_url import SQLITE_PREFIX, is_server, refuse_unknown
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError, StoreError, StoreMissing, UsageError
 from penstock.events.default_sinks import default_sinks
-from penstock.events.sink import SchedulerEvents
+from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.views import QueueFacts
+from penstock.outbound.provider_clients import MakeWire
 from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.asking import aside, within
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.processes import ProcessPool
+from penstock.runtime.provider_run import ProviderRun, ServedProvider
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadPool, ThreadRunner
@@ -60,6 +58,7 @@ SHOWN_MAX = 60  # characters of a name that is too long
 COMPLETION_SECONDS = 1.0  # a shell waits no longer for the keys of a server
 
 _NONE: Mapping[str, Provider] = {}
+_NO_WIRES: Mapping[str, MakeWire] = {}
 
 log = logging.getLogger("penstock.limits")
 
@@ -158,84 +157,6 @@ def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> Non
         if typed:
             have = f"known are {', '.join(map(repr, known))}" if known else "no task has limits"
             log.warning("%s; it limits nothing, %s.", sentence, have)
-
-
-def check_providers(
-    loaded: Loaded, tasks: Mapping[str, Task[..., Any]], providers: Mapping[str, Provider]
-) -> None:
-    """Refuse settings about, and tasks of, a provider that the app does not define."""
-    for name in loaded.settings.providers.keys() - providers.keys():
-        table = dotted(("providers", name))
-        said = [source for path, source in loaded.sources.items() if path.startswith(f"{table}.")]
-        source = next((one for one in said if one != DEFAULT), DEFAULT)
-        raise ConfigError(
-            f"{table} is about a provider that the app does not define (from {source}); "
-            f"{_known(name, providers)}."
-        )
-    for task in tasks.values():
-        for endpoint in task.endpoints:
-            name = endpoint.resource.provider
-            if name not in providers:
-                raise UsageError(
-                    f"Task {task.name!r} uses the provider {name!r}, which the app does not "
-                    f"define; {_known(name, providers)}."
-                )
-
-
-def _known(name: str, providers: Mapping[str, Provider]) -> str:
-    near = difflib.get_close_matches(name, providers, 1)
-    if near:
-        return f"the nearest known one is {near[0]!r}"
-    if not providers:
-        return "it has none: write app.provider(...)"
-    return f"known are {', '.join(map(repr, sorted(providers)))}"
-
-
-def provider_policies(
-    settings: Settings, providers: Mapping[str, Provider]
-) -> dict[str, ProviderPolicy]:
-    """What is declared for each provider of an app, in code and in settings."""
-    return {
-        name: _policy(name, settings.providers.get(name, ProviderSettings())) for name in providers
-    }
-
-
-def unserved_tasks(
-    tasks: Mapping[str, Task[..., Any]],
-    policies: Mapping[str, ProviderPolicy],
-    share: ProcessShare,
-) -> frozenset[str]:
-    """Tasks that this process leaves to others: it has no slot of a provider that they call."""
-    return frozenset(
-        name
-        for name, task in tasks.items()
-        for endpoint in task.endpoints
-        for caps in _caps_of(policies[endpoint.resource.provider], endpoint.resource.model)
-        if caps.max_parallel is not None and not share.of(caps.max_parallel)
-    )
-
-
-def _caps_of(policy: ProviderPolicy, model: str) -> tuple[RequestCaps, RequestCaps]:
-    return policy.caps, policy.model_caps(model)
-
-
-def _policy(name: str, said: ProviderSettings) -> ProviderPolicy:
-    return ProviderPolicy(
-        name,
-        caps=RequestCaps(said.max_parallel, said.rpm, said.tpm),
-        models={
-            model: RequestCaps(caps.max_parallel, caps.rpm, caps.tpm)
-            for model, caps in said.models.items()
-        },
-        algorithm=said.algorithm,
-        aimd=AimdConfig(
-            initial_limit=said.initial_limit,
-            decrease_factor=said.decrease_factor,
-            successes_until_increase=said.successes_until_increase,
-            cooldown_seconds=said.cooldown_seconds,
-            startup_ramp_seconds=said.startup_ramp_seconds,
-        ),
-    )
 
 
 def _of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
@@ -379,12 +300,14 @@ def build_worker(
     events: SchedulerEvents | None = None,
     providers: Mapping[str, Provider] = _NONE,
     share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
+    wires: Mapping[str, MakeWire] = _NO_WIRES,
+    request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
-    process's part of every cap of the providers.
+    process's part of every cap of the providers; `wires` answer in place of some of them.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -404,6 +327,7 @@ def build_worker(
         unserved=unserved_tasks(tasks, policies, share),
     )
     loop = asyncio.get_running_loop()
+    ids = ids or SystemIds()
     return Worker(
         config,
         task_limits(tasks, settings),
@@ -414,10 +338,57 @@ def build_worker(
         threads(loop),
         None if task_order is None else ProcessPool(task_order, loop),
         clock,
-        ids or SystemIds(),
+        ids,
         RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
         events or SchedulerEvents(clock, default_sinks()),
         worn,
+        _serving(
+            options,
+            settings,
+            providers,
+            policies,
+            wires,
+            store,
+            clock,
+            ids,
+            share,
+            request_events or RequestEvents(clock, default_sinks()),
+        ),
+    )
+
+
+def _serving(
+    options: RunOptions,
+    settings: Settings,
+    providers: Mapping[str, Provider],
+    policies: Mapping[str, ProviderPolicy],
+    wires: Mapping[str, MakeWire],
+    store: Store,
+    clock: Clock,
+    ids: IdSource,
+    share: ProcessShare,
+    events: RequestEvents,
+) -> ProviderRun | None:
+    """Whoever serves the providers of an app; None if it has none."""
+    if not providers:
+        return None
+    served = [
+        ServedProvider(
+            provider,
+            policies[name],
+            settings.providers.get(name, ProviderSettings()).base_url,
+            wires.get(name),
+        )
+        for name, provider in providers.items()
+    ]
+    return ProviderRun(
+        served,
+        store,
+        clock,
+        share=share,
+        rand=ids.random,
+        run_id=options.run_id,
+        events=events,
     )
 
 

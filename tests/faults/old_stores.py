@@ -19,6 +19,7 @@ from penstock.clock import BootTime
 from penstock.model.effects import StageManifest
 from penstock.model.job import JobState
 from penstock.model.lease import JobEnd
+from penstock.model.provider import ProviderModelKey
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.sqlite.opening import PACKAGE
 from tests.faults.power.recorder import Recorder
@@ -90,6 +91,7 @@ def write_fill(folder: Path) -> Path:
     staged = StageManifest(dataset="s", slice="1", document="{}", plan_id="p", level=1)
     end = JobEnd(job, JobState.DONE, 1, 2, effects=(staged,))
     run.consumer.ack(run.worker, [end]).result()
+    run.consumer.save_learned({ProviderModelKey("ai", "m"): '{"ceiling": 12}'}).result()
     run.close()
     target = fill_of(len(read_migrations(PACKAGE)))
     target.write_text("\n".join(_dump(path)) + "\n")

@@ -2,7 +2,7 @@
 """Who ends a throwaway server when the process that wanted it was killed?
 
 This file, run as a process of its own, `guard.py OWNER FOLDER`: when the owner is gone, or at
-SIGTERM, the servers whose data are in the folder end, and the folder goes.
+SIGTERM, the servers (PostgreSQL, nginx) whose data are in the folder end, and the folder goes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NoReturn
 
 PATIENCE_SECONDS = 20.0
 PREFIX = "penstock-pg-"
+NOTES = ("*/postmaster.pid", "*/*/postmaster.pid", "*/nginx.pid")  # where servers note their number
 DISK = Path("/tmp")
 _MEMORY = Path("/dev/shm")
 _PLENTY_BYTES = 2 << 30
@@ -72,7 +73,7 @@ class GuardedFolder:
 
 def clean(folder: Path) -> None:
     """End the servers of a folder at once, and remove it."""
-    for note in (*folder.glob("*/postmaster.pid"), *folder.glob("*/*/postmaster.pid")):
+    for note in [note for name in NOTES for note in folder.glob(name)]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             _end(int(note.read_text().split()[0]), note.parent)
     shutil.rmtree(folder, ignore_errors=True)

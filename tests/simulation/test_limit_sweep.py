@@ -17,11 +17,12 @@ MOST = 1_000  # in flight, by what the user has declared
 SETTLED = 0.5  # of a course
 SWEEP = (
     # capacity, seconds of a request, of the course
-    (1, 0.005, 10.0),
+    (1, 0.2, 60.0),
     (1, 1.0, 120.0),
     (1, 60.0, 12_000.0),
     (3, 0.1, 60.0),
     (5, 60.0, 6_000.0),
+    (8, 0.005, 10.0),
     (10, 0.02, 20.0),
     (20, 0.2, 60.0),
     (50, 1.0, 120.0),

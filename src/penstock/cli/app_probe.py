@@ -6,6 +6,7 @@ An import may raise, exit, crash the interpreter or never return; whoever asks l
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -29,6 +30,8 @@ class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     tasks: tuple[str, ...] = ()
     store_url: str | None = None
+    providers: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # where its tasks are written
     problem: str | None = None
     details: str | None = None  # a traceback
 
@@ -87,13 +90,24 @@ def main() -> None:
     os._exit(0)  # threads that the app has started need not end
 
 
+def _file_of(function: object) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
+    return "" if code is None else str(code.co_filename)
+
+
 def _import(order: _Order) -> AppFacts:
     folder = Path(order.folder)
     try:
         named = load_settings(order.flags, os.environ, folder, {}).settings.app
         app = find_app(named, folder, Penstock)
         loaded = app.load(order.flags, folder=folder)
-        return AppFacts(name=app.name, tasks=tuple(app.tasks), store_url=app.store_url(loaded))
+        return AppFacts(
+            name=app.name,
+            tasks=tuple(app.tasks),
+            store_url=app.store_url(loaded),
+            providers=tuple(app.providers),
+            files=tuple(sorted({_file_of(task.function) for task in app.tasks.values()})),
+        )
     except (PenstockError, KeyboardInterrupt) as error:
         return AppFacts(problem=str(error) or "interrupted", details=traceback.format_exc())
 

@@ -19,6 +19,7 @@ from penstock import wiring
 from penstock.cli.app_outline import outline_of
 from penstock.cli.app_probe import AppFacts, probe_app
 from penstock.cli.invocation import Invocation
+from penstock.cli.sdk_retries import provider_finding
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import one_sentence, print_document, say, warn_of_traceback
 from penstock.config.find_app import DEFAULT_FILE
@@ -88,6 +89,9 @@ class Visit:
         yield settings
         if loaded is not None:
             yield self._app(loaded)
+            served = provider_finding(self._facts.providers, self._facts.files)
+            if served is not None:
+                yield served
         yield from self._stores(loaded)
 
     def _settings(self) -> tuple[Loaded | None, Finding]:

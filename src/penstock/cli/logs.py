@@ -37,6 +37,8 @@ class LogFormat(StrEnum):
 GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
 TRACEBACK_LENGTH_MAX = 64 * 1024  # characters; the message of an error may have any length
 
+HTTP_LIBRARIES = ("httpx2", "httpx")
+
 _OURS = "penstock."
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -51,6 +53,9 @@ def set_up_logging(level: str, log_format: str) -> None:
     root.setLevel(level.upper())
     # asyncio tells about itself at info and debug, which is nobody's news here.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for library in HTTP_LIBRARIES:  # a line for every request, which only --log-level debug shows
+        least = logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING
+        logging.getLogger(library).setLevel(least)
 
 
 class _CurrentStderr(logging.Handler):

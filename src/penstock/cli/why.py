@@ -30,6 +30,7 @@ WHEN = {
     Gate.LINGERING: "by",
     Gate.SLOTS: "about",
     Gate.FAIR_SHARE: "about",
+    Gate.COOLDOWN: "about",
     Gate.POLICY: "about",
 }
 

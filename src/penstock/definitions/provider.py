@@ -29,7 +29,7 @@ from penstock.model.provider import (
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
 
 #: HTTP libraries for which there are clients.
-Library = Literal["httpx2", "httpx"]
+Library = Literal["httpx2", "httpx", "aiohttp", "requests"]
 
 #: Is the body that runs here one of another process, which a test runs in this one?
 runs_elsewhere: ContextVar[bool] = ContextVar("penstock_runs_elsewhere", default=False)

@@ -41,6 +41,15 @@ class Endpoint(msgspec.Struct, frozen=True):
     cap: int | None = None  # requests at once that were declared under this alias
 
 
+def gate_name(resource: object) -> str:
+    """What people call what a task waits for: a provider, or one of its models."""
+    if not isinstance(resource, RequestResourceKey):
+        return str(resource)
+    if resource.model == ANY:
+        return resource.provider
+    return f"{resource.provider}/{resource.model}"
+
+
 def base_url_problem(url: object) -> str | None:
     """Why requests cannot go to a base URL; None if they can."""
     if not isinstance(url, str):

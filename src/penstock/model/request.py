@@ -24,6 +24,16 @@ class RequestOutcome(StrEnum):
     UNEXPECTED_EXCEPTION = "unexpected_exception"
 
 
+#: Our own doing: they free capacity and change no limit.
+LOCAL_OUTCOMES = frozenset(
+    {
+        RequestOutcome.LOCAL_CANCELLED,
+        RequestOutcome.LOCAL_TIMEOUT,
+        RequestOutcome.UNEXPECTED_EXCEPTION,
+    }
+)
+
+
 class Quota(StrEnum):
     """What a provider counts."""
 

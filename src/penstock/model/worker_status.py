@@ -120,6 +120,8 @@ class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
     status: WorkerStatus
     since_at: int | None = None  # when its body began
     deadline_at: int | None = None  # when its body is stopped
+    permit_since_at: int | None = None  # since when it waits for a provider's permit
+    permit_of: str | None = None  # whose, if its task says so
     denied: BlockedTasks | None = None  # why it does not start, if anything is known to stop it
 
     def encoded(self) -> str:

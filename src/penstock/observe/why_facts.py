@@ -26,7 +26,10 @@ class Gate(StrEnum):
     RUNS_ALONE = "runs_alone"  # it may have killed a worker, and waits for one of its own
     SLOTS = "slots"  # as many run as there are slots
     FAIR_SHARE = "fair_share"  # its group has had its share, and others wait for theirs
-    POLICY = "policy"  # a rule of its worker, such as the pressure on its provider
+    PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider serves are on their way
+    COOLDOWN = "cooldown"  # its provider has asked for a pause, or is ill
+    REQUEST_BUDGET = "request_budget"  # what was declared for a minute is used up
+    POLICY = "policy"  # another rule of its worker
     STOPPING = "stopping"  # its worker stops, and gives it back
     TURN = "turn"  # nothing that is known: it is among the next
     RUNNING = "running"

@@ -9,6 +9,9 @@ from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
 from penstock.observe.phrases import at, command, counted, some, span
 from penstock.observe.why_facts import Facts, Gate, Why
+from penstock.observe.why_provider import permit_clause, waits_for_provider
+
+BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
 
 #: What a denial of task admission means for the job.
 GATES = {
@@ -97,11 +100,13 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     attempt = job.attempts + job.crashes + 1
     until = answer.deadline_at
     limit = "it has no time limit" if until is None else f"its time limit is {at(until)}"
+    permit = answer.permit_since_at
+    waits = "" if permit is None else permit_clause(permit, answer.permit_of, this.now)
     return msgspec.structs.replace(
         found,
         sentence=(
             f"{job.key!r} is running on worker {found.worker!r}{began}: attempt {attempt}, and "
-            f"{limit}."
+            f"{limit}.{waits}"
         ),
         unblocks="its attempt ends",
         when=until,
@@ -149,6 +154,8 @@ def _held_up(facts: Facts, found: Why, answer: JobStanding) -> Why:
             sentence=f"{waits}, but that worker is stopping and gives it back.",
             unblocks="another worker takes it",
         )
+    if denied.until == BY_GATE:
+        return waits_for_provider(told, resource, status, facts.now, waits)
     return msgspec.structs.replace(
         told,
         sentence=f"{waits}: a rule holds it back ({resource}).",
@@ -244,6 +251,16 @@ def busy(facts: Facts) -> Why:
         details=tuple(details),
         as_of=min((status.captured_at for status in known.values()), default=None),
     )
+    held = {name: status for name, status in known.items() if job.task in status.held_back}
+    if held and len(held) + len(full.keys() - held.keys()) == len(able):
+        first, status = next(iter(held.items()))
+        return waits_for_provider(
+            msgspec.structs.replace(found, worker=first),
+            status.held_back[job.task],
+            status,
+            facts.now,
+            f"{job.key!r} has been ready for {ready}, and waits",
+        )
     if not full or len(full) < len(able):
         return found
     first, status = next(iter(full.items()))

@@ -17,6 +17,12 @@ from datetime import timedelta
 from enum import StrEnum
 from itertools import count
 
+from penstock.errors import (
+    PenstockError,
+    ProviderThrottled,
+    ProviderUnavailable,
+    RequestAdmissionError,
+)
 from penstock.retry.retry_after import clamp, parse_retry_after
 
 LOOK_THROUGH_MAX = 16  # causes and groups inside each other; deeper ones are not looked at
@@ -71,6 +77,7 @@ _HTTPX_NAMES = frozenset(
     }
 )
 _SDK_NAMES = frozenset({"APIConnectionError", "APITimeoutError"})
+_SDKS = {"openai": _SDK_NAMES, "anthropic": _SDK_NAMES}
 
 #: Packages whose broken pipes are connections, and calls that others make on sockets themselves.
 _NETWORK_PACKAGES = frozenset(
@@ -110,8 +117,7 @@ _NODE_NAMES: dict[str, frozenset[str]] = {
             "ServerTimeoutError",
         }
     ),
-    "openai": _SDK_NAMES,
-    "anthropic": _SDK_NAMES,
+    **_SDKS,
     "http": frozenset({"IncompleteRead"}),
 }
 
@@ -224,11 +230,16 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
     # 1. An exit, a cancellation or the like is nobody's failure, whatever caused it.
     if not isinstance(error, Exception | BaseExceptionGroup):
         return _UNKNOWN
-    # 2. The error says itself how long to wait.
+    # 2. A request did not leave, or our own client says that the provider needs patience.
+    if isinstance(error, RequestAdmissionError):
+        return Classified(FailureClass.SERVICE, _seconds(error.retry_after_seconds))
+    if isinstance(error, ProviderThrottled | ProviderUnavailable):
+        return Classified(FailureClass.SERVICE, _seconds(error.retry_after))
+    # 3. The error says itself how long to wait.
     wait_seconds = _seconds(_peek(error, "retry_after"))
     if wait_seconds is not None:
         return Classified(FailureClass.SERVICE, wait_seconds)
-    # 3. The other side has answered; a refusal is final, whatever caused the error.
+    # 4. The other side has answered; a refusal is final, whatever caused the error.
     response = _peek(error, "response")
     status = _status(error, response)
     if status is not None and status >= 400:
@@ -236,9 +247,12 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
             return _UNKNOWN
         values = _header_values(response) or _header_values(error)
         return Classified(FailureClass.SERVICE, parse_retry_after(values, now))
-    # 4. The way there is broken; but a pipe of the job's own is no way to anybody.
+    # 5. The way there is broken; but a pipe of the job's own is no way to anybody.
     if isinstance(error, OSError) and error.errno == errno.EPIPE and _is_own_pipe(error):
         return _UNKNOWN
+    # An SDK takes whatever its transport raised for a broken connection; we know better.
+    if isinstance(error.__cause__, PenstockError) and _has_name(error, _SDKS):
+        return None
     if isinstance(error, _NODE_TYPES) or _has_name(error, _NODE_NAMES):
         return _NODE
     if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:

@@ -35,6 +35,7 @@ from penstock.model.kept_text import kept_text
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
+from penstock.runtime.attempt_standing import AttemptStanding
 
 NEVER = float("inf")
 
@@ -46,6 +47,15 @@ class Stop(Enum):
     CANCELLED = "cancelled"  # by an operator; the job has ended already
     SHUTDOWN = "shutdown"
     LOST = "lost"  # the lease is not ours any more
+
+
+#: What the requests of a stopped attempt are refused with.
+SAID = {
+    Stop.TIMEOUT: "has run past its time limit",
+    Stop.CANCELLED: "was cancelled",
+    Stop.SHUTDOWN: "is stopped with its worker",
+    Stop.LOST: "was lost with the lease of its worker",
+}
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
@@ -83,6 +93,7 @@ class Attempt:
         "lingers",
         "ref",
         "slot",
+        "standing",
         "started_at",
         "stop",
         "task",
@@ -110,6 +121,7 @@ class Attempt:
         self.aio_task: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None  # ends the process of the body
         self.deadline_monotonic = NEVER
+        self.standing: AttemptStanding | None = None  # None: there are no providers
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
         self.lingers = False  # given up while the body runs: the store must hear of its end
@@ -123,10 +135,17 @@ class Attempt:
             return
         self.stop = why
         self.context._cancelled = True
+        if self.standing is not None:
+            self.standing.stop(SAID[why])
         if self.aio_task is not None:
             self.aio_task.cancel()
         elif self.kill is not None:
             self.kill()
+
+    @property
+    def stands_still(self) -> bool:
+        """Does it wait for a permit? Then its time limit waits with it."""
+        return self.standing is not None and self.stop is None and self.standing.is_waiting
 
     @property
     def can_be_stopped(self) -> bool:

@@ -12,6 +12,7 @@ from penstock.runtime.reach import Reach
 from penstock.stores.store import Store
 
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
+HELD_BACK_SECONDS = 0.1  # the same while it passes over some jobs, and is told of all of them
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Leasing has to wait"
 
@@ -38,11 +39,15 @@ class Idling:
     def waits(self) -> bool:
         return self._task is not None
 
-    def wait(self, next_due_at: int | None) -> None:
-        """Sleep until the store says that there may be something, or something is due."""
+    def wait(self, next_due_at: int | None, *, held_back: bool = False) -> None:
+        """Sleep until the store says that there may be something, or something is due.
+
+        A worker that holds some jobs back only sleeps: the store would tell it of those.
+        """
         if self._task is not None:
             return
-        self._task = asyncio.get_running_loop().create_task(self._wait(next_due_at))
+        waiting = self._sleep() if held_back else self._wait(next_due_at)
+        self._task = asyncio.get_running_loop().create_task(waiting)
 
     def cancel(self) -> None:
         if self._task is not None:
@@ -59,6 +64,13 @@ class Idling:
             await self.back_off(error)
         except Exception as error:
             self._failed(error)
+        finally:
+            self._task = None
+            self._woken()
+
+    async def _sleep(self) -> None:
+        try:
+            await self._clock.sleep(HELD_BACK_SECONDS)
         finally:
             self._task = None
             self._woken()

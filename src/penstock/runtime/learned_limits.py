@@ -2,13 +2,14 @@
 """What does one run leave to the next of the limits that it found?
 
 What is kept speaks of the whole provider: a process that has a part of every cap multiplies what
-it found before it writes it down, and divides what it reads. It counts for a day, less and less.
+it found before it writes it down, and divides what it reads.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,9 +20,15 @@ from penstock.model.provider import ProviderModelKey
 from penstock.stores.store import LearnedLimitStore
 
 SAVE_SECONDS = 60.0  # between two looks whether there is anything new to keep
-DAY_SECONDS = 86_400.0  # what is older is not believed at all
 
 log = logging.getLogger("penstock.providers")
+
+
+class Before(NamedTuple):
+    """What an earlier run has found, and how long ago it was."""
+
+    limit: LearnedLimit
+    age_seconds: float
 
 
 class LearnedLimits:
@@ -31,14 +38,14 @@ class LearnedLimits:
         self._store = store
         self._clock = clock
         self._processes = processes
-        self._known: dict[ProviderModelKey, LearnedLimit] = {}
+        self._before: dict[ProviderModelKey, Before] = {}
         self._written: dict[ProviderModelKey, str] = {}
         self._next_monotonic = clock.monotonic() + SAVE_SECONDS
         self._is_saving = False
 
-    def of(self, key: ProviderModelKey) -> LearnedLimit | None:
+    def before(self, key: ProviderModelKey) -> Before | None:
         """What this process may start from; None: nothing is known."""
-        return self._known.get(key)
+        return self._before.get(key)
 
     async def load(self) -> None:
         """Read what earlier runs have learned; without it a run begins small."""
@@ -49,10 +56,10 @@ class LearnedLimits:
             return
         now_at = self._clock.now() * MICROSECONDS
         for one in kept:
-            age_seconds = max(0.0, now_at - one.learned_at) / MICROSECONDS
-            found = _decoded(one.document)
-            if found is not None and age_seconds < DAY_SECONDS:
-                self._known[one.key] = scaled(aged(found, age_seconds), 1 / self._processes)
+            found = read_learned(one.document)
+            if found is not None:
+                age_seconds = max(0.0, now_at - one.learned_at) / MICROSECONDS
+                self._before[one.key] = Before(scaled(found, 1 / self._processes), age_seconds)
                 self._written[one.key] = one.document
 
     @property
@@ -63,7 +70,7 @@ class LearnedLimits:
         """Write down what has changed; a store that is away is tried again later."""
         self._next_monotonic = self._clock.monotonic() + SAVE_SECONDS
         documents = {
-            key: _encoded(scaled(limit, self._processes))
+            key: msgspec.json.encode(scaled(limit, self._processes)).decode()
             for key, limit in found.items()
             if limit != LearnedLimit()
         }
@@ -81,12 +88,6 @@ class LearnedLimits:
             self._is_saving = False
 
 
-def aged(limit: LearnedLimit, age_seconds: float) -> LearnedLimit:
-    """The older it is, the fewer refusals stand behind it."""
-    left = max(0.0, 1.0 - age_seconds / DAY_SECONDS)
-    return msgspec.structs.replace(limit, confidence=int(limit.confidence * left))
-
-
 def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
     """The same for so many times the share."""
     if factor == 1:
@@ -98,12 +99,9 @@ def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
     )
 
 
-def _encoded(limit: LearnedLimit) -> str:
-    return msgspec.json.encode(limit).decode()
-
-
-def _decoded(document: str) -> LearnedLimit | None:
+def read_learned(document: str) -> LearnedLimit | None:
+    """What a document says; None if it is of a version that says it otherwise."""
     try:
         return msgspec.json.decode(document, type=LearnedLimit)
-    except msgspec.MsgspecError:  # of a version that says it otherwise
+    except msgspec.MsgspecError:
         return None

@@ -112,12 +112,13 @@ class Leasing:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
             names, limit = self._window.wanted(self._exhausted)
+            held_back = bool(self._window.held_back)
             if limit <= 0:
-                if self._window.held_back:  # what is left may be nothing at all
-                    self._idling.wait(self._drain.next_due_at)
+                if held_back or not self._tasks:  # what is left may be nothing at all
+                    self._idling.wait(self._drain.next_due_at, held_back=True)
                 return
             if self._exhausted.issuperset(names):
-                self._idling.wait(self._drain.next_due_at)
+                self._idling.wait(self._drain.next_due_at, held_back=held_back)
                 return
         self.busy = True
         request = LeaseRequest(

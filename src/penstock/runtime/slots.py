@@ -8,11 +8,12 @@ import contextvars
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from penstock import failpoints
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.provider import runs_elsewhere
 from penstock.definitions.task import PROCESS, Task
 from penstock.errors import InternalError, PayloadError
 from penstock.events import correlation as correlations
@@ -21,6 +22,7 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.outbound import standing
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
     NEVER,
@@ -32,6 +34,7 @@ from penstock.runtime.attempt import (
     judge,
     time_limit_error,
 )
+from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.processes import ProcessRunner, RemoteValue
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
@@ -51,6 +54,14 @@ Vacated = Callable[[TaskAdmissionLease, Correlation], None]
 Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
 
 
+class Standings(Protocol):
+    """Whoever admits the requests of attempts, and wants to know which there are."""
+
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding: ...
+
+    def ended(self, attempt: Attempt) -> None: ...
+
+
 class Slots:
     """Owns the running attempts of one worker. Belongs to one loop."""
 
@@ -67,8 +78,10 @@ class Slots:
         events: SchedulerEvents,
         vacated: Vacated,
         ended: Ended,
+        standings: Standings | None = None,
     ) -> None:
         self._tasks = tasks
+        self._standings = standings
         self._kinds = [kind for kind, count in counts.items() for _ in range(count)]
         self._free: dict[str, list[int]] = {kind: [] for kind in counts}
         for slot, kind in enumerate(self._kinds):
@@ -112,6 +125,8 @@ class Slots:
             if remote:
                 deadline += START_SECONDS
             attempt.deadline_monotonic = deadline
+        if self._standings is not None:
+            attempt.standing = self._standings.began(attempt, deadline or None)
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
@@ -125,6 +140,8 @@ class Slots:
         except BaseException:
             del self.running[attempt.ref]
             self._free_slot(slot)
+            if self._standings is not None:
+                self._standings.ended(attempt)
             raise
         self._events.emit(_SPAWNED, correlation)
 
@@ -148,7 +165,7 @@ class Slots:
     async def _run_coroutine(self, attempt: Attempt) -> None:
         value, error = None, None
         try:
-            correlations.current.set(attempt.correlation)
+            _enter(attempt)
             args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
             failpoints.hit("exec.before")
             value = await attempt.task.function(attempt.context, *args, **kwargs)
@@ -159,7 +176,7 @@ class Slots:
 
     def _run_thread(self, attempt: Attempt) -> None:
         context = contextvars.copy_context()
-        context.run(correlations.current.set, attempt.correlation)
+        context.run(_enter, attempt)
 
         def body() -> Any:  # noqa: ANN401 (whatever the task returns)
             args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
@@ -211,6 +228,8 @@ class Slots:
 
     def _vacate(self, attempt: Attempt) -> None:
         self._free_slot(attempt.slot)
+        if self._standings is not None:
+            self._standings.ended(attempt)
         self._vacated(attempt.lease, attempt.correlation)
 
     def _free_slot(self, slot: int) -> None:
@@ -227,12 +246,17 @@ class Slots:
 
     def next_deadline(self) -> float:
         """When the first of those that run is over its time; infinite if none ever is."""
-        return min((x.deadline_monotonic for x in self.running.values()), default=NEVER)
+        return min(
+            (x.deadline_monotonic for x in self.running.values() if not x.stands_still),
+            default=NEVER,
+        )
 
     def enforce_deadlines(self) -> None:
         """Stop what is over its time; give up what was told and would not."""
         self._end_unbegun()
         now = self._clock.monotonic()
+        if self._standings is not None:
+            self._add_waits(now)
         late = [x for x in self.running.values() if x.deadline_monotonic <= now]
         for attempt in late:
             if attempt.stop is not None:
@@ -243,6 +267,17 @@ class Slots:
                 attempt.deadline_monotonic = now + ABANDON_SECONDS
             else:
                 self._abandon(attempt)
+
+    def _add_waits(self, now: float) -> None:
+        """The time limit of an attempt stands still while it waits for a permit."""
+        for attempt in self.running.values():
+            own = attempt.standing
+            if own is None or attempt.stop is not None or own.deadline == NEVER:
+                continue
+            deadline = own.deadline + own.waited_until(now)
+            if deadline > attempt.deadline_monotonic:
+                attempt.deadline_monotonic = deadline
+                self._table.set_deadline(attempt.slot, deadline)
 
     def _end_unbegun(self) -> None:
         """A coroutine that is cancelled before its first step never runs, nor tells its end."""
@@ -291,3 +326,11 @@ class Slots:
             self.abandoned[attempt] = now
             self._end(attempt, None)
         return left
+
+
+def _enter(attempt: Attempt) -> None:
+    """What a body, and whatever it starts, can know of itself."""
+    correlations.current.set(attempt.correlation)
+    standing.current.set(attempt.standing)
+    if attempt.task.kind == PROCESS:  # a test runs it here
+        runs_elsewhere.set(True)

@@ -17,6 +17,7 @@ from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
 from penstock.model.lease import Caps, JobRef
+from penstock.model.provider import gate_name
 from penstock.model.resource import SUBMISSION
 from penstock.model.worker_status import (
     CAPS_SHOWN,
@@ -26,16 +27,20 @@ from penstock.model.worker_status import (
     BlockedTasks,
     GroupUse,
     JobStanding,
+    ProviderUse,
     SlotUse,
     Standing,
     WorkerStatus,
 )
 from penstock.runtime.attempt import NEVER, Attempt
 from penstock.runtime.job_window import JobWindow
+from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.slots import Slots
 from penstock.stores.store import StatusStore
 
 STATUS_SECONDS = 1.0  # between two looks
+
+_NOTHING: dict[str, str] = {}
 
 
 class StatusRow:
@@ -50,8 +55,10 @@ class StatusRow:
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
+        providers: ProviderRun | None = None,
     ) -> None:
         self._store = store
+        self._providers = providers
         self._clock = clock
         self._window = window
         self._slots = slots
@@ -97,6 +104,8 @@ class StatusRow:
                 standing=Standing.STOPPING if stops else Standing.RUNNING,
                 status=status,
                 since_at=attempt.started_at,
+                permit_since_at=self._permit_since(attempt),
+                permit_of=_provider_of(attempt),
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
             )
         if ref in self._window.refs():
@@ -105,6 +114,12 @@ class StatusRow:
             return JobStanding(standing=Standing.WAITING, status=status, denied=blocked)
         known = ref in self._ending()
         return JobStanding(standing=Standing.ENDED if known else Standing.UNKNOWN, status=status)
+
+    def _permit_since(self, attempt: Attempt) -> int | None:
+        """Since when it waits for a provider, if it does."""
+        if attempt.standing is None or not attempt.stands_still:
+            return None
+        return self._at(attempt.standing.wait_began)
 
     def _attempt(self, ref: JobRef) -> Attempt | None:
         found = self._slots.running.get(ref)
@@ -123,6 +138,8 @@ class StatusRow:
             stopping=self.stopping,
             task_slots=self._task_slots,
             caps=self._caps,
+            providers=() if self._providers is None else self._providers.uses(),
+            held_back=self._window.held_back_by(),
         )
         return self._looked
 
@@ -145,6 +162,8 @@ def capture(
     stopping: bool,
     task_slots: dict[str, str],
     caps: dict[str, int] | None,
+    providers: tuple[ProviderUse, ...] = (),
+    held_back: dict[str, str] = _NOTHING,
 ) -> WorkerStatus:
     """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
     ledger = controller.view()
@@ -175,6 +194,8 @@ def capture(
         groups_total=len(groups),
         blocked=tuple(_line(line, before, now_at) for line in lines),
         caps=caps,
+        providers=providers,
+        held_back=held_back,
     )
 
 
@@ -196,10 +217,17 @@ def blocked_tasks(
     return BlockedTasks(
         reason=denied.reason.value,
         until=denied.until.value,
-        resource=denied.resource if denied.resource is not None or gate is None else str(gate),
+        resource=denied.resource
+        if denied.resource is not None or gate is None
+        else gate_name(gate),
         tasks=tasks,
         groups=groups,
         since_at=now_at,
         numbers=dict(denied.numbers),
         available_at=None if after is None else now_at + round(after * MICROSECONDS),
     )
+
+
+def _provider_of(attempt: Attempt) -> str | None:
+    gate = attempt.lease.item.request_resource_key
+    return None if gate is None else gate_name(gate)

@@ -15,35 +15,53 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
+from penstock.admission.tasks.provider_aware import is_pressed
 from penstock.model.pressure import PressureSnapshot, RequestPressure
+from penstock.model.provider import ANY, RequestResourceKey
 
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first
+FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anything yet
+
+#: Somebody may start who had to wait for this.
+Changed = Callable[[Hashable], None]
 
 
 class TaskPressure:
-    """Owns the jobs that have just begun. Belongs to one loop."""
+    """Owns the jobs that have just begun, and which gates are closed. Belongs to one loop."""
 
     def __init__(
         self,
         requests: RequestPressure,
+        counted_as: Callable[[str], str],
+        cap_of: Callable[[str, str], int],
         monotonic: Callable[[], float],
-        changed: Callable[[Hashable], None],
     ) -> None:
+        self._cap_of = cap_of  # a provider's, or its model's: requests at once
         self._requests = requests
+        self._counted_as = counted_as  # providers with one base URL are one
         self._monotonic = monotonic
-        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._changed: Changed | None = None
         self._fresh: OrderedDict[Hashable, tuple[Hashable, float]] = OrderedDict()  # oldest first
         self._counts: dict[Hashable, int] = {}  # by gate
+        self._closed: dict[Hashable, asyncio.TimerHandle | None] = {}  # gates; when they open
         self._timer: asyncio.TimerHandle | None = None
+
+    def connect(self, changed: Changed) -> None:
+        self._changed = changed
 
     def snapshot(self, key: Hashable) -> PressureSnapshot | None:
         """The load, with those that are about to ask as waiters."""
-        found = self._requests.snapshot(key)
+        found = self._requests.snapshot(self._asked_as(key))
         fresh = self._counts.get(key, 0)
-        if found is None or not fresh:
-            return found
-        room = max(0, found.limit - found.in_flight - found.waiters)
-        return msgspec.structs.replace(found, waiters=found.waiters + max(0, fresh - room))
+        if fresh:
+            found = found or PressureSnapshot(self._first_limit(key))
+            room = max(0, found.limit - found.in_flight - found.waiters)
+            waiters = found.waiters + max(0, fresh - room)
+            found = msgspec.structs.replace(found, waiters=waiters)
+        if found is not None and is_pressed(found):
+            self._close(key, found.cooldown_seconds)
+        return found
 
     def began(self, job: Hashable, gate: Hashable) -> None:
         """A job that calls this provider runs."""
@@ -55,27 +73,55 @@ class TaskPressure:
     def asked(self, job: Hashable) -> None:
         """A job has asked its provider, or has ended; safe to repeat."""
         found = self._fresh.pop(job, None)
-        if found is not None:
-            self._drop(found[0])
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _drop(self, gate: Hashable) -> None:
+        if found is None:
+            return
+        gate = found[0]
         left = self._counts[gate] - 1
         if left:
             self._counts[gate] = left
         else:
             del self._counts[gate]
-        self._changed(gate)
+        self._open(gate)
+
+    def relieved(self, resource: RequestResourceKey) -> None:
+        """Fewer wait for a resource, or its cool-down has ended."""
+        provider, model, _ = resource
+        alike = (RequestResourceKey(provider, ANY, ANY), RequestResourceKey(provider, model, ANY))
+        for gate in list(self._closed):
+            if self._asked_as(gate) in alike:
+                self._open(gate)
+
+    def close(self) -> None:
+        """The run ends."""
+        self._changed = None
+        for timer in [self._timer, *self._closed.values()]:
+            if timer is not None:
+                timer.cancel()
+        self._timer = None
+        self._closed.clear()
+
+    def _close(self, gate: Hashable, cooldown_seconds: float) -> None:
+        if gate in self._closed and (cooldown_seconds <= 0 or self._closed[gate] is not None):
+            return
+        timer = None
+        if cooldown_seconds > 0:  # perhaps nobody waits there whose turn would tell us
+            timer = self._loop.call_later(cooldown_seconds, self._open, gate)
+        self._closed[gate] = timer
+
+    def _open(self, gate: Hashable) -> None:
+        if gate not in self._closed:
+            return
+        timer = self._closed.pop(gate)
+        if timer is not None:
+            timer.cancel()
+        if self._changed is not None:
+            self._changed(gate)
 
     def _set_timer(self) -> None:
         first = next(iter(self._fresh.values()), None)
         if first is not None:
             delay = max(0.0, first[1] - self._monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._rang)
+            self._timer = self._loop.call_later(delay, self._rang)
 
     def _rang(self) -> None:
         self._timer = None
@@ -86,3 +132,14 @@ class TaskPressure:
                 break
             self.asked(job)
         self._set_timer()
+
+    def _first_limit(self, key: Hashable) -> int:
+        if not isinstance(key, RequestResourceKey):
+            return FIRST_LIMIT
+        return min(FIRST_LIMIT, self._cap_of(self._counted_as(key.provider), key.model))
+
+    def _asked_as(self, key: Hashable) -> Hashable:
+        """What request admission calls the gate of a task."""
+        if not isinstance(key, RequestResourceKey):
+            return key
+        return key._replace(provider=self._counted_as(key.provider))

@@ -29,6 +29,7 @@ from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.leasing import Leasing
 from penstock.runtime.processes import ProcessRunner
+from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.registration import Registration
 from penstock.runtime.slot_table import SlotTable
@@ -66,7 +67,9 @@ class Worker:
         policy: RetryPolicy,
         events: SchedulerEvents,
         worn: Callable[[str], None] | None = None,
+        providers: ProviderRun | None = None,
     ) -> None:
+        self._providers = providers
         self._config = config
         known, tasks = tasks, {n: tasks[n] for n in tasks if n not in config.unserved}
         self._task_names = tuple(sorted(tasks))
@@ -96,7 +99,10 @@ class Worker:
             self._wake.set,
             self._acks.add,
             self._fail,
+            None if providers is None else providers.pressure,
         )
+        if providers is not None:
+            providers.connect(self._window.scheduler.pressure_changed)
         self._slots = Slots(
             tasks,
             config.slots,
@@ -109,10 +115,11 @@ class Worker:
             events,
             self._window.scheduler.release,
             self._attempt_ended,
+            providers,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._status = StatusRow(
-            store, clock, self._window, self._slots, self._acks.refs, caps, kinds
+            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
@@ -169,6 +176,13 @@ class Worker:
 
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
+        try:
+            return await self._run()
+        finally:
+            if self._providers is not None:
+                await self._providers.end()
+
+    async def _run(self) -> Totals:
         self._name.losing = True  # nothing is ours before we have a name
         self._background.spawn(self._sign_on())
         ticker = self._background.spawn(self._tick())
@@ -250,6 +264,9 @@ class Worker:
                 self._background.spawn(self._status.publish(self.worker_id))
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
+            if self._providers is not None and self._providers.is_due:
+                self._background.spawn(self._providers.save())
+            self._window.tell()
             if self._window.shrink():
                 self._leasing.look_again()
             self._wake.set()
@@ -287,6 +304,8 @@ class Worker:
     async def _sign_on(self) -> None:
         first = not self.worker_id
         await self._name.sign_on()
+        if first and self._providers is not None:
+            await self._providers.begin()
         if first:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()

@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a test need? An app in memory and in virtual time, clocks, and a recording sink."""
+"""What does a test need? An app in virtual time, clocks, a recording sink, a service."""
 
 from penstock.testing.harness import Harness, harness
 from penstock.testing.manual_clock import ManualClock
 from penstock.testing.recording_sink import RecordingSink
+from penstock.testing.simulated_provider import (
+    Bucket,
+    Change,
+    Lognormal,
+    ProviderRules,
+    Reply,
+    SimulatedProvider,
+    SimulatedRequest,
+    Window,
+)
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
 __all__ = [
+    "Bucket",
+    "Change",
     "Harness",
+    "Lognormal",
     "ManualClock",
+    "ProviderRules",
     "RecordingSink",
+    "Reply",
+    "SimulatedProvider",
+    "SimulatedRequest",
     "VirtualClock",
     "VirtualLoop",
+    "Window",
     "harness",
     "run_virtual",
 ]

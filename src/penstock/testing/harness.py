@@ -8,11 +8,11 @@ minutes happens at once. `def` tasks run on the loop itself, one after another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -20,11 +20,12 @@ from penstock import wiring
 from penstock.app import Penstock
 from penstock.clock import Clock, Duration, to_seconds
 from penstock.config.load import load_settings, overlaid
+from penstock.config.provider_policies import check_providers
 from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.errors import UsageError
 from penstock.events.kinds import SchedulerEvent
-from penstock.events.sink import SchedulerEvents
+from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
 from penstock.model.job import (
     TERMINAL,
@@ -72,6 +73,20 @@ class _ByKey(dict[str, V]):
         raise KeyError(f"job {key!r} has no {self._what}, it is {job.state.value}{why}")
 
 
+class Simulated(Protocol):
+    """Answers requests in place of a provider."""
+
+    def transport(self) -> Any:  # noqa: ANN401 (of httpx2 or httpx)
+        ...
+
+
+_NOBODY: Mapping[str, Simulated] = {}
+
+
+def _wire(simulated: Simulated) -> Callable[[object], Any]:
+    return lambda _: simulated.transport()
+
+
 class _VirtualBeat:
     """Renews the worker's lease on the loop, where time is virtual and nothing can block."""
 
@@ -103,8 +118,15 @@ class _VirtualBeat:
 class Harness:
     """One app with a store and a time of its own; made by `harness(app)`."""
 
-    def __init__(self, app: Penstock, seed: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        app: Penstock,
+        seed: int,
+        settings: Settings,
+        providers: Mapping[str, Simulated] = _NOBODY,
+    ) -> None:
         self.app = app
+        self._wires = {name: _wire(simulated) for name, simulated in providers.items()}
         self.seed = seed
         self._settings = settings
         self._loop = VirtualLoop(seed=seed)
@@ -164,6 +186,8 @@ class Harness:
                 threads=InlineRunner,
                 events=events,
                 providers=self.app.providers,
+                wires=self._wires,
+                request_events=RequestEvents(self.clock, (self.sink,)),
             )
             loop = asyncio.get_running_loop()
             beating = loop.create_task(beat.run())
@@ -297,7 +321,10 @@ class Harness:
 
 @contextmanager
 def harness(
-    app: Penstock, seed: int = 0, settings: Mapping[str, Any] | None = None
+    app: Penstock,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    providers: Mapping[str, Simulated] | None = None,
 ) -> Iterator[Harness]:
     """Run an app in memory and in virtual time.
 
@@ -307,13 +334,18 @@ def harness(
         app: the app; while the harness is open, `app.enqueue` goes to its memory as well.
         seed: decides the order of what is ready at once; the same seed, the same run.
         settings: tables as in penstock.toml, such as `{"limits": {"host": {"*": 1}}}`.
+        providers: who answers the requests of the app's providers, by their names; such as a
+            `SimulatedProvider`. Others send to where their base URL says.
     """
     _refuse_running_loop()
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
         said = overlaid({"providers": app.code_settings["providers"]}, settings or {})
         loaded = load_settings({}, {}, Path(nowhere), said)
-    wiring.check_providers(loaded, app.tasks, app.providers)
-    test = Harness(app, seed, loaded.settings)
+    check_providers(loaded, app.tasks, app.providers)
+    for name in providers or {}:
+        if name not in app.providers:
+            raise UsageError(f"The app {app.name!r} has no provider {name!r} to be simulated.")
+    test = Harness(app, seed, loaded.settings, providers or {})
     app.close()
     app.use_store(test.store)
     try:

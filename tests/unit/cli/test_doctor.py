@@ -221,7 +221,10 @@ def test_an_import_tells_the_name_the_tasks_and_the_store(project: Path) -> None
     facts = probe_app({}, project, "pipeline.py")
 
     assert facts == AppFacts(
-        name="shop", tasks=("visit", "broken"), store_url="sqlite:///.penstock/shop.db"
+        name="shop",
+        tasks=("visit", "broken"),
+        store_url="sqlite:///.penstock/shop.db",
+        files=(str(project / "pipeline.py"),),
     )
 
 
@@ -234,3 +237,46 @@ def test_an_old_python_and_a_strange_system_are_told() -> None:
     assert python_finding((3, 11), "linux").ok
     assert "install 3.11" in python_finding((3, 10), "linux").text
     assert "use Linux" in python_finding((3, 12), "win32").text
+
+
+SDK = """
+from penstock import Context, Penstock
+app = Penstock("shop")
+ai = app.provider("ai", base_url="https://ai.example")
+class AsyncOpenAI:
+    def __init__(self, **options): pass
+@app.task(uses=ai)
+async def ask(ctx: Context) -> None:
+    AsyncOpenAI(api_key="x", http_client=ai.http_client(){more})
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "is_well"),
+    [("", False), (", max_retries=2", False), (", max_retries=0", True), (", **options", True)],
+)
+def test_a_client_of_an_sdk_that_sends_again_by_itself_is_told(
+    project: Path, command: Command, more: str, is_well: bool
+) -> None:
+    (project / "pipeline.py").write_text(SDK.replace("{more}", more))
+
+    ended = command("doctor", "--json")
+
+    (found,) = [one for one in ended.document["findings"] if one["check"] == "providers"]
+    assert found["ok"] is is_well
+    assert "max_retries=0" in found["text"]
+    if not is_well:
+        assert "pipeline.py, line 9" in found["text"]
+
+
+def test_an_app_that_uses_an_unknown_provider_is_a_problem_of_the_app(
+    project: Path, command: Command
+) -> None:
+    text = 'app = Penstock("shop")\n@app.task(uses="aii")\nasync def a(ctx: Context): ...\n'
+    (project / "pipeline.py").write_text(f"from penstock import Context, Penstock\n{text}")
+
+    ended = command("doctor", "--json")
+
+    (found,) = [one for one in ended.document["findings"] if one["check"] == "app"]
+    assert not found["ok"]
+    assert found["text"].startswith("Task 'a' uses the provider 'aii', which the app does not")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.logs import layer_of, set_up_logging
+from penstock.cli.logs import HTTP_LIBRARIES, layer_of, set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,8 @@ def _restore() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    for library in HTTP_LIBRARIES:
+        logging.getLogger(library).setLevel(logging.NOTSET)
 
 
 def test_text_lines_name_time_level_and_layer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,14 +28,26 @@ def test_text_lines_name_time_level_and_layer(capsys: pytest.CaptureFixture[str]
 
     logging.getLogger("penstock.worker").warning("job %r\n\x1b[2J", "k")
     logging.getLogger("penstock.worker").debug("not shown")
-    logging.getLogger("httpx").info("another's")
+    logging.getLogger("boto3").info("another's")
 
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
     assert len(lines) == 2
     assert lines[0].endswith("Z WARNING worker: job 'k'\\n\\x1b[2J")
-    assert lines[1].endswith("INFO httpx: another's")
+    assert lines[1].endswith("INFO boto3: another's")
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", 1), ("debug", 2)])
+def test_a_line_for_every_request_is_shown_only_to_who_asks_for_everything(
+    capsys: pytest.CaptureFixture[str], level: str, shown: int
+) -> None:
+    set_up_logging(level, "text")
+
+    logging.getLogger("httpx2").info("HTTP Request: GET ...")
+    logging.getLogger("httpx2").warning("something is wrong")
+
+    assert len(capsys.readouterr().err.splitlines()) == shown
 
 
 def test_json_lines_are_documents(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock import Context, Penstock
-from penstock.admission.requests.caps import RequestCaps
+from penstock.admission.requests.caps import ProcessShare, RequestCaps
 from penstock.config.load import load_settings
+from penstock.config.provider_policies import provider_policies, unserved_tasks
 from penstock.errors import ConfigError, UsageError
-from penstock.wiring import provider_policies
 
 WHOLE = """
 [providers.ai]
@@ -151,3 +151,23 @@ def test_a_task_of_an_unknown_provider_is_refused_when_the_app_is_loaded(
 
     with pytest.raises(UsageError, match=f"Task 'ask' uses the provider .*{says}"):
         app.load(environ={}, folder=tmp_path)
+
+
+def test_a_process_without_a_slot_leaves_the_tasks_of_a_provider_to_others(tmp_path: Path) -> None:
+    app = Penstock("shop")
+    one = app.provider("one", max_parallel=2, models={"m": {"max_parallel": 1}})
+    free = app.provider("free")
+
+    @app.task(uses=one)
+    async def whole(ctx: Context) -> None: ...
+
+    @app.task(uses="one/m")
+    async def part(ctx: Context) -> None: ...
+
+    @app.task(uses=[free])
+    async def other(ctx: Context) -> None: ...
+
+    policies = provider_policies(app.load(environ={}, folder=tmp_path).settings, app.providers)
+    left = [unserved_tasks(app.tasks, policies, ProcessShare(index, 3)) for index in range(3)]
+
+    assert left == [frozenset(), {"part"}, {"whole", "part"}]

@@ -23,6 +23,7 @@ from penstock.model.views import Stats, WorkerView
 from penstock.model.worker_status import (
     BlockedTasks,
     JobStanding,
+    ProviderUse,
     SlotUse,
     Standing,
     WorkerStatus,
@@ -589,3 +590,100 @@ def test_workers_that_stop_take_nothing_more() -> None:
     found = explain(facts(job(), workers=(worker(status=stopping),)))
 
     assert (found.gate, found.command) == (Gate.STOPPING, "penstock queue run")
+
+
+@pytest.mark.parametrize(
+    ("use", "gate", "said"),
+    [
+        (
+            ProviderUse(provider="ai", model="m", limit=8, limit_max=64, in_flight=8, waiting=9),
+            Gate.PROVIDER_LIMIT,
+            "waits for its provider 'ai': 8 requests are in flight, its limit now is 8, and 9 wait",
+        ),
+        (
+            ProviderUse(provider="ai", model="m", limit=8, limit_max=8, in_flight=8, waiting=9),
+            Gate.PROVIDER_LIMIT,
+            "its limit now is 8 (all that is declared)",
+        ),
+        (
+            ProviderUse(
+                provider="ai",
+                model="m",
+                limit=8,
+                limit_max=8,
+                refused=3,
+                waiting=9,
+                blocked_until_at=NOW + 12 * MICROSECONDS,
+            ),
+            Gate.COOLDOWN,
+            "'ai', which cools down for another 12 s (3 refusals so far)",
+        ),
+        (
+            ProviderUse(
+                provider="ai",
+                model="m",
+                limit=8,
+                limit_max=8,
+                in_flight=1,
+                waiting=9,
+                rpm=600.0,
+                requests_last_minute=600,
+            ),
+            Gate.REQUEST_BUDGET,
+            "of its budget, 600 of 600 requests a minute is used up",
+        ),
+        (
+            ProviderUse(
+                provider="ai",
+                model="m",
+                limit=8,
+                limit_max=8,
+                waiting=9,
+                tpm=1000.0,
+                tokens_last_minute=999,
+            ),
+            Gate.REQUEST_BUDGET,
+            "999 of 1,000 tokens a minute",
+        ),
+        (
+            ProviderUse(provider="other", model="m", limit=8, limit_max=8),
+            Gate.PROVIDER_LIMIT,
+            "for its provider 'ai', which serves no more now",
+        ),
+    ],
+)
+def test_a_job_that_waits_for_its_provider_says_what_of_it(
+    use: ProviderUse, gate: Gate, said: str
+) -> None:
+    denied = BlockedTasks("policy", "gate", "ai", 3, 2, NOW, {})
+    status = WorkerStatus(captured_at=NOW, providers=(use,))
+
+    leased_job = explain(
+        facts(leased(), answers=(answer(Standing.WAITING, denied=denied, status=status),))
+    )
+
+    assert leased_job.gate is gate
+    assert said in leased_job.sentence
+    assert leased_job.command == "penstock providers"
+    assert (leased_job.when is not None) == (gate is Gate.COOLDOWN)
+
+
+def test_a_running_job_that_waits_for_a_permit_says_so() -> None:
+    standing = answer(Standing.RUNNING, permit_since_at=NOW - 7 * MICROSECONDS, permit_of="ai")
+
+    found = explain(facts(leased(), answers=(standing,)))
+
+    assert found.gate is Gate.RUNNING
+    assert "It has waited for a permit of its provider 'ai' since" in found.sentence
+    assert "(7.0 s), uncounted." in found.sentence
+
+
+def test_a_ready_job_whose_task_is_held_back_waits_for_its_provider() -> None:
+    use = ProviderUse(provider="ai", model="m", limit=8, limit_max=9, in_flight=8, waiting=9)
+    held = WorkerStatus(captured_at=0, providers=(use,), held_back={"fetch": "ai"})
+
+    found = explain(facts(job(), workers=(worker(status=held),)))
+
+    assert found.gate is Gate.PROVIDER_LIMIT
+    assert "and waits for its provider 'ai': 8 requests are in flight" in found.sentence
+    assert found.worker == W

@@ -118,6 +118,21 @@ def test_kinds_with_about_the_same_room_are_asked_for_together() -> None:
     )
 
 
+def test_tasks_that_are_held_back_are_not_asked_for_and_take_no_room() -> None:
+    kinds = {"ask": "async", "fetch": "async", "parse": "thread"}
+    appetite = Appetite(kinds, {"async": 4, "thread": 4}, 0.0)
+    free = {"async": 4, "thread": 0}
+    assert appetite.wanted(free, 0.0, held_back=frozenset({"ask"})) == (("fetch",), 8)
+    assert appetite.wanted(free, 0.0, held_back=frozenset({"ask", "fetch"})) == ((), 0)
+
+    appetite.leased(msgspec.structs.replace(job(str(n)), task="ask") for n in range(8))
+
+    assert appetite.wanted(free, 0.0) == ((), 0)
+    held = frozenset({"ask"})
+    assert appetite.wanted(free, 0.0, held_back=held, parked={"async": 8}) == (("fetch",), 8)
+    assert appetite.wanted(free, 0.0, held_back=held, parked={"async": 80}) == (("fetch",), 8)
+
+
 def test_a_kind_of_which_there_is_nothing_more_is_asked_for_last() -> None:
     appetite = Appetite(KINDS, COUNTS, 0.0)
     free = {"async": 1, "thread": 32, "process": 0}

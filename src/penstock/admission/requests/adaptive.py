@@ -23,7 +23,7 @@ from penstock.admission.requests.cooldown import Cooldown
 from penstock.admission.requests.limit_changes import LimitChanges
 from penstock.admission.requests.pacer import Pacer
 from penstock.admission.requests.probing import hold_seconds
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
 DAY_SECONDS = 86_400.0  # after it nothing is left of what was learned
 TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
@@ -34,23 +34,17 @@ LATENCY_SMOOTHING = 0.05
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
+CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 DOORS = 3  # closed ones with successes between: it is a rate
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
-ONE_LEVEL = 3  # refusals with the same number in flight: it is no rate
+ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
+ONE_LEVEL_MAX = 3
 WIDER = 1.5  # × what the rate needs in flight on average
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-
-_LOCAL = frozenset(
-    {
-        RequestOutcome.LOCAL_CANCELLED,
-        RequestOutcome.LOCAL_TIMEOUT,
-        RequestOutcome.UNEXPECTED_EXCEPTION,
-    }
-)
 
 
 class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
@@ -194,7 +188,7 @@ class Adaptive:
         self._advance(now, in_flight_after + 1)
         self._in_flight = in_flight_after
         outcome = ending.outcome
-        if outcome in _LOCAL:
+        if outcome in LOCAL_OUTCOMES:
             self._watch.ignore(mark.cohort)
             if mark.is_test:
                 self._breaker.test_lost()
@@ -261,7 +255,7 @@ class Adaptive:
             min(cost, PROBE_COST_MAX_SECONDS),
             window.confidence,
             latency,
-            1.5 * self._cooldown.strike_seconds,
+            1.5 * self._cooldown.strike_seconds if pause >= CHEAP_LATENCIES * latency else 0.0,
         )
         window.tune(latency, hold)
 
@@ -390,7 +384,7 @@ class Adaptive:
     def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
         self._window.is_starting = False
         self._levels = [*self._levels, in_flight][-ONE_LEVEL:]
-        if in_flight and self._levels == [in_flight] * ONE_LEVEL:
+        if 0 < in_flight <= ONE_LEVEL_MAX and self._levels == [in_flight] * ONE_LEVEL:
             self._reject_rate(in_flight)
         elif rates is not None:
             self._rate.refused(rates.of(self._mode.mode), rates.seconds)

@@ -80,7 +80,8 @@ class RateLimit:
 
     def refused(self, measured: float, seconds: float) -> None:
         """So much per second was accepted since the refusal before, so many seconds ago."""
-        if not self.is_searching and seconds >= LONG_SECONDS and measured < self.per_second < inf:
+        is_mean = self.is_searching or seconds >= LONG_SECONDS
+        if is_mean and measured < self.per_second < inf:
             # The true rate lies between the mean and the pace at which it was refused.
             measured = sqrt(measured * min(self.per_second, 3.0 * measured))
         agrees = self.ceiling < inf and abs(measured / self.ceiling - 1.0) < SAME

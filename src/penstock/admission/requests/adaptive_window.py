@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import cbrt, ceil, exp2, floor, inf, log2
 
 START = 4  # in flight at first
+START_LATENCIES = 0.75  # to double, above FREE
 FREE = 32  # the start doubles each second up to here, before anything has ended
 USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
 USED = 0.5  # the same of the way back to the ceiling
@@ -65,7 +66,7 @@ class Window:
         self._levels: list[float] = []  # where it was refused lately: no limit is above any
         self.fallen_to = self.size
         self.age = 0.0  # seconds since the last refusal in which the window was used
-        self.hold = inf  # of these, before it is probed
+        self.hold = 0.0  # of these, before it is probed
         self.seen = 0  # the most in flight that has worked
         self.recent = 0  # in flight when the last one that worked was sent
         self.is_by_latency = False  # the ceiling comes from latency, not from a refusal
@@ -90,9 +91,10 @@ class Window:
 
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
-        self.start_seconds = max(1.0, 1.5 * latency)
+        self.start_seconds = max(1.0, START_LATENCIES * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
-        self.hold = max(hold, self._recovery_seconds)
+        if self.age <= self.hold:  # else it is probing already
+            self.hold = max(hold, self._recovery_seconds, self.age)
         self._probe_seconds = min(2.0, max(0.25, latency / 2))
 
     def worked(self, in_flight_before: int) -> None:

@@ -111,6 +111,15 @@ def test_it_does_not_probe_while_it_may_not() -> None:
     assert made.size == pytest.approx(50)
 
 
+def test_shorter_hold_begins_the_probe_and_does_not_leap_into_it() -> None:
+    made = refused_at(50)
+    made.advance(9.0, 50)
+    made.tune(2.0, 4.0)
+    made.advance(0.01, 50)
+
+    assert 51 <= made.size < 52
+
+
 def test_probe_is_bounded_by_what_has_worked() -> None:
     made = refused_at(50)
     made.worked(49)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a job wait for its provider, and for what of it: a limit, a cool-down, a budget?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.worker_status import ProviderUse, WorkerStatus
+from penstock.observe.phrases import at, command, span
+from penstock.observe.why_facts import Gate, Why
+
+LOOK = command("providers")
+NEARLY = 0.95  # of a budget: the minute that is looked at is not the bucket's own
+
+
+def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, waits: str) -> Why:
+    """The answer for a job that waits for a provider; `waits` is who waits, and where.
+
+    Args:
+        found: what is known else.
+        name: the provider, or PROVIDER/MODEL.
+        status: the last word of the worker.
+        now: by the clock of the store.
+        waits: the beginning of the sentence.
+    """
+    use = _pressed(name, status)
+    if use is None:
+        return msgspec.structs.replace(
+            found,
+            gate=Gate.PROVIDER_LIMIT,
+            sentence=f"{waits} for its provider {name!r}, which serves no more now.",
+            unblocks="a request to it ends, or its cool-down does",
+            command=LOOK,
+        )
+    until = use.blocked_until_at
+    if until is not None and until > now:
+        return msgspec.structs.replace(
+            found,
+            gate=Gate.COOLDOWN,
+            sentence=(
+                f"{waits} for its provider {name!r}, which cools down for another "
+                f"{span(until - now)} ({use.refused:,} refusals so far): it asked for a pause, or "
+                "is ill."
+            ),
+            unblocks=f"the cool-down of {name!r} ends",
+            when=until,
+            command=LOOK,
+        )
+    budget = _used_up(use)
+    if budget is not None:
+        return msgspec.structs.replace(
+            found,
+            gate=Gate.REQUEST_BUDGET,
+            sentence=f"{waits} for its provider {name!r}: of its budget, {budget} is used up.",
+            unblocks="the budget refills, or more is declared for it in [providers.…]",
+            command=LOOK,
+        )
+    most = " (all that is declared)" if use.limit >= use.limit_max else ""
+    return msgspec.structs.replace(
+        found,
+        gate=Gate.PROVIDER_LIMIT,
+        sentence=(
+            f"{waits} for its provider {name!r}: {use.in_flight:,} requests are in flight, its "
+            f"limit now is {use.limit:,}{most}, and {use.waiting:,} wait."
+        ),
+        unblocks="a request to it ends, or its limit grows",
+        command=LOOK,
+    )
+
+
+def permit_clause(since: int, name: str | None, now: int) -> str:
+    """What is said of a body that waits for a permit."""
+    whose = "a provider's permit" if name is None else f"a permit of its provider {name!r}"
+    return f" It has waited for {whose} since {at(since)} ({span(now - since)}), uncounted."
+
+
+def _pressed(name: str, status: WorkerStatus) -> ProviderUse | None:
+    """Of the models that are meant, the one with most requests that wait."""
+    provider, _, model = name.partition("/")
+    uses = [
+        use
+        for use in status.providers
+        if use.provider == provider and (not model or use.model == model)
+    ]
+    return max(uses, key=lambda use: (use.waiting, use.in_flight), default=None)
+
+
+def _used_up(use: ProviderUse) -> str | None:
+    if use.in_flight >= use.limit:
+        return None
+    if use.rpm is not None and use.requests_last_minute >= use.rpm * NEARLY:
+        return f"{use.requests_last_minute:,} of {use.rpm:,.0f} requests a minute"
+    if use.tpm is not None and use.tokens_last_minute >= use.tpm * NEARLY:
+        return f"{use.tokens_last_minute:,} of {use.tpm:,.0f} tokens a minute"
+    return None

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is one attempt made: resolve, acquire, send, classify, release?
+
+Each attempt anew, also that of a call which was refused a moment ago. The lease is given back by
+the exchange: when sending raised, or when the body is closed. The error that a caller sees is
+always the one that happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.clock import Clock
+from penstock.events import correlation
+from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.request import (
+    RequestAdmissionItem,
+    RequestGroupSpec,
+    RequestOutcome,
+    RequestReleaseOutcome,
+)
+from penstock.outbound import standing
+from penstock.outbound.admission import RequestAdmissionController
+from penstock.outbound.exchange import Exchange, ReplyLimits, log
+from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
+from penstock.outbound.usage import Asked, TokenEstimate, read_request
+
+COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
+
+R = TypeVar("R")
+
+
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What is known of a request before it leaves."""
+
+    host: str
+    path: str
+    asked: Asked
+    body: bytes | None = None  # None: a stream, or nothing
+
+
+Resolve = Callable[[RequestFacts], RequestResourceKey]
+GroupOf = Callable[[RequestResourceKey], RequestGroupSpec]
+
+
+class ModelRequest(Protocol[R]):
+    """One request of some HTTP library."""
+
+    @property
+    def facts(self) -> RequestFacts: ...
+
+    def send(self) -> Awaitable[R]:
+        """Put it on the wire; the reply's head is there, its body may not be."""
+        ...
+
+    def head(self, reply: R) -> tuple[int, Sequence[tuple[bytes, bytes]]]: ...
+
+    def closer(self, reply: R) -> Callable[[], Coroutine[Any, Any, None]]:
+        """What closes the connection, or gives it back; it must not keep the reply alive."""
+        ...
+
+    def hold(self, reply: R, exchange: Exchange) -> R:
+        """Let the reply's body keep the exchange until it is closed."""
+        ...
+
+    async def peek(self, reply: R, count: int) -> bytes:
+        """The decoded beginning of a held body, which can still be read wholly."""
+        ...
+
+
+class Attempted(NamedTuple, Generic[R]):
+    """A reply whose body is open, and the exchange that holds its lease."""
+
+    reply: R
+    exchange: Exchange
+
+    @property
+    def ending(self) -> RequestReleaseOutcome:
+        ending = self.exchange.ending
+        return ending or RequestReleaseOutcome(RequestOutcome.UNEXPECTED_EXCEPTION)
+
+
+class ModelRequestExecutor:
+    """Owns nothing but the order of the steps. Belongs to one loop."""
+
+    def __init__(
+        self,
+        admission: RequestAdmissionController,
+        resolve: Resolve,
+        clock: Clock,
+        *,
+        limits: ReplyLimits | None = None,
+        group_of: GroupOf | None = None,
+        classifier: ReplyClassifier | None = None,
+        queue_wait_timeout_seconds: float | None = None,
+    ) -> None:
+        self.admission = admission
+        self.clock = clock
+        self.resolve = resolve
+        self._limits = limits or ReplyLimits()
+        self.group_of = group_of or _group_of_domain
+        self._classifier = classifier
+        self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
+        self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
+        self.loop = asyncio.get_running_loop()
+
+    def __repr__(self) -> str:
+        return f"<ModelRequestExecutor of {self.admission!r}>"
+
+    def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
+        """What a request is to admission."""
+        resource = self.resolve(facts)
+        tokens: int | None = None
+        if resource.domain in COUNTED:
+            tokens = self._estimate(resource).of(facts.body, facts.asked)
+        return RequestAdmissionItem(
+            resource,
+            self.group_of(resource),
+            self._queue_wait_timeout_seconds,
+            tokens,
+            correlation.current.get(),
+            refusals,
+        )
+
+    async def execute_attempt(self, request: ModelRequest[R], refusals: int = 0) -> Attempted[R]:
+        """Make one attempt; the lease is held until the reply's body is closed.
+
+        Args:
+            request: what to send.
+            refusals: how often the provider has refused it already.
+        """
+        lease = await self.acquire(self.item(request.facts, refusals))
+        exchange = self._exchange(lease, request.facts)
+        reply: R | None = None
+        try:
+            with exchange:
+                reply = await request.send()
+            exchange.on_close(request.closer(reply))
+            exchange.read_head(*request.head(reply))
+            reply = request.hold(reply, exchange)
+            if self._classifier is not None:
+                await self._ask(self._classifier, request, reply, exchange)
+        except BaseException as error:
+            exchange.fail(error)
+            exchange.close_wire()
+            raise
+        return Attempted(reply, exchange)
+
+    async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
+        """Wait for a permit, unless the attempt that asks is over; its time limit stands still."""
+        attempt = standing.current.get()
+        if attempt is None:
+            return await self.admission.acquire_async(item)
+        where = "/".join(item.resource)
+        attempt.check(self.clock.monotonic(), where)
+        attempt.wait_begins(self.clock.monotonic())
+        try:
+            lease = await self.admission.acquire_async(item)
+        finally:
+            attempt.wait_ends(self.clock.monotonic())
+        try:
+            attempt.check(self.clock.monotonic(), where)
+        except BaseException:
+            self.admission.release(lease, RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED))
+            raise
+        return lease
+
+    def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
+        resource = lease.item.resource
+        on_used: Callable[[int], None] | None = None
+        if lease.item.tokens_estimate is not None:
+            estimate, size = self._estimate(resource), len(facts.body or b"")
+
+            def on_used(used: int) -> None:
+                estimate.learn(size, used)
+
+        return Exchange(
+            self.admission,
+            lease,
+            self._limits,
+            self.clock,
+            self.loop,
+            f"{resource.provider}/{resource.model}",
+            on_used,
+        )
+
+    def _estimate(self, resource: RequestResourceKey) -> TokenEstimate:
+        key = resource.provider_model
+        estimate = self._estimates.get(key)
+        if estimate is None:
+            estimate = self._estimates[key] = TokenEstimate()
+        return estimate
+
+    async def _ask(
+        self,
+        classifier: ReplyClassifier,
+        request: ModelRequest[R],
+        reply: R,
+        exchange: Exchange,
+    ) -> None:
+        status, headers = request.head(reply)
+        names = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        start = await request.peek(reply, PEEK_BYTES)
+        try:
+            said = classifier(ReplyFacts(status, names, start))
+        except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
+            log.error("A reply classifier raised %r; the status of the reply counts.", error)
+            return
+        if said is None or exchange.ending is None:
+            return
+        if isinstance(said, RequestReleaseOutcome):
+            exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
+        else:
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=RequestOutcome(said))
+
+
+_groups: dict[str, RequestGroupSpec] = {}
+
+
+def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
+    group = _groups.get(resource.domain)
+    if group is None:
+        group = _groups[resource.domain] = RequestGroupSpec(resource.domain)
+    return group
+
+
+def facts_of(host: str, path: str, body: bytes | None) -> RequestFacts:
+    """Read what matters of a request."""
+    return RequestFacts(host, path, read_request(body), body)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many tokens will a request need, and how many did it?
+
+Both are read without holding bodies: of a request a few fields, of a reply its beginning and its
+end, where `usage` stands in JSON and in the last events of a stream. A quote inside a JSON string
+is escaped, so what a model writes cannot look like a usage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+BYTES_PER_TOKEN = 4  # of English text and of JSON around it
+PROMPT_TOKENS_MAX = 100_000  # an estimate; images in a body are not read as text
+TOKENS_MAX = 10**9  # more than this is no count
+HEAD_BYTES = 4_096
+TAIL_BYTES = 16_384
+
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What a request's body says about itself; values of other types are as good as none."""
+
+    model: object = None
+    max_tokens: object = None
+    max_completion_tokens: object = None
+    max_output_tokens: object = None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """The most that it may answer; None: it does not say."""
+        for value in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
+            if (count := _count(value)) is not None:
+                return count
+        return None
+
+
+class _Usage(msgspec.Struct, frozen=True, gc=False):
+    total_tokens: object = None
+    prompt_tokens: object = None
+    completion_tokens: object = None
+    input_tokens: object = None
+    output_tokens: object = None
+    cache_creation_input_tokens: object = None
+
+
+_NOTHING_ASKED = Asked()
+_asked = msgspec.json.Decoder(Asked)
+_usage = msgspec.json.Decoder(_Usage)
+
+
+def read_request(body: bytes | None) -> Asked:
+    """The few fields that matter of a JSON body; nothing of any other."""
+    if not body or body.lstrip()[:1] != b"{":
+        return _NOTHING_ASKED
+    try:
+        return _asked.decode(body)
+    except msgspec.DecodeError:
+        return _NOTHING_ASKED
+
+
+class TokenEstimate:
+    """Guesses what a request will need; learns what answers cost where requests do not say."""
+
+    __slots__ = ("_mean_output",)
+
+    def __init__(self) -> None:
+        self._mean_output = 0.0
+
+    def of(self, body: bytes | None, asked: Asked) -> int:
+        """Tokens of the prompt, and the most that may be answered."""
+        prompt = min(len(body or b"") // BYTES_PER_TOKEN, PROMPT_TOKENS_MAX)
+        output = asked.output_tokens
+        return prompt + (int(self._mean_output) if output is None else output)
+
+    def learn(self, body_bytes: int, used: int) -> None:
+        """A reply told its usage."""
+        output = max(0, used - min(body_bytes // BYTES_PER_TOKEN, PROMPT_TOKENS_MAX))
+        self._mean_output += 0.1 * (output - self._mean_output)
+
+
+class UsageReader:
+    """Keeps the beginning and the end of a reply, and finds the usage in them."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+
+    def feed(self, piece: bytes) -> None:
+        if len(self._head) < HEAD_BYTES:
+            self._head += piece[: HEAD_BYTES - len(self._head)]
+        self._tail = piece[-TAIL_BYTES:] if len(piece) >= TAIL_BYTES else self._tail + piece
+        if len(self._tail) > 2 * TAIL_BYTES:
+            self._tail = self._tail[-TAIL_BYTES:]
+
+    def tokens(self) -> int | None:
+        """What the reply counts; None: nothing that can be read."""
+        most: dict[str, int] = {}
+        for part in (self._head, self._tail):
+            for usage in _usages(part):
+                for field in usage.__struct_fields__:
+                    count = _count(getattr(usage, field))
+                    if count is not None:
+                        most[field] = max(count, most.get(field, 0))
+        if "total_tokens" in most:
+            return most["total_tokens"]
+        return sum(most.values()) if most else None
+
+
+def _usages(part: bytes) -> Iterator[_Usage]:
+    for found in _USAGE.finditer(part):
+        end = _object_end(part, found.end())
+        if end is None:
+            continue
+        try:
+            yield _usage.decode(part[found.end() : end])
+        except msgspec.DecodeError:
+            continue
+
+
+def _object_end(part: bytes, start: int) -> int | None:
+    """Where a JSON object ends whose strings hold no braces; None: it is cut off."""
+    depth = 0
+    for index in range(start, len(part)):
+        byte = part[index]
+        if byte == 0x7B:
+            depth += 1
+        elif byte == 0x7D:
+            depth -= 1
+            if not depth:
+                return index + 1
+    return None
+
+
+def _count(value: object) -> int | None:
+    if type(value) is int and 0 <= value <= TOKENS_MAX:
+        return value
+    return None

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does one worker serve the providers of its app?
+
+It admits their requests on its loop, binds their clients to the definitions when it begins, and
+takes both back when it ends, on every path. What was learned about limits comes from the store and
+goes back there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
+import msgspec
+
+from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.aimd import Aimd
+from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm
+from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy
+from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.provider import Provider
+from penstock.events.sink import RequestEvents
+from penstock.model.pressure import ProviderModelPressure
+from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.worker_status import PROVIDERS_SHOWN, ProviderUse
+from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.provider_clients import MakeWire, RunClients
+from penstock.runtime.attempt import Attempt
+from penstock.runtime.attempt_standing import AttemptStanding
+from penstock.runtime.learned_limits import LearnedLimits
+from penstock.runtime.request_counts import CountedAdmission, ModelCounts
+from penstock.runtime.task_pressure import TaskPressure
+from penstock.stores.store import LearnedLimitStore
+
+END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
+
+log = logging.getLogger("penstock.providers")
+
+
+class ServedProvider(msgspec.Struct, frozen=True):
+    """A provider as one run serves it: what code and settings say together."""
+
+    provider: Provider
+    policy: ProviderPolicy
+    base_url: str | None = None
+    make_wire: MakeWire | None = None  # None: the network
+
+
+class ProviderRun:
+    """Owns request admission and the clients of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        served: Sequence[ServedProvider],
+        store: LearnedLimitStore,
+        clock: Clock,
+        *,
+        share: ProcessShare,
+        rand: Callable[[], float],
+        run_id: str,
+        events: RequestEvents | None = None,
+    ) -> None:
+        self._clock = clock
+        self._rand = rand
+        self._share = share
+        self._resolver = RequestResourceResolver(
+            DeclaredProvider(one.policy, one.base_url) for one in served
+        )
+        self._policies = {policy.name: policy for policy in self._resolver.policies()}
+        self._learned = LearnedLimits(store, clock, share.count)
+        self._core = AdaptiveRequestAdmissionController(
+            self._policies.values(), self._algorithm, share=share, generation=run_id
+        )
+        self._admission = CountedAdmission(self._core, clock, events, run_id)
+        self._admission.counts = {}
+        self.pressure = TaskPressure(
+            self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
+        )
+        self._admission.on_relief(self.pressure.relieved)
+        self._clients = [(one.provider, self._clients_of(one)) for one in served]
+
+    def __repr__(self) -> str:
+        return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
+
+    def connect(self, changed: Callable[[Hashable], None]) -> None:
+        """Who is told that a task may start which had to wait for its provider."""
+        self.pressure.connect(changed)
+
+    async def begin(self) -> None:
+        """Read what was learned, and serve."""
+        await self._learned.load()
+        for provider, clients in self._clients:
+            provider.bind(clients)
+
+    async def end(self) -> None:
+        """Serve no longer: nothing leaves, whoever waits is told, connections are closed."""
+        for provider, clients in self._clients:
+            provider.unbind(clients)
+        self.pressure.close()
+        self._admission.shut()
+        await _within(self.save())
+        for _, clients in self._clients:
+            await _within(clients.aclose())
+
+    @property
+    def is_due(self) -> bool:
+        """Is it time to write down what was learned?"""
+        return self._learned.is_due
+
+    async def save(self) -> None:
+        found: dict[ProviderModelKey, LearnedLimit] = {}
+        for key, algorithm in self._core.algorithms().items():
+            if isinstance(key, ProviderModelKey):
+                found[key] = algorithm.learned()
+        await self._learned.save(found)
+
+    # ── Attempts ──────────────────────────────────────────────────────────────────────────────
+
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding:
+        """An attempt begins; what its requests are to know of it."""
+        ref, gate = attempt.ref, attempt.lease.item.request_resource_key
+        if gate is not None:
+            self.pressure.began(ref, gate)
+        return AttemptStanding(
+            attempt.job.key,
+            inf if deadline is None else deadline,
+            partial(self.pressure.asked, ref),
+        )
+
+    def ended(self, attempt: Attempt) -> None:
+        """Its body has left its slot."""
+        self.pressure.asked(attempt.ref)
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+
+    def uses(self) -> tuple[ProviderUse, ...]:
+        """Every model that was asked for, those with most requests first."""
+        models = self._admission.pressure.models()
+        models.sort(key=lambda one: (-one.in_flight - one.waiters, one.key))
+        algorithms = self._core.algorithms()
+        now = self._clock.monotonic()
+        offset = self._clock.now() - now
+        return tuple(
+            self._use(one, algorithms.get(one.key), now, offset) for one in models[:PROVIDERS_SHOWN]
+        )
+
+    def _use(
+        self,
+        one: ProviderModelPressure,
+        algorithm: LimitAlgorithm | None,
+        now: float,
+        offset: float,
+    ) -> ProviderUse:
+        policy = self._policies[one.key.provider]
+        caps = policy.model_caps(one.key.model).least(policy.caps)
+        counts = self._admission.counts.get(one.key) or ModelCounts()
+        requests, tokens = counts.last_minute(now)
+        until = one.blocked_until
+        part = 1 / self._share.count
+        return ProviderUse(
+            provider=one.key.provider,
+            model=one.key.model,
+            limit=one.limit,
+            limit_max=one.effective_max,
+            in_flight=one.in_flight,
+            waiting=one.waiters,
+            refused=counts.refused,
+            blocked_until_at=None if until is None else round((until + offset) * MICROSECONDS),
+            requests_last_minute=requests,
+            tokens_last_minute=tokens,
+            rpm=None if caps.rpm is None else caps.rpm * part,
+            tpm=None if caps.tpm is None else caps.tpm * part,
+            algorithm=one.algorithm,
+            mode="" if algorithm is None else algorithm.learned().mode.value,
+            ceiling=one.ceiling,
+        )
+
+    # ── Building ──────────────────────────────────────────────────────────────────────────────
+
+    def _algorithm(
+        self, policy: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
+    ) -> LimitAlgorithm:
+        if policy.algorithm == "aimd":
+            return Aimd(policy.aimd, effective_max, now)
+        before = self._learned.before(key)
+        if before is None:
+            return Adaptive(effective_max, now, self._rand)
+        return Adaptive(effective_max, now, self._rand, before.limit, before.age_seconds)
+
+    def _counted_as(self, provider: str) -> str:
+        """The name of a provider, or of another with the same base URL that came first."""
+        return self._resolver.resolve(provider).provider
+
+    def _cap_of(self, provider: str, model: str) -> int:
+        """How many requests at once were declared for a model at most; this process's part."""
+        policy = self._policies[provider]
+        declared = policy.model_caps(model).least(policy.caps).max_parallel
+        return self._share.of(DEFAULT_MAX if declared is None else declared)
+
+    def _clients_of(self, one: ServedProvider) -> RunClients:
+        executor = ModelRequestExecutor(
+            self._admission, partial(self._resolve, one.provider.name), self._clock
+        )
+        name = self._counted_as(one.provider.name)
+        return RunClients(name, executor, base_url=one.base_url, make_wire=one.make_wire)
+
+    def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
+        return self._resolver.resolve(
+            provider, host=facts.host, path=facts.path, model=facts.asked.model
+        )
+
+
+async def _within(work: Coroutine[Any, Any, None]) -> None:
+    """Let something end; what takes too long, or fails, keeps nobody from leaving."""
+    try:
+        await asyncio.wait_for(work, END_SECONDS)
+    except Exception as error:
+        log.debug("The end of a run was not waited for: %r", error)

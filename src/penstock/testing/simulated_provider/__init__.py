@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does code meet a rate-limited service in a test?"""
+
+from penstock.testing.simulated_provider.core import Call, Counts
+from penstock.testing.simulated_provider.messages import Ending, Part, Reply, SimulatedRequest
+from penstock.testing.simulated_provider.provider import SimulatedProvider
+from penstock.testing.simulated_provider.rules import (
+    Bucket,
+    Change,
+    Lognormal,
+    ProviderRules,
+    Window,
+)
+from penstock.testing.simulated_provider.transport import SimulatedTransport
+
+__all__ = [
+    "Bucket",
+    "Call",
+    "Change",
+    "Counts",
+    "Ending",
+    "Lognormal",
+    "Part",
+    "ProviderRules",
+    "Reply",
+    "SimulatedProvider",
+    "SimulatedRequest",
+    "SimulatedTransport",
+    "Window",
+]

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a simulated provider listen on loopback?
+
+A loop in a thread of its own, so that sync clients, other processes and other loops can be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.clock import SystemClock
+from penstock.testing.simulated_provider.core import ProviderCore, Visit
+from penstock.testing.simulated_provider.messages import Ending, Part, Reply
+from penstock.testing.simulated_provider.wire import Incoming, MalformedRequest, chunk, head
+
+HOST = "127.0.0.1"
+BACKLOG = 1024  # connections that wait to be accepted
+ANSWER_SECONDS = 30.0  # that starting or stopping may take
+
+
+class LoopbackServer:
+    """Listens at a free port and answers as its core decides. Owns a thread."""
+
+    def __init__(self, core: ProviderCore) -> None:
+        self._core = core
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="simulated-provider", daemon=True
+        )
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Return when it listens."""
+        self._thread.start()
+        self._wait(self._listen())
+
+    def stop(self) -> None:
+        """Cut every connection and end."""
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_SECONDS)
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_SECONDS)
+
+    async def _listen(self) -> None:
+        self._server = await self._loop.create_server(
+            lambda: _Connection(self._core, self._connections), HOST, 0, backlog=BACKLOG
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        answering = [link.answering for link in self._connections if link.answering is not None]
+        for link in list(self._connections):
+            link.cut()
+        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the transports close
+
+
+class _Connection(asyncio.Protocol):
+    """One client; its calls are answered one after another."""
+
+    def __init__(self, core: ProviderCore, connections: set[_Connection]) -> None:
+        self._core = core
+        self._clock = SystemClock()
+        self._connections = connections
+        self._incoming = Incoming()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.answering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        if self.answering is not None:
+            self.answering.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.feed(data)
+        if self.answering is None:
+            self._next()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def cut(self) -> None:
+        self._transport.abort()
+        if self.answering is not None:
+            self.answering.cancel()
+
+    def _next(self) -> None:
+        try:
+            request = self._incoming.take()
+        except MalformedRequest as error:
+            self._transport.write(head(400, [("content-length", "0"), ("x-error", str(error))]))
+            self._transport.close()
+            return
+        if request is None:
+            return
+        visit = self._core.visit(
+            request.method,
+            request.target,
+            request.headers,
+            request.body,
+            self._clock.monotonic(),
+            self._clock.now(),
+        )
+        bodiless = request.method == "HEAD"
+        self.answering = asyncio.get_running_loop().create_task(self._answer(visit, bodiless))
+
+    async def _answer(self, visit: Visit, bodiless: bool) -> None:
+        try:
+            await self._send(visit.reply, bodiless)
+            self._core.finish(visit, self._clock.monotonic(), whole=True)
+        finally:
+            self._core.finish(visit, self._clock.monotonic(), whole=False)
+        self.answering = None
+        if visit.reply.ending is Ending.RESET:
+            self._reset()
+        elif not self._transport.is_closing():
+            self._next()
+
+    async def _send(self, reply: Reply, bodiless: bool) -> None:
+        await self._pause(reply.wait_seconds)
+        if reply.status is not None:
+            framing = ("content-length", str(reply.length))
+            if reply.length is None:
+                framing = ("transfer-encoding", "chunked")
+            self._transport.write(head(reply.status, [*reply.headers, framing]))
+            for part in () if bodiless else reply.parts:
+                await self._send_part(part, chunked=reply.length is None)
+        if reply.ending is Ending.HANG:
+            await asyncio.get_running_loop().create_future()
+        if reply.length is None and reply.ending is Ending.COMPLETE and not bodiless:
+            self._transport.write(chunk(b""))
+
+    async def _send_part(self, part: Part, *, chunked: bool) -> None:
+        await self._pause(part.wait_seconds)
+        await self._writable.wait()
+        if part.data:
+            self._transport.write(chunk(part.data) if chunked else part.data)
+        if self._transport.is_closing():
+            raise asyncio.CancelledError
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._clock.sleep(seconds)
+
+    def _reset(self) -> None:
+        """End the connection so that the client is told of a reset, not of an end."""
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()

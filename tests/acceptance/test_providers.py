@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a run of several processes keep to a provider's caps, tell of it, and remember?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import wiring
+from penstock.model.job import JobId
+from penstock.stores.store import JobFilter
+from penstock.testing import ProviderRules, SimulatedProvider
+from tests.forked import Forked, run_forked
+from tests.processes import environment_of_tests, kill_run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.acceptance
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+SECONDS = 120.0
+APP = """
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+api = app.provider("api", base_url={url!r})
+
+@app.task(uses=api)
+async def fetch(ctx: Context, n: int) -> int:
+    return (await api.http.get(f"/things/{{n}}")).status_code
+
+@app.task(uses=api)
+def fetch_in_thread(ctx: Context, n: int) -> int:
+    return api.http_sync.get(f"/things/{{n}}").status_code
+
+if __name__ == "__main__":
+    app.enqueue_many(fetch.job(n=n) for n in range({jobs}))
+    app.enqueue_many(fetch_in_thread.job(n=n) for n in range({jobs}))
+"""
+
+
+def write(folder: Path, url: str, settings: str, jobs: int) -> None:
+    (folder / "shop.py").write_text(APP.format(url=url, jobs=jobs))
+    (folder / "penstock.toml").write_text(f'app = "shop.py"\n{settings}')
+    subprocess.run([sys.executable, "shop.py"], cwd=folder, check=True, timeout=SECONDS)
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_forked(
+        [*PENSTOCK, *words],
+        cwd=folder,
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def document(folder: Path, *words: str) -> Any:
+    ended = command(folder, *words, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def slow() -> Iterator[SimulatedProvider]:
+    with SimulatedProvider(ProviderRules(latency=0.05)) as provider:
+        yield provider
+
+
+def test_processes_share_a_cap_and_one_without_a_part_leaves_the_work_to_others(
+    tmp_path: Path, slow: SimulatedProvider
+) -> None:
+    write(tmp_path, slow.url, "[providers.api]\nmax_parallel = 2\n", 15)
+
+    ended = command(tmp_path, "queue", "run", "--drain", "--processes", "3")
+
+    assert ended.returncode == 0, ended.stderr
+    assert slow.counts.served == 30
+    assert 1 <= slow.counts.in_flight_max <= 2
+    states = document(tmp_path, "queue", "stats")["states"]
+    assert states["done"] == 30
+
+
+def test_what_a_run_learns_is_shown_and_kept(tmp_path: Path) -> None:
+    with SimulatedProvider(ProviderRules(concurrency=6, latency=0.05)) as limited:
+        write(tmp_path, limited.url, "", 150)
+        ended = command(tmp_path, "queue", "run", "--drain")
+        assert ended.returncode == 0, ended.stderr
+        assert limited.counts.served == 300
+
+    (row,) = document(tmp_path, "providers")["providers"]
+
+    assert (row["provider"], row["model"], row["live"]) == ("api", "127.0.0.1", None)
+    assert row["learned"]["ceiling"] == pytest.approx(6, abs=3)
+    assert "learned of" in command(tmp_path, "providers").stdout
+
+
+def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Path) -> None:
+    with SimulatedProvider(ProviderRules(latency=20.0)) as stuck:
+        settings = "[providers.api]\nmax_parallel = 1\n[runtime]\ngrace_seconds = 0\n"
+        write(tmp_path, stuck.url, settings, 6)
+        run = Forked(
+            [*PENSTOCK, "queue", "run"],
+            cwd=tmp_path,
+            env=environment_of_tests(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: live_of(tmp_path) is not None, SECONDS)
+            live = live_of(tmp_path)
+            url = f"sqlite:///{tmp_path}/.penstock/shop.db"
+            with closing(wiring.open_store(url)) as store:
+                jobs = store.jobs(JobFilter(), JobId(0), 100).result()
+            told = [document(tmp_path, "why", job.key) for job in jobs]
+        finally:
+            kill_run(run)
+
+    assert (live["in_flight"], live["limit"], live["limit_max"]) == (1, 1, 1)
+    assert live["as_of_seconds"] >= 0
+    gates = {one["gate"] for one in told}
+    assert gates == {"running", "provider_limit"}, gates
+    assert any("waited for a permit of its provider 'api'" in one["sentence"] for one in told)
+
+
+def live_of(folder: Path) -> Any:
+    """What the workers say, once a request flies and others wait."""
+    ended = command(folder, "providers", "--json")
+    rows = json.loads(ended.stdout)["providers"] if ended.returncode == 0 else []
+    live = rows[0]["live"] if rows else None
+    return live if live and live["in_flight"] and live["waiting"] else None

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's clients without a run: admission, executor and clients on the loop of a test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from penstock.admission.requests.aimd import Aimd
+from penstock.admission.requests.caps import AimdConfig, ProviderPolicy, RequestCaps
+from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.clock import Clock, SystemClock
+from penstock.model.provider import RequestResourceKey
+from penstock.model.release import ReleaseResult
+from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.outbound.admission import RequestAdmissionController
+from penstock.outbound.exchange import ReplyLimits
+from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.outcomes import ReplyClassifier
+from penstock.outbound.provider_clients import MakeWire, RunClients
+
+PROVIDER = "acme"
+
+
+class RecordingAdmission(RequestAdmissionController):
+    """Remembers every release."""
+
+    def __init__(self, core: AdaptiveRequestAdmissionController, clock: Clock) -> None:
+        super().__init__(core, clock)
+        self.leases: list[RequestAdmissionLease] = []
+        self.endings: list[RequestReleaseOutcome] = []
+
+    def release(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
+    ) -> ReleaseResult:
+        result = super().release(lease, outcome)
+        assert result.released, "a lease was released twice"
+        self.leases.append(lease)
+        self.endings.append(outcome)
+        return result
+
+    @property
+    def outcomes(self) -> list[RequestOutcome]:
+        return [ending.outcome for ending in self.endings]
+
+    @property
+    def held(self) -> int:
+        return self.core.in_flight
+
+
+class Run:
+    """What a test needs of a run."""
+
+    def __init__(self, admission: RecordingAdmission, clients: RunClients) -> None:
+        self.admission = admission
+        self.clients = clients
+
+
+@contextlib.asynccontextmanager
+async def outbound_run(
+    base_url: str = "",
+    *,
+    max_parallel: int | None = None,
+    limits: ReplyLimits | None = None,
+    classifier: ReplyClassifier | None = None,
+    clock: Clock | None = None,
+    make_wire: MakeWire | None = None,
+    cooldown_seconds: float = 0.05,
+    tpm: float | None = None,
+) -> AsyncIterator[Run]:
+    """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
+    clock = clock or SystemClock()
+    config = AimdConfig(cooldown_seconds=cooldown_seconds)
+    caps = RequestCaps(max_parallel=max_parallel, tpm=tpm)
+    policy = ProviderPolicy(PROVIDER, caps=caps, algorithm="aimd", aimd=config)
+    core = AdaptiveRequestAdmissionController(
+        [policy], lambda policy, key, most, now: Aimd(policy.aimd, most, now)
+    )
+    admission = RecordingAdmission(core, clock)
+    executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
+    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire)
+    try:
+        yield Run(admission, clients)
+    finally:
+        await clients.aclose()
+        admission.shut()
+
+
+def resolve(facts: RequestFacts) -> RequestResourceKey:
+    model = facts.asked.model if isinstance(facts.asked.model, str) else facts.host or PROVIDER
+    domain = "chat" if facts.asked.model else "http"
+    return RequestResourceKey(PROVIDER, model, domain)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.outbound.usage import TokenEstimate, UsageReader, read_request
+
+CHAT = {
+    "id": "c1",
+    "choices": [{"message": {"content": 'He said {"usage": {"total_tokens": 7}} to me.'}}],
+    "usage": {
+        "prompt_tokens": 10,
+        "completion_tokens": 32,
+        "total_tokens": 42,
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    },
+}
+ANTHROPIC_STREAM = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":'
+    b'{"input_tokens":25,"output_tokens":1}}}\n\n'
+    + b'event: content_block_delta\ndata: {"delta":{"text":"hello"}}\n\n'
+    * 2_000
+    + b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":15}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+OPENAI_STREAM = (
+    b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'
+    * 2_000
+    + b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def tokens_of(body: bytes, step: int = 1_000) -> int | None:
+    reader = UsageReader()
+    for start in range(0, len(body), step):
+        reader.feed(body[start : start + step])
+    return reader.tokens()
+
+
+@pytest.mark.parametrize("step", [1, 7, 1_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (json.dumps(CHAT).encode(), 42),
+        (json.dumps(CHAT, separators=(",", ":")).encode(), 42),
+        (json.dumps(CHAT, indent=4).encode(), 42),
+        (ANTHROPIC_STREAM, 40),
+        (OPENAI_STREAM, 7),
+        (b'{"usage": {"input_tokens": 3, "output_tokens": 4}}', 7),
+        (b'{"usage": {"total_tokens": -3}}', None),
+        (b'{"usage": {"total_tokens": 1e300}}', None),
+        (b'{"usage": {"total_tokens": "NaN"}}', None),
+        (b'{"usage": {"total_tokens": 99999999999999}}', None),
+        (b'{"usage": {', None),
+        (b'{"usage": null}', None),
+        (b"", None),
+    ],
+)
+def test_the_usage_of_a_reply_is_found(body: bytes, expected: int | None, step: int) -> None:
+    assert tokens_of(body, step) == expected
+
+
+def test_what_a_model_writes_is_no_usage() -> None:
+    content = json.dumps({"content": '"usage": {"total_tokens": 7}'}).encode()
+
+    assert tokens_of(content) is None
+
+
+@given(st.binary(max_size=300))
+def test_whatever_a_reply_holds_nothing_is_raised(body: bytes) -> None:
+    tokens_of(b'{"usage":{' + body)
+    tokens_of(body)
+
+
+def test_a_reader_keeps_a_bounded_part_of_a_body() -> None:
+    reader = UsageReader()
+    for _ in range(1_000):
+        reader.feed(b"x" * 4_096)
+
+    assert len(reader._head) + len(reader._tail) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("body", "output"),
+    [
+        ({"max_tokens": 100}, 100),
+        ({"max_output_tokens": 200}, 200),
+        ({"max_completion_tokens": 300, "max_tokens": 1}, 300),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": "12"}, None),
+        ({}, None),
+    ],
+)
+def test_a_request_says_how_much_it_may_be_answered(
+    body: dict[str, object], output: int | None
+) -> None:
+    assert read_request(json.dumps(body).encode()).output_tokens == output
+
+
+@pytest.mark.parametrize("body", [None, b"", b"[1]", b"{", b'{"model": ', b"\xff\xfe", b"text"])
+def test_a_body_that_is_no_json_object_says_nothing(body: bytes | None) -> None:
+    asked = read_request(body)
+
+    assert asked.model is None
+    assert asked.output_tokens is None
+
+
+def test_an_estimate_is_prompt_and_answer() -> None:
+    body = json.dumps({"max_tokens": 100, "prompt": "x" * 4_000}).encode()
+
+    assert 1_100 <= TokenEstimate().of(body, read_request(body)) < 1_120
+
+
+def test_an_estimate_without_a_maximum_learns_what_answers_cost() -> None:
+    estimate, body = TokenEstimate(), b'{"model": "m"}'
+    for _ in range(100):
+        estimate.learn(len(body), 503)
+
+    assert 495 <= estimate.of(body, read_request(body)) <= 505

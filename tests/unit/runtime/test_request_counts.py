@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the last minute counted, and no more than that?"""
+
+from __future__ import annotations
+
+from penstock.runtime.request_counts import ModelCounts
+
+
+def test_what_is_older_than_a_minute_is_forgotten() -> None:
+    counts = ModelCounts()
+    counts.add(0.2, 5)
+    counts.add(0.9, 5)
+    counts.add(30.0, 1)
+
+    assert counts.last_minute(59.9) == (3, 11)
+    assert counts.last_minute(60.1) == (1, 1)
+    assert counts.last_minute(1000.0) == (0, 0)
+
+
+def test_it_holds_no_more_than_a_minute_however_long_it_counts() -> None:
+    counts = ModelCounts()
+    for second in range(10_000):
+        counts.add(float(second), 1)
+
+    assert len(counts._seconds) <= 61
+    assert counts.last_minute(9_999.0) == (60, 60)
