@@ -316,6 +316,16 @@ class RequestMachine(RuleBasedStateMachine):
 
     def check_nobody_could_go(self) -> None:
         """Whoever is next at a model is kept back by a gate; so nobody was forgotten."""
+        could = self.ready()
+        gate = self.core.levels.providers["p"].gate if self.core.levels.providers else None
+        due = self.core.next_due()
+        if could and not (due is not None and due <= self.now + self.late):
+            assert gate is not None
+            tokens = [float(one.item.tokens_estimate or 0) for one in could]
+            assert any(gate.blocked(self.now, amount) for amount in tokens), "forgotten"
+
+    def ready(self) -> list[RequestWaiter]:
+        """Who is next at each model, if neither the model nor the domain keeps it back."""
         could = []
         for model in MODELS:
             found = [one for one in self.waiting if one.item.resource.model == model]
@@ -327,12 +337,7 @@ class RequestMachine(RuleBasedStateMachine):
             first = min(is_open, key=self.place, default=None)
             if first is not None and not self.blocked(first.item, provider=False):
                 could.append(first)
-        gate = self.core.levels.providers["p"].gate if self.core.levels.providers else None
-        due = self.core.next_due()
-        if could and not (due is not None and due <= self.now + self.late):
-            assert gate is not None
-            tokens = [float(one.item.tokens_estimate or 0) for one in could]
-            assert any(gate.blocked(self.now, amount) for amount in tokens), "forgotten"
+        return could
 
     # ── Counting ──────────────────────────────────────────────────────────────────────────────
 
@@ -346,9 +351,7 @@ class RequestMachine(RuleBasedStateMachine):
                 or not self.domain_blocked(one.item)
             ):
                 return True
-            if self.policy.caps != RequestCaps() and not self.blocked(one.item, provider=False):
-                return True
-        return False
+        return self.policy.caps != RequestCaps() and bool(self.ready())
 
     def domain_blocked(self, wanted: RequestAdmissionItem) -> bool:
         gate = self.core.levels.resources[wanted.resource].gate

@@ -9,7 +9,6 @@ is worth to pump again although nothing has happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
@@ -93,7 +92,7 @@ class AdaptiveRequestAdmissionController:
         for gate in domain.gates:
             blocked = gate.blocked(now, tokens)
             if blocked is not None:
-                return _denied(item, blocked, gate.in_flight, gate.window, now)
+                return gate.denial(item, blocked, now)
         return self._grant(domain, item, tokens, now)
 
     def ask(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionLease | RequestWaiter:
@@ -273,17 +272,12 @@ class AdaptiveRequestAdmissionController:
                 return True
             if self._next_of(model, now, own_limits_only=True)[0] is not None:
                 return True
-        return model.provider.is_limited and model.provider.first() is not None
+        return model.provider.is_limited and self._next_at(model.provider, now) is not None
 
     def _serve(self, provider: ProviderLevel, now: float, answered: list[RequestWaiter]) -> None:
         """Grant what may leave, the models of a provider in turn."""
-        while (model := provider.first()) is not None:
-            waiter, blocked = self._next_of(model, now)
-            if waiter is None:
-                provider.leave()
-                if blocked is not None:
-                    self._sleeping.sleep(model, blocked)
-                continue
+        while (found := self._next_at(provider, now)) is not None:
+            model, waiter = found
             item = waiter.item
             tokens = float(item.tokens_estimate or 0)
             if provider.is_limited:
@@ -296,6 +290,19 @@ class AdaptiveRequestAdmissionController:
             waiter.lease = self._grant(model.domains[item.resource.domain], item, tokens, now)
             answered.append(waiter)
             provider.served(item.group.weight)
+
+    def _next_at(
+        self, provider: ProviderLevel, now: float
+    ) -> tuple[ModelLevel, RequestWaiter] | None:
+        """Whose turn it is, if the provider lets anybody go; models that let nobody go sleep."""
+        while (model := provider.first()) is not None:
+            waiter, blocked = self._next_of(model, now)
+            if waiter is not None:
+                return model, waiter
+            provider.leave()
+            if blocked is not None:
+                self._sleeping.sleep(model, blocked)
+        return None
 
     def _next_of(
         self, model: ModelLevel, now: float, own_limits_only: bool = False
@@ -433,15 +440,3 @@ class AdaptiveRequestAdmissionController:
         }
         self.notes.of_resource(Kind.REQUEST_RESOURCE_REGISTERED, resource, numbers=numbers)
         return domain
-
-
-def _denied(
-    item: RequestAdmissionItem, blocked: Blocked, in_flight: int, limit: int | None, now: float
-) -> RequestAdmissionDenied:
-    numbers = {"in_flight": float(in_flight)}
-    if limit is not None:
-        numbers["limit"] = float(limit)
-    if blocked.until == inf:
-        return RequestAdmissionDenied(item, blocked.reason, numbers=numbers)
-    rest = blocked.until - now
-    return RequestAdmissionDenied(item, blocked.reason, rest, blocked.until, numbers)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.caps import RequestCaps
-from penstock.admission.requests.decisions import RequestDenialReason
+from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestDenialReason
 from penstock.errors import InternalError
 from penstock.limits.token_bucket import TokenBucket
+from penstock.model.request import RequestAdmissionItem
 
 MINUTE = 60.0
 ASK_AGAIN_SECONDS = 0.05  # for a limit that should have grown by now and has not
@@ -91,6 +92,18 @@ class Gate:
             if until > now:
                 return Blocked(until, RequestDenialReason.BUDGET, False)
         return None
+
+    def denial(
+        self, item: RequestAdmissionItem, blocked: Blocked, now: float
+    ) -> RequestAdmissionDenied:
+        """What is said to a request that was kept back here."""
+        numbers = {"in_flight": float(self.in_flight)}
+        if self.window is not None:
+            numbers["limit"] = float(self.window)
+        if blocked.until == inf:
+            return RequestAdmissionDenied(item, blocked.reason, numbers=numbers)
+        rest = blocked.until - now
+        return RequestAdmissionDenied(item, blocked.reason, rest, blocked.until, numbers)
 
     def take(self, now: float, tokens: float) -> object:
         """One more is in flight; what the algorithm wants back when it ends."""
