@@ -142,10 +142,10 @@ def test_a_reply_that_does_not_come_ends_at_its_deadline(script: Script, get: Ge
     assert classify(error, now=0.0).category is FailureClass.NODE
     assert isinstance(
         error,
-        httpx2.ReadTimeout
+        httpx2.TimeoutException
         | requests.RequestException
         | aiohttp.ServerTimeoutError
-        | httpx.ReadTimeout,
+        | httpx.TimeoutException,
     )
 
 

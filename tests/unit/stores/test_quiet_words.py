@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInf
 from penstock.stores.store import Store
 
 WORKER = WorkerId("w")
+REST_SECONDS = 0.2  # without any word: what was on its way has come
 QUIET_SECONDS = 0.7  # longer than a store waits between two looks of its own
 PATIENCE_SECONDS = 60.0
 
@@ -34,8 +36,12 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sto
 
 
 async def _come_to_rest(store: Store) -> None:
-    """What happened before is seen."""
-    await store.wait_for_work(0.01)
+    """What happened before is seen: nothing wakes the store for a while."""
+    while True:
+        begun = time.monotonic()
+        await store.wait_for_work(REST_SECONDS)
+        if time.monotonic() - begun >= REST_SECONDS:
+            return
 
 
 def test_neither_a_status_nor_a_question_nor_an_answer_wakes_an_idle_worker(
