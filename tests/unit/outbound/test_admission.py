@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import gc
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -245,6 +246,8 @@ class Thread:
     def _run(self, admission: RequestAdmissionController, wanted: RequestAdmissionItem) -> None:
         try:
             self.lease = admission.acquire_sync(wanted)
+            for _ in range(10):  # an interrupt that is on its way comes here, not into nowhere
+                time.sleep(0.001)
         except BaseException as error:
             self.error = error
 
