@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
 PATIENCE_SECONDS = 20.0
 PREFIX = "penstock-pg-"
@@ -93,17 +92,16 @@ def _end(pid: int, data: Path) -> None:
         os.close(handle)
 
 
-def _leave(*_: object) -> NoReturn:
-    raise SystemExit
-
-
 def watch(owner: int, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # A handler alone would miss a signal that comes just before `select` blocks.
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        signal.signal(signal.SIGTERM, _leave)
         with contextlib.suppress(ProcessLookupError):
-            select.select([os.pidfd_open(owner)], [], [])
+            select.select([os.pidfd_open(owner), told], [], [])
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         clean(folder)

@@ -60,6 +60,7 @@ class Exchange:
         "_close_wire",
         "_decoded",
         "_decoder",
+        "_entered_at",
         "_interrupted",
         "_is_complete",
         "_lease",
@@ -70,6 +71,7 @@ class Exchange:
         "_task",
         "_timer",
         "_usage",
+        "_waited_seconds",
         "_wire",
         "ending",
         "head",
@@ -107,6 +109,7 @@ class Exchange:
         self._task: asyncio.Task[Any] | None = None
         self._cancelling_before = 0
         self._interrupted = False
+        self._entered_at = self._waited_seconds = 0.0
         self._background: asyncio.Task[None] | None = None
         self._timer = loop.call_later(limits.deadline_seconds, self._overdue)
 
@@ -120,6 +123,7 @@ class Exchange:
             raise self._overdue_error()
         task = asyncio.current_task()
         self._task = task
+        self._entered_at = self._loop.time()
         if task is not None:
             self._cancelling_before = task.cancelling()
 
@@ -130,6 +134,7 @@ class Exchange:
         traceback: TracebackType | None,
     ) -> None:
         task, self._task = self._task, None
+        self._waited_seconds += self._loop.time() - self._entered_at
         if self._interrupted and task is not None:
             self._interrupted = False
             is_ours = task.uncancel() <= self._cancelling_before
@@ -137,21 +142,26 @@ class Exchange:
                 raise self._overdue_error() from error
 
     def _overdue(self) -> None:
+        is_read = self._task is not None
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
-            self._end(self._refusal() or RequestReleaseOutcome(RequestOutcome.PROVIDER_TIMEOUT))
-            return
-        # Nobody reads: the body was left open, or its reader takes its time.
-        if not self._is_complete:
+            self._waited_seconds += self._loop.time() - self._entered_at
+        # Who took most of the time: the provider, or a reader that left the body open?
+        if self._waited_seconds >= self._limits.deadline_seconds / 2:
+            outcome = RequestOutcome.PROVIDER_TIMEOUT
+        else:
+            outcome = RequestOutcome.LOCAL_TIMEOUT
+        if outcome is RequestOutcome.LOCAL_TIMEOUT and not self._is_complete:
             log.warning(
                 "A reply of %s was not read and closed within %g s; its connection is closed. "
                 "Close every stream, or use `async with`.",
                 self.where,
                 self._limits.deadline_seconds,
             )
-        self._end(self._refusal() or RequestReleaseOutcome(RequestOutcome.LOCAL_TIMEOUT))
-        self.close_wire()
+        self._end(self._refusal() or RequestReleaseOutcome(outcome))
+        if not is_read:
+            self.close_wire()
 
     def _overdue_error(self) -> ReplyOverdue:
         return ReplyOverdue(

@@ -253,6 +253,22 @@ def test_a_body_that_is_left_open_gives_its_permit_back_at_its_deadline(
     assert "not read and closed" in caplog.text
 
 
+def test_a_reader_that_takes_most_of_the_time_is_not_the_providers_fault() -> None:
+    async def read(run: Run) -> None:
+        async with run.clients.http.stream("GET", "/") as reply:
+            async for _ in reply.aiter_bytes():
+                await asyncio.sleep(0.3)
+
+    async def main() -> None:
+        async with scripted(slow_body) as server, outbound_run(server.url, limits=LIMITS) as run:
+            with pytest.raises(httpx2.HTTPError):
+                await read(run)
+
+            assert run.admission.outcomes == [RequestOutcome.LOCAL_TIMEOUT]
+
+    asyncio.run(main())
+
+
 # ── Providers that lie (F52) ──────────────────────────────────────────────────────────────────────
 
 
