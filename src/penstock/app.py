@@ -364,7 +364,7 @@ class Penstock:
                 events=statistics.events,
                 providers=self.providers,
             ),
-            wiring.slot_count(settings),
+            wiring.slot_count(settings, self.providers),
             options.run_id,
             statistics,
         )

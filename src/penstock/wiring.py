@@ -39,6 +39,7 @@ from penstock.runtime.processes import ProcessPool
 from penstock.runtime.provider_run import ProviderRun, ServedProvider
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.slots import LENT_PLACES
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
@@ -392,9 +393,11 @@ def _serving(
     )
 
 
-def slot_count(settings: Settings) -> int:
+def slot_count(settings: Settings, providers: Mapping[str, Provider] = _NONE) -> int:
+    """How many bodies there may be in a worker: slots are lent where there are providers."""
     runtime = settings.runtime
-    return runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    slots = runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    return LENT_PLACES * slots if providers else slots
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

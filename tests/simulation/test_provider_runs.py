@@ -147,6 +147,45 @@ def test_a_provider_that_cools_down_costs_the_others_nothing() -> None:
     assert alone / beside >= 0.95, (alone, beside)
 
 
+def test_bodies_that_lend_their_slots_take_them_back() -> None:
+    """A refuses for 20 s at a time, then serves: slots are lent, and none is lost or kept."""
+    app = Penstock("lent")
+    a = app.provider("a", base_url="http://a.invalid")
+    refusing = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=20))
+    awake = Counter[str]()
+    most = Counter[str]()
+
+    @app.task(uses=a, max_attempts=1, timeout=60)
+    async def call(ctx: Context, n: int) -> None:
+        (await a.http.get(f"/{n}")).raise_for_status()
+        if n >= 100:  # what comes after a permit counts again
+            awake["all"] += 1
+            most["all"] = max(most["all"], awake["all"])
+            await asyncio.sleep(0.5)
+            awake["all"] -= 1
+
+    @app.task(max_attempts=1)
+    async def work(ctx: Context, n: int) -> None:
+        awake["all"] += 1
+        most["all"] = max(most["all"], awake["all"])
+        await asyncio.sleep(1)
+        awake["all"] -= 1
+        if n == 99:
+            refusing.change(concurrency=None)
+
+    settings = {"runtime": {"async_slots": 4}}
+    with harness(app, settings=settings, providers={"a": refusing}) as t:
+        t.enqueue_many(call.job(n=n) for n in range(20))
+        t.enqueue_many(work.job(n=n) for n in range(100))
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+        assert most["all"] == 4  # nobody lent anything who was awake
+        t.enqueue_many(call.job(n=n) for n in range(100, 160))
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+    assert most["all"] <= 8
+
+
 def test_the_time_limit_stands_still_while_a_job_waits_for_a_permit() -> None:
     app = Penstock("shop")
     api = app.provider("api", base_url=URL, max_parallel=1)

@@ -34,6 +34,7 @@ from penstock.outbound.provider_clients import MakeWire, RunClients
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.learned_limits import LearnedLimits
+from penstock.runtime.lending import SlotLending
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
 from penstock.stores.store import LearnedLimitStore
@@ -83,14 +84,16 @@ class ProviderRun:
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_relief(self.pressure.relieved)
+        self._lending: SlotLending | None = None
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 
     def __repr__(self) -> str:
         return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
 
-    def connect(self, changed: Callable[[Hashable], None]) -> None:
-        """Who is told that a task may start which had to wait for its provider."""
+    def connect(self, changed: Callable[[Hashable], None], lending: SlotLending) -> None:
+        """Who is told that a task may start which had to wait for its provider; who lends slots."""
         self.pressure.connect(changed)
+        self._lending = lending
 
     async def begin(self) -> None:
         """Read what was learned, and serve."""
@@ -103,6 +106,8 @@ class ProviderRun:
         for provider, clients in self._clients:
             provider.unbind(clients)
         self.pressure.close()
+        if self._lending is not None:
+            self._lending.close()
         self._admission.shut()
         await _within(self.save())
         for _, clients in self._clients:
@@ -131,11 +136,23 @@ class ProviderRun:
             attempt.job.key,
             inf if deadline is None else deadline,
             partial(self.pressure.asked, ref),
+            partial(self._waits, attempt),
         )
+
+    def _waits(self, attempt: Attempt, begins: bool) -> None:
+        """An attempt begins to wait for a permit, or waits no longer."""
+        if self._lending is None:
+            return
+        if not begins:
+            self._lending.wait_ends(attempt)
+        elif not attempt.ended:  # a body that was given up keeps its slot
+            self._lending.wait_begins(attempt, attempt.task.kind)
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
         self.pressure.asked(attempt.ref)
+        if self._lending is not None:
+            self._lending.wait_ends(attempt)
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────
 
