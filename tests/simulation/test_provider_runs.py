@@ -18,7 +18,7 @@ from penstock.model.provider import ProviderModelKey
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.stores.reply import Reply as Reply_
 from penstock.testing import harness
-from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedProvider
+from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
 
 URL = "http://simulated.invalid"
 KEY = ProviderModelKey("api", "simulated.invalid")
@@ -184,6 +184,39 @@ def test_bodies_that_lend_their_slots_take_them_back() -> None:
         t.drain()
         assert set(t.states.values()) == {"done"}
     assert most["all"] <= 8
+
+
+def test_a_task_of_several_providers_waits_for_each_without_a_slot() -> None:
+    """B has room; A cools down for 20 s, so what needs both does not start, and all else does."""
+    app = Penstock("several")
+    a = app.provider("a", base_url="http://a.invalid")
+    b = app.provider("b", base_url="http://b.invalid")
+    refusing = SimulatedProvider(
+        ProviderRules(concurrency=0, retry_after_seconds=20),
+        changes=[Change(ProviderRules(), after_seconds=10)],
+    )
+    began: list[float] = []
+
+    @app.task(uses=a, max_attempts=1)
+    async def first(ctx: Context) -> None:
+        (await a.http.get("/")).raise_for_status()
+
+    @app.task(uses=[b, a], max_attempts=1)
+    async def both(ctx: Context, n: int) -> None:
+        began.append(asyncio.get_running_loop().time())
+        (await b.http.get("/")).raise_for_status()
+        (await a.http.get("/")).raise_for_status()
+
+    settings = {"runtime": {"async_slots": 2}}
+    with harness(app, settings=settings, providers={"a": refusing, "b": SimulatedProvider()}) as t:
+        t.enqueue(first.job(), key="first")
+        for n in range(5):
+            t.enqueue(both.job(n=n), key=f"both:{n}", delay=5)
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+
+    assert len(began) == 5
+    assert min(began) >= 20
 
 
 def test_the_time_limit_stands_still_while_a_job_waits_for_a_permit() -> None:
