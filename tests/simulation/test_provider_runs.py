@@ -193,7 +193,7 @@ def test_a_task_of_several_providers_waits_for_each_without_a_slot() -> None:
     b = app.provider("b", base_url="http://b.invalid")
     refusing = SimulatedProvider(
         ProviderRules(concurrency=0, retry_after_seconds=20),
-        changes=[Change(ProviderRules(), after_seconds=10)],
+        changes=[Change(rules=ProviderRules(), after_seconds=10)],
     )
     began: list[float] = []
 
