@@ -30,6 +30,7 @@ from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.views import QueueFacts
+from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.provider_clients import MakeWire
 from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
@@ -373,12 +374,10 @@ def _serving(
     """Whoever serves the providers of an app; None if it has none."""
     if not providers:
         return None
+    said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
     served = [
         ServedProvider(
-            provider,
-            policies[name],
-            settings.providers.get(name, ProviderSettings()).base_url,
-            wires.get(name),
+            provider, policies[name], said[name].base_url, wires.get(name), _limits(said[name])
         )
         for name, provider in providers.items()
     ]
@@ -390,6 +389,12 @@ def _serving(
         rand=ids.random,
         run_id=options.run_id,
         events=events,
+    )
+
+
+def _limits(said: ProviderSettings) -> ReplyLimits:
+    return ReplyLimits(
+        said.reply_deadline_seconds, said.reply_body_bytes_max, said.reply_header_bytes_max
     )
 
 

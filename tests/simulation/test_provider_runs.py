@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, ReplyFacts
 from penstock.admission.requests.algorithm import LearnedLimit
 from penstock.errors import AttemptOver, ProviderNotAvailableHere, StoreCorrupt, UsageError
 from penstock.model.job import ErrorCategory
 from penstock.model.provider import ProviderModelKey
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.stores.reply import Reply as Reply_
-from penstock.testing import harness
+from penstock.testing import SimulatedRequest, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
 
 URL = "http://simulated.invalid"
@@ -425,3 +426,77 @@ def test_a_provider_is_free_again_when_a_run_fails(monkeypatch: pytest.MonkeyPat
         with pytest.raises(StoreCorrupt):
             t.drain()
     assert api._clients is None
+
+
+def test_a_classifier_says_what_a_reply_really_is() -> None:
+    """The service says in the body that it is busy; a call that it refused is sent again."""
+    app = Penstock("classified")
+    seen: list[int] = []
+
+    def said(reply: ReplyFacts) -> str | None:
+        seen.append(reply.status_code)
+        return "rate_limited" if b"busy" in reply.body_start else None
+
+    api = app.provider("api", base_url=URL, classify=said)
+
+    @app.task(uses=api, max_attempts=1)
+    async def fetch(ctx: Context) -> str:
+        return str((await api.http.get("/")).text)
+
+    calls: Counter[str] = Counter()
+
+    def answer(request: SimulatedRequest) -> bytes:
+        calls["all"] += 1
+        return b"busy" if calls["all"] == 1 else b"fine"
+
+    with harness(app, providers={"api": SimulatedProvider(answer=answer)}) as t:
+        t.enqueue(fetch.job(), key="k")
+        t.drain()
+        assert t.results["k"] == "fine"
+
+    assert seen == [200, 200]
+
+
+def test_a_classifier_that_says_nonsense_leaves_it_to_the_status(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, _, fetch = shop(classify=lambda reply: "no such outcome")
+
+    with harness(app, providers={"api": SimulatedProvider()}) as t:
+        t.enqueue(fetch.job(n=1), key="k")
+        t.drain()
+        assert t.results["k"] == 200
+
+    assert "A reply classifier raised ValueError" in caplog.text
+
+
+def test_settings_bound_what_a_reply_may_take() -> None:
+    app, _, fetch = shop(reply_body_bytes_max=1_000_000)
+    big = SimulatedProvider(answer=lambda request: b"x" * 5_000)
+
+    with harness(app, providers={"api": big}) as t:
+        t.enqueue(fetch.job(n=1), key="fits")
+        t.drain()
+        assert t.results["fits"] == 200
+    settings = {
+        "tasks": {"give_up_after": 1},
+        "providers": {"api": {"reply_body_bytes_max": 4_999}},
+    }
+    with harness(app, settings=settings, providers={"api": big}) as t:
+        t.enqueue(fetch.job(n=2), key="beyond")
+        t.drain()
+        assert t.states["beyond"] == "error"
+        assert "4999" in t.errors["beyond"].message.replace(",", "")
+
+
+def test_settings_bound_how_long_a_reply_may_take() -> None:
+    app, _, fetch = shop(reply_deadline_seconds=timedelta(seconds=3))
+    settings = {"tasks": {"give_up_after": 1}}
+
+    slow = SimulatedProvider(ProviderRules(latency=5))
+    with harness(app, settings=settings, providers={"api": slow}) as t:
+        t.enqueue(fetch.job(n=1), key="k")
+        t.drain()
+
+        assert t.states["k"] == "error"
+        assert "3 s" in t.errors["k"].message

@@ -18,6 +18,7 @@ from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.clock import Clock
 from penstock.events import correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.reply import ReplyClassifier, ReplyFacts
 from penstock.model.request import (
     RequestAdmissionItem,
     RequestGroupSpec,
@@ -27,7 +28,7 @@ from penstock.model.request import (
 from penstock.outbound import standing
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
-from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
+from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.usage import Asked, TokenEstimate, read_request
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
@@ -208,6 +209,8 @@ class ModelRequestExecutor:
         start = await request.peek(reply, PEEK_BYTES)
         try:
             said = classifier(ReplyFacts(status, names, start))
+            if isinstance(said, str):
+                said = RequestOutcome(said)
         except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
             log.error("A reply classifier raised %r; the status of the reply counts.", error)
             return
@@ -216,7 +219,7 @@ class ModelRequestExecutor:
         if isinstance(said, RequestReleaseOutcome):
             exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
         else:
-            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=RequestOutcome(said))
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
 
 
 _groups: dict[str, RequestGroupSpec] = {}

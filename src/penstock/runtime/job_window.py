@@ -66,7 +66,7 @@ class JobWindow:
         self._run_id = run_id
         self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
         for note in self._resolver.diagnostics:
-            usual = note.code == SchedulingNote.NO_CAP  # limits are found, not declared
+            usual = note.code in (SchedulingNote.NO_CAP, SchedulingNote.SEVERAL_ENDPOINTS)
             log.log(logging.DEBUG if usual else logging.WARNING, "%s", note.text)
         self._give_back = give_back
         self._failed = failed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -29,8 +29,10 @@ from penstock.events.sink import RequestEvents
 from penstock.model.pressure import ProviderModelPressure
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.worker_status import PROVIDERS_SHOWN, ProviderUse
+from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.provider_clients import MakeWire, RunClients
+from penstock.redaction import redacted
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.learned_limits import LearnedLimits
@@ -39,6 +41,7 @@ from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
 from penstock.stores.store import LearnedLimitStore
 
+MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
 END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
 
 log = logging.getLogger("penstock.providers")
@@ -51,6 +54,7 @@ class ServedProvider(msgspec.Struct, frozen=True):
     policy: ProviderPolicy
     base_url: str | None = None
     make_wire: MakeWire | None = None  # None: the network
+    limits: ReplyLimits = ReplyLimits()
 
 
 class ProviderRun:
@@ -222,15 +226,26 @@ class ProviderRun:
 
     def _clients_of(self, one: ServedProvider) -> RunClients:
         executor = ModelRequestExecutor(
-            self._admission, partial(self._resolve, one.provider.name), self._clock
+            self._admission,
+            partial(self._resolve, one.provider.name),
+            self._clock,
+            limits=one.limits,
+            classifier=one.provider.options.classify,
         )
         name = self._counted_as(one.provider.name)
         return RunClients(name, executor, base_url=one.base_url, make_wire=one.make_wire)
 
     def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
-        return self._resolver.resolve(
+        key = self._resolver.resolve(
             provider, host=facts.host, path=facts.path, model=facts.asked.model
         )
+        shown = _shown(key.model)  # it goes into rows, events and lines
+        return key if shown == key.model else key._replace(model=shown)
+
+
+@lru_cache(MODELS_REMEMBERED)
+def _shown(model: str) -> str:
+    return redacted(model)
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:
