@@ -390,6 +390,27 @@ def test_what_was_learned_is_kept_and_the_next_run_begins_with_it() -> None:
     assert refused[1] < refused[0]
 
 
+def test_what_aimd_has_learned_is_kept_and_the_next_run_begins_with_it() -> None:
+    app, _, fetch = shop(algorithm="aimd", max_parallel=64)
+    rules = ProviderRules(concurrency=6, latency=0.5)
+    first, second = SimulatedProvider(rules, seed=1), SimulatedProvider(rules, seed=2)
+
+    with harness(app, providers={"api": first}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(200))
+        t.drain()
+        (kept,) = t.store.learned().result()
+        with harness(app, providers={"api": second}) as again:
+            again.store.save_learned({kept.key: kept.document}).result()
+            again.enqueue_many(fetch.job(n=n) for n in range(200))
+            again.drain()
+
+    assert kept.key == KEY
+    ceiling = msgspec.json.decode(kept.document, type=LearnedLimit).ceiling
+    assert ceiling is not None
+    assert 6 <= ceiling <= 12
+    assert second.counts.refused < first.counts.refused / 2
+
+
 def test_two_runs_at_once_do_not_share_a_provider() -> None:
     app, api, fetch = shop()
 

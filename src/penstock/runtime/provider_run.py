@@ -35,7 +35,7 @@ from penstock.outbound.provider_clients import MakeWire, RunClients
 from penstock.redaction import redacted
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
-from penstock.runtime.learned_limits import LearnedLimits
+from penstock.runtime.learned_limits import LearnedLimits, lesser
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
@@ -127,6 +127,9 @@ class ProviderRun:
         for key, algorithm in self._core.algorithms().items():
             if isinstance(key, ProviderModelKey):
                 found[key] = algorithm.learned()
+            else:  # of one domain: the least of them is kept for all
+                model = key.provider_model
+                found[model] = lesser(algorithm.learned(), found.get(model))
         await self._learned.save(found)
 
     # ── Attempts ──────────────────────────────────────────────────────────────────────────────
@@ -207,12 +210,11 @@ class ProviderRun:
     def _algorithm(
         self, policy: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
     ) -> LimitAlgorithm:
-        if policy.algorithm == "aimd":
-            return Aimd(policy.aimd, effective_max, now)
         before = self._learned.before(key)
-        if before is None:
-            return Adaptive(effective_max, now, self._rand)
-        return Adaptive(effective_max, now, self._rand, before.limit, before.age_seconds)
+        limit, age_seconds = (None, 0.0) if before is None else before
+        if policy.algorithm == "aimd":
+            return Aimd(policy.aimd, effective_max, now, limit, age_seconds)
+        return Adaptive(effective_max, now, self._rand, limit, age_seconds)
 
     def _counted_as(self, provider: str) -> str:
         """The name of a provider, or of another with the same base URL that came first."""
