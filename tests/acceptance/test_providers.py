@@ -199,7 +199,8 @@ def test_threads_that_wait_for_a_permit_stop_when_their_job_is_cancelled(
     waiting = ("waits_with_client", "waits_with_admit")
     try:
         for name in ("holds", *waiting):
-            wait_until(lambda name=name: (tmp_path / f"{name}.begun").exists(), SECONDS)
+            begun = tmp_path / f"{name}.begun"
+            wait_until(begun.exists, SECONDS)
         wait_until(lambda: (live_of(tmp_path) or {}).get("waiting") == 2, SECONDS)
         for name in waiting:
             assert command(tmp_path, "queue", "cancel", name).returncode == 0
