@@ -152,23 +152,39 @@ class ModelRequestExecutor:
         return Attempted(reply, exchange)
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """Wait for a permit, unless the attempt that asks is over; its time limit stands still."""
+        """Wait for a permit, unless the attempt that asks is over; its time limit stands still.
+
+        Unless the call that asks keeps a permit of the same provider back: then it runs on.
+        """
         attempt = standing.current.get()
         if attempt is None:
             return await self.admission.acquire_async(item)
         where = "/".join(item.resource)
         attempt.check(self.clock.monotonic(), where)
-        attempt.wait_begins(self.clock.monotonic())
-        try:
+        if self._keeps_back(item.resource.provider):
             lease = await self.admission.acquire_async(item)
-        finally:
-            attempt.wait_ends(self.clock.monotonic())
+        else:
+            attempt.wait_begins(self.clock.monotonic())
+            try:
+                lease = await self.admission.acquire_async(item)
+            finally:
+                attempt.wait_ends(self.clock.monotonic())
         try:
             attempt.check(self.clock.monotonic(), where)
         except BaseException:
             self.admission.release(lease, RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED))
             raise
+        self.note_given(lease)
         return lease
+
+    def note_given(self, lease: RequestAdmissionLease) -> None:
+        """Let calls inside this one know that it has a permit."""
+        given = standing.given.get()
+        standing.given.set((*filter(self.admission.core.is_held, given), lease))
+
+    def _keeps_back(self, provider: str) -> bool:
+        given = filter(self.admission.core.is_held, standing.given.get())
+        return any(lease.item.resource.provider == provider for lease in given)
 
     def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
         resource = lease.item.resource
