@@ -13,19 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.model.provider import ProviderModelKey
 from penstock.stores.store import LearnedLimitStore
 
 SAVE_SECONDS = 60.0  # between two looks whether there is anything new to keep
-
-# What is beyond these was not learned, but damaged.
-CEILING_MAX = 1e7  # in flight
-CONFIDENCE_MAX = 1_000_000
-RATE_MIN, RATE_MAX = 1e-5, 1e12  # per second: one a day, and as declared ones
-LATENCY_SECONDS_MAX = 3_600.0  # pace follows it
 
 log = logging.getLogger("penstock.providers")
 
@@ -102,23 +96,4 @@ def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
         limit,
         ceiling=None if limit.ceiling is None else limit.ceiling * factor,
         rate=None if limit.rate is None else limit.rate * factor,
-    )
-
-
-def read_learned(document: str) -> LearnedLimit | None:
-    """What a document says; None if it is damaged, or of a version that says it otherwise."""
-    try:
-        found = msgspec.json.decode(document, type=LearnedLimit)
-    except msgspec.MsgspecError:
-        return None
-    return found if _is_sane(found) else None
-
-
-def _is_sane(found: LearnedLimit) -> bool:
-    """Can it have been learned? A run would not come out of a rate of nothing."""
-    return (
-        (found.ceiling is None or 0 < found.ceiling <= CEILING_MAX)
-        and 0 <= found.confidence <= CONFIDENCE_MAX
-        and (found.rate is None or RATE_MIN <= found.rate <= RATE_MAX)
-        and (found.latency_seconds is None or 0 <= found.latency_seconds <= LATENCY_SECONDS_MAX)
     )
