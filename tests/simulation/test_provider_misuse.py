@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, wiring
 from penstock.model.provider import ProviderModelKey
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Stopping
 from penstock.testing import harness
 from penstock.testing.simulated_provider import ProviderRules, SimulatedProvider
 
@@ -155,3 +158,36 @@ def test_a_damaged_row_of_a_learned_limit_is_as_good_as_none(document: str) -> N
         t.enqueue_many(fetch.job(n=n) for n in range(20))
         t.drain(within=60)
         assert set(t.states.values()) == {"done"}
+
+
+def test_a_stop_does_not_wait_for_a_provider_that_cools_down_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers: list[Worker] = []
+    build_worker = wiring.build_worker
+
+    def noting(*args: Any, **kwargs: Any) -> Worker:
+        workers.append(build_worker(*args, **kwargs))
+        return workers[-1]
+
+    monkeypatch.setattr(wiring, "build_worker", noting)
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid", max_parallel=1)
+
+    @app.task(uses=api)
+    async def fetch(ctx: Context, n: int) -> None:
+        await api.http.get(f"/things/{n}")
+
+    @app.task()
+    async def stop(ctx: Context) -> None:
+        await asyncio.sleep(5)
+        workers[0].stop(Stopping.GRACEFUL)
+
+    closed = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=600))
+    with harness(app, providers={"api": closed}) as t:
+        t.enqueue(stop.job(), key="stop")
+        t.enqueue_many(fetch.job(n=n) for n in range(10))
+        t.drain()
+        assert t.clock.monotonic() < 10
+        assert Counter(t.states.values()) == {"done": 1, "queued": 10}
+    assert closed.counts.calls == 1

@@ -133,6 +133,14 @@ class ProviderRun:
             partial(self.pressure.asked, ref),
         )
 
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
+        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        gate = attempt.lease.item.request_resource_key
+        if gate is None or not attempt.stands_still:
+            return False
+        found = self.pressure.snapshot(gate)
+        return found is not None and found.cooldown_seconds > seconds
+
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
         self.pressure.asked(attempt.ref)
