@@ -16,7 +16,7 @@ from penstock.model.provider import ProviderModelKey
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 from penstock.testing import harness
-from penstock.testing.simulated_provider import ProviderRules, SimulatedProvider
+from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
 
 Body = Callable[[Context, Any], Awaitable[None]]
 
@@ -191,3 +191,22 @@ def test_a_stop_does_not_wait_for_a_provider_that_cools_down_for_longer(
         assert t.clock.monotonic() < 10
         assert Counter(t.states.values()) == {"done": 1, "queued": 10}
     assert closed.counts.calls == 1
+
+
+def test_a_provider_that_refused_everything_for_a_while_is_used_again_soon() -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid")
+    done: list[float] = []
+
+    @app.task(uses=api)
+    async def fetch(ctx: Context, n: int) -> None:
+        await api.http.get(f"/things/{n}")
+        done.append(asyncio.get_running_loop().time())
+
+    opens = Change(rules=ProviderRules(latency=0.1), after_seconds=600)
+    closed = ProviderRules(concurrency=0, retry_after_text="0")
+    with harness(app, providers={"api": SimulatedProvider(closed, changes=(opens,))}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(20))
+        t.drain()
+    assert min(done) > 600
+    assert max(done) < 600 + 120
