@@ -84,8 +84,8 @@ class Admission:
         self._is_used = False
 
     async def __aenter__(self) -> AdmittedCall:
-        self._begin()
-        self._lease = await self._executor.acquire(self._item)
+        self._check_first()
+        await self._begin()
         return self._call
 
     async def __aexit__(
@@ -97,9 +97,8 @@ class Admission:
         self._release(error)
 
     def __enter__(self) -> AdmittedCall:
-        self._begin()
-        self._lease = self._handover.call(lambda: self._executor.acquire(self._item))
-        self._executor.note_given(self._lease)  # the loop's note was of its own context
+        self._check_first()
+        self._executor.note_given(self._handover.call(self._begin))
         return self._call
 
     def __exit__(
@@ -110,15 +109,23 @@ class Admission:
     ) -> None:
         self._handover.tell(lambda: self._release(error))
 
-    def _begin(self) -> None:
+    def _check_first(self) -> None:
         if self._is_used:
             raise UsageError(
                 "A permit of ctx.admit(...) is for one call; write ctx.admit(...) again for each."
             )
         self._is_used = True
 
+    async def _begin(self) -> RequestAdmissionLease:
+        self._lease = lease = await self._executor.acquire(self._item)
+        self._executor.admission.telling.sent(lease)
+        return lease
+
     def _release(self, error: BaseException | None) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            ending = self._call.ending(error, self._executor.clock.now())
-            self._executor.admission.release(lease, ending)
+            executor = self._executor
+            ending = self._call.ending(error, executor.clock.now())
+            seconds = executor.clock.monotonic() - lease.acquired_at
+            executor.admission.telling.ended(lease, ending, {"seconds": seconds})
+            executor.admission.release(lease, ending)
