@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit, WorkerView
@@ -122,9 +122,8 @@ def _sum(parts: list[float | None]) -> float | None:
 
 
 def _learned(one: KeptLimit, now: int) -> LearnedBefore | None:
-    try:
-        limit = msgspec.json.decode(one.document, type=LearnedLimit)
-    except msgspec.MsgspecError:  # of a version that says it otherwise
+    limit = read_learned(one.document)
+    if limit is None:
         return None
     return LearnedBefore(
         ceiling=limit.ceiling,

@@ -146,6 +146,14 @@ class ProviderRun:
             partial(self._waits, attempt),
         )
 
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
+        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        gate = attempt.lease.item.request_resource_key
+        if gate is None or not attempt.stands_still:
+            return False
+        found = self.pressure.snapshot(gate)
+        return found is not None and found.cooldown_seconds > seconds
+
     def _waits(self, attempt: Attempt, begins: bool) -> None:
         """An attempt begins to wait for a permit, or waits no longer."""
         if self._lending is None:

@@ -67,6 +67,7 @@ def test_what_was_learned_is_told_with_its_age_and_what_cannot_be_read_is_not() 
     kept = [
         KeptLimit(ProviderModelKey("ai", "m"), '{"ceiling":12,"confidence":3}', NOW - 60_000_000),
         KeptLimit(ProviderModelKey("zz", "n"), '{"mode":"of a later version"}', NOW),
+        KeptLimit(ProviderModelKey("zz", "damaged"), '{"latency_seconds":1e308}', NOW),
     ]
 
     (row,) = provider_rows([], kept, NOW)

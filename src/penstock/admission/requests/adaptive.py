@@ -43,6 +43,7 @@ SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
 ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
 ONE_LEVEL_MAX = 3
+CLOSED_DOOR = 4  # refusals with nothing accepted between say nothing about a rate
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
 
@@ -386,8 +387,10 @@ class Adaptive:
             self._reject_rate(in_flight)
         elif rates is not None:
             self._rate.refused(rates.of(self._mode.mode), rates.seconds)
-        else:
+        elif self._cooldown.failures < CLOSED_DOOR:
             self._rate.refused_early()
+        else:
+            self._rate.stay()
 
     def _suspect_rate(self) -> None:
         """Refused with almost nothing in flight."""
