@@ -19,7 +19,13 @@ from penstock.model.provider import ProviderModelKey
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.stores.reply import Reply as Reply_
 from penstock.testing import SimulatedRequest, harness
-from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
+from penstock.testing.simulated_provider import (
+    Bucket,
+    Change,
+    ProviderRules,
+    Reply,
+    SimulatedProvider,
+)
 
 URL = "http://simulated.invalid"
 KEY = ProviderModelKey("api", "simulated.invalid")
@@ -128,17 +134,17 @@ def rate_of_b(*, with_a: bool) -> float:
         ends.append(asyncio.get_running_loop().time())
 
     refusing = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=25.0))
-    serving = SimulatedProvider(ProviderRules(concurrency=20, latency=0.2), seed=5)
+    serving = SimulatedProvider(ProviderRules(concurrency=8, latency=0.2), seed=5)
     settings = {"runtime": {"async_slots": 64}, "tasks": {"give_up_after": 60}}
     with harness(app, settings=settings, providers={"a": refusing, "b": serving}) as t:
         if with_a:
-            t.enqueue_many(call_a.job(n=n) for n in range(2000))
-        t.enqueue_many(call_b.job(n=n) for n in range(3000))
+            t.enqueue_many(call_a.job(n=n) for n in range(800))
+        t.enqueue_many(call_b.job(n=n) for n in range(1200))
         try:
             t.drain(within=120)
         except UsageError:
             assert with_a  # A never ends
-        assert len(ends) == 3000
+        assert len(ends) == 1200
     return max(ends)
 
 
@@ -311,6 +317,24 @@ def test_a_call_that_is_not_http_is_admitted() -> None:
     (use,) = statuses[-1].providers
     assert (use.provider, use.model, use.limit_max) == ("api", "m", 2)
     assert use.tokens_last_minute in range(5, 101)
+
+
+def test_a_worker_tells_the_rate_it_has_found_and_what_failed() -> None:
+    app, _, fetch = shop()
+    rules = ProviderRules(requests=Bucket(30, burst=10), latency=0.4, outages=((35, 50),))
+    simulated = SimulatedProvider(rules, seed=3)
+
+    with harness(app, providers={"api": simulated}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(1_500))
+        t.drain()
+        told = [status.providers[0] for status in seen_statuses(t) if status.providers]
+
+    rates = [use.rate for use in told if use.rate is not None]
+    assert rates
+    assert 15 < rates[-1] < 45
+    assert {use.mode for use in told if use.rate is not None} == {"requests"}
+    assert max(use.failed_in_row for use in told) >= 3
+    assert told[-1].failed_in_row == 0 < told[-1].failed <= simulated.counts.failed
 
 
 def seen_statuses(t: Any) -> list[WorkerStatus]:
