@@ -8,7 +8,7 @@ which order they are asked, and what each outcome means to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import floor, inf
 
 import msgspec
 
@@ -36,6 +36,7 @@ TUNE_STEP = 0.02  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
 NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
+COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
@@ -171,7 +172,7 @@ class Adaptive:
         self._mode.sent(tokens)
         self._mean_tokens += TOKENS_SMOOTHING * (tokens - self._mean_tokens)
         self._sent_at = now
-        self._pacer.sent(now, self._gap(tokens), self._latency or 1.0, self._transit)
+        self._pacer.sent(now, self._gap(now, tokens), self._latency or 1.0, self._transit)
         return AdaptiveMark(
             self._epoch,
             in_flight_before,
@@ -230,19 +231,20 @@ class Adaptive:
         is_bound = in_flight >= self._whole()
         if is_bound:
             self._window.widen(seconds, self._in_flight_needed())
-        gap = self._gap(self._mean_tokens)
+        gap = self._gap(now, self._mean_tokens)
         if now - self._sent_at <= max(IDLE_SECONDS, IDLE_GAPS * gap):
             hold = self._rate.hold(
                 self._unit(), self._latency or 1.0, 1.5 * self._cooldown.strike_seconds
             )
             self._rate.advance(seconds, hold, may_probe=not is_bound)
 
-    def _gap(self, tokens: float) -> float:
+    def _gap(self, now: float, tokens: float) -> float:
         """From one request of so many tokens to the next."""
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gap = self._latency / (self._pacer.gain * window.size)
+            gain = 1.0 if now < self._cooldown.calm_until else self._pacer.gain
+            gap = self._latency / (gain * window.size)
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
         if self._mode.mode is not LimitMode.CONCURRENCY:
@@ -307,9 +309,11 @@ class Adaptive:
         self._mode.not_accepted(mark.tokens)
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
-        if not self._is_forgiven(now, mark, retry_after, is_fresh=is_fresh) and (
-            is_fresh or retry_after
-        ):
+        is_costly = retry_after > COSTLY_LATENCIES * (self._latency or 1.0)
+        if self._is_forgiven(now, mark, retry_after, is_fresh=is_fresh, is_costly=is_costly):
+            if is_fresh and is_costly and mark.in_flight_before < self._window.ceiling:
+                self._cooldown.breathe(now, self._latency or 1.0)
+        elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
             self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
         if not is_fresh:
@@ -317,23 +321,31 @@ class Adaptive:
         self._epoch += 1
         self._cooldown.refused()
         if not self._mirrors.explain(mark.tokens):
-            self._learn(now, mark.in_flight_before)
+            self._learn(now, mark.in_flight_before, is_costly=is_costly)
         self._tune()
 
     def _is_forgiven(
-        self, now: float, mark: AdaptiveMark, retry_after: float, *, is_fresh: bool
+        self,
+        now: float,
+        mark: AdaptiveMark,
+        retry_after: float,
+        *,
+        is_fresh: bool,
+        is_costly: bool,
     ) -> bool:
         if not is_fresh:
             return self._cooldown.is_of_strike(mark.sent.at)
         window = self._window
-        is_probe = (
-            self._mode.mode is LimitMode.CONCURRENCY
-            and not window.is_starting
-            and mark.in_flight_before >= NEAR_CEILING * window.ceiling
-        )
-        return is_probe and self._cooldown.strike(now, retry_after, self._latency or 1.0)
+        if self._mode.mode is not LimitMode.CONCURRENCY or window.is_starting:
+            return False
+        near = NEAR_CEILING * window.ceiling
+        if is_costly:  # where the window stays is near enough
+            near = min(near, floor(window.top) - 1.0)
+        if mark.in_flight_before < near:
+            return False
+        return self._cooldown.strike(now, retry_after, self._latency or 1.0)
 
-    def _learn(self, now: float, in_flight: int) -> None:
+    def _learn(self, now: float, in_flight: int, *, is_costly: bool) -> None:
         """What does the first refusal of an epoch say?"""
         mode, window = self._mode, self._window
         level = max(1, in_flight)
@@ -362,7 +374,12 @@ class Adaptive:
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
-            window.refused(in_flight, transit, is_drained=self._is_drained(now))
+            window.refused(
+                in_flight,
+                transit,
+                is_drained=self._is_drained(now),
+                is_costly=is_costly,
+            )
             self._told.refused()
             self._smooth(known)
 

@@ -13,6 +13,7 @@ from math import cbrt, ceil, exp2, floor, inf, log2
 START = 4  # in flight at first
 START_LATENCIES = 0.75  # to double, above FREE
 FREE = 32  # the start doubles each second up to here, before anything has ended
+FREE_LATENCIES = 3.0  # or in so many, if that is less
 USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
 USED = 0.5  # the same of the way back to the ceiling
 USED_TO_PROBE = 0.9  # and of going beyond it
@@ -36,6 +37,7 @@ class Window:
     """
 
     __slots__ = (
+        "_free_seconds",
         "_levels",
         "_most",
         "_probe_seconds",
@@ -71,6 +73,7 @@ class Window:
         self.recent = 0  # in flight when the last one that worked was sent
         self.is_by_latency = False  # the ceiling comes from latency, not from a refusal
         self.start_seconds = 1.0  # to double, above FREE
+        self._free_seconds = 1.0  # below it
         self._recovery_seconds = 1.0
         self._probe_seconds = 0.5
 
@@ -92,6 +95,7 @@ class Window:
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
         self.start_seconds = max(1.0, START_LATENCIES * latency)
+        self._free_seconds = min(1.0, FREE_LATENCIES * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
         if self.age <= self.hold:  # else it is probing already
             self.hold = max(hold, self._recovery_seconds, self.age)
@@ -108,21 +112,19 @@ class Window:
     def advance(self, seconds: float, in_flight: int, *, may_probe: bool = True) -> None:
         """So much time has passed with so many in flight."""
         if self.is_starting:
-            if in_flight >= USED_AT_START * self.size:
-                double = 1.0 if self.size < FREE else self.start_seconds
-                size = self.size * exp2(min(9.0, seconds / double))
+            if in_flight >= USED_AT_START * floor(self.size):
+                size = self._started(seconds)
                 self._raise(min(size, self._start_most(), in_flight / USED_AT_START + 1.0))
             return
         if self.age < self.hold:
-            part = min(seconds, self.hold - self.age)
+            left = self.hold - self.age
             stop = in_flight / USED + 1.0  # there it is not used enough any more
-            if stop < self.top:
-                part = min(part, max(0.0, self._age_of(stop) - self.age))
-            self.age += part
-            seconds -= part
+            most = left if stop >= self.top else max(0.0, self._age_of(stop) - self.age)
+            self.age = self.hold if seconds >= left <= most else self.age + min(seconds, most)
             self._raise(min(self.top, self._at(self.age)))
             if self.age < self.hold:
                 return
+            seconds -= left
         if seconds > 0 and may_probe and in_flight >= USED_TO_PROBE * floor(self.size):
             stop = floor(in_flight / USED_TO_PROBE) + 1
             self.age = max(self.age, min(self.age + seconds, self._age_of(stop)))
@@ -138,10 +140,11 @@ class Window:
             if self._start_most() < wanted:
                 return inf
             if self.size < FREE < wanted:
-                return log2(FREE / self.size) + self.start_seconds * log2(wanted / FREE)
-            double = 1.0 if self.size < FREE else self.start_seconds
+                free = self._free_seconds * log2(FREE / self.size)
+                return free + self.start_seconds * log2(wanted / FREE)
+            double = self._free_seconds if self.size < FREE else self.start_seconds
             return double * log2(wanted / self.size)
-        if wanted > self.top and not may_probe:
+        if not may_probe and (wanted > self.top or self.age >= self.hold):
             return inf
         return max(0.0, self._age_of(wanted) - self.age)
 
@@ -159,8 +162,19 @@ class Window:
 
     @property
     def top(self) -> float:
-        """Where it stays between probes."""
-        return self.ceiling * (1.0 - self.margin)
+        """Where it stays between probes: no slot is given up for less than half of one."""
+        ceiling = self.ceiling
+        return ceiling if ceiling == inf else max(1.0, ceiling - floor(self.margin * ceiling + 0.5))
+
+    def _started(self, seconds: float) -> float:
+        """Its size so much later, at the start."""
+        size = self.size
+        if size < FREE:
+            free = self._free_seconds * log2(FREE / size)
+            if seconds <= free:
+                return size * exp2(seconds / self._free_seconds)
+            size, seconds = float(FREE), seconds - free
+        return size * exp2(min(9.0, seconds / self.start_seconds))
 
     def _start_most(self) -> float:
         return min(float(self._most), max(float(FREE), 2.0 * self.seen))
@@ -205,11 +219,19 @@ class Window:
             return False
         return abs(max(1, in_flight) - known) <= max(1.0, SAME * known)
 
-    def refused(self, in_flight_before: int, transit: float, *, is_drained: bool = False) -> None:
+    def refused(
+        self,
+        in_flight_before: int,
+        transit: float,
+        *,
+        is_drained: bool = False,
+        is_costly: bool = False,
+    ) -> None:
         """A request that was the next after so many was refused.
 
         `transit` is the part of a request's life in which it is on its way: it blurs the count.
         `is_drained`: a pause has just emptied the provider, so that the count is believed.
+        `is_costly`: another refusal soon would cost more than to be careful.
         """
         level = float(max(1, in_flight_before))
         agrees = self.agrees(in_flight_before)
@@ -225,7 +247,8 @@ class Window:
         is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling
         self._levels = [*self._levels, level][-LEVELS:] if is_near else [level]
         self.ceiling = level = min(self._levels)
-        kept = level * (1.0 - self.distance if self.confidence >= SURE else BACK_OFF)
+        is_sure = self.confidence >= SURE and not is_costly
+        kept = level * (1.0 - self.distance if is_sure else BACK_OFF)
         self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
 
     def settle(self, confidence: int) -> None:
