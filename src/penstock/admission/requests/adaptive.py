@@ -8,7 +8,7 @@ which order they are asked, and what each outcome means to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import floor, inf
+from math import inf
 
 import msgspec
 
@@ -21,7 +21,7 @@ from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, Lim
 from penstock.admission.requests.breaker import Breaker
 from penstock.admission.requests.cooldown import Cooldown
 from penstock.admission.requests.limit_changes import LimitChanges
-from penstock.admission.requests.pacer import Pacer
+from penstock.admission.requests.pacer import CALM, Pacer
 from penstock.admission.requests.probing import hold_seconds
 from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
@@ -34,7 +34,6 @@ LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
 LATENCY_SMOOTHING = 0.05
 TUNE_STEP = 0.02  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
-NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
@@ -243,7 +242,7 @@ class Adaptive:
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gain = 1.0 if now < self._cooldown.calm_until else self._pacer.gain
+            gain = CALM if now < self._cooldown.calm_until else self._pacer.gain
             gap = self._latency / (gain * window.size)
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
@@ -310,9 +309,11 @@ class Adaptive:
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
         is_costly = retry_after > COSTLY_LATENCIES * (self._latency or 1.0)
-        if self._is_forgiven(now, mark, retry_after, is_fresh=is_fresh, is_costly=is_costly):
-            if is_fresh and is_costly and mark.in_flight_before < self._window.ceiling:
-                self._cooldown.breathe(now, self._latency or 1.0)
+        if self._is_forgiven(now, mark, retry_after, is_fresh, is_costly):
+            if is_fresh and is_costly:
+                self._cooldown.calm_down(now)
+                if mark.in_flight_before < self._window.ceiling:
+                    self._cooldown.breathe(now, self._latency or 1.0)
         elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
             self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
@@ -325,25 +326,17 @@ class Adaptive:
         self._tune()
 
     def _is_forgiven(
-        self,
-        now: float,
-        mark: AdaptiveMark,
-        retry_after: float,
-        *,
-        is_fresh: bool,
-        is_costly: bool,
+        self, now: float, mark: AdaptiveMark, retry_after: float, is_fresh: bool, is_costly: bool
     ) -> bool:
         if not is_fresh:
             return self._cooldown.is_of_strike(mark.sent.at)
-        window = self._window
-        if self._mode.mode is not LimitMode.CONCURRENCY or window.is_starting:
-            return False
-        near = NEAR_CEILING * window.ceiling
-        if is_costly:  # where the window stays is near enough
-            near = min(near, floor(window.top) - 1.0)
-        if mark.in_flight_before < near:
-            return False
-        return self._cooldown.strike(now, retry_after, self._latency or 1.0)
+        return (
+            self._mode.mode is LimitMode.CONCURRENCY
+            and self._window.is_near(
+                mark.in_flight_before, is_costly=is_costly and not self._cooldown.failures
+            )
+            and self._cooldown.strike(now, retry_after, self._latency or 1.0)
+        )
 
     def _learn(self, now: float, in_flight: int, *, is_costly: bool) -> None:
         """What does the first refusal of an epoch say?"""
@@ -358,6 +351,8 @@ class Adaptive:
             window.confidence = 0
             if mode.mode is not LimitMode.CONCURRENCY:
                 self._open_window()
+            elif window.ceiling == inf:
+                window.settle(0)
         if (
             mode.mode is LimitMode.CONCURRENCY
             and level <= SUSPECT_LEVEL

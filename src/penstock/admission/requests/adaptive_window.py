@@ -13,7 +13,7 @@ from math import cbrt, ceil, exp2, floor, inf, log2
 START = 4  # in flight at first
 START_LATENCIES = 0.75  # to double, above FREE
 FREE = 32  # the start doubles each second up to here, before anything has ended
-FREE_LATENCIES = 3.0  # or in so many, if that is less
+FREE_LATENCIES = 2.0  # or in so many, if that is less
 USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
 USED = 0.5  # the same of the way back to the ceiling
 USED_TO_PROBE = 0.9  # and of going beyond it
@@ -21,6 +21,7 @@ BACK_OFF = 0.9  # of the ceiling, after a refusal
 SURE = 2  # refusals in a row that agree: nothing is given up any more
 CONFIDENCE_MAX = 8
 LEVELS = 5  # of refusals that agree, of which the lowest is the ceiling
+NEAR = 0.97  # of the ceiling, in flight: a probe of our own
 SAME = 0.05  # refusals that differ by no more agree
 MARGIN_MAX = 0.05
 RECOVERY_MAX_SECONDS = 6.0
@@ -55,6 +56,7 @@ class Window:
         "seen",
         "size",
         "start_seconds",
+        "top",
     )
 
     def __init__(self, most: int) -> None:
@@ -62,6 +64,7 @@ class Window:
         self.size = float(min(START, most))
         self.is_starting = True
         self.ceiling = inf  # in flight when it was refused
+        self.top = inf  # where it stays between probes
         self.confidence = 0  # refusals in a row that agreed on it
         self.distance = 0.0  # part of the ceiling that refusals have taught to leave free
         self.margin = 0.0  # the same, or what requests on their way may add, if that is more
@@ -80,7 +83,7 @@ class Window:
     def resume(self, ceiling: float, confidence: int, trust: float) -> None:
         """Begin at a ceiling of an earlier run, the nearer to it the more it is trusted (0…1)."""
         self.is_starting = False
-        self.ceiling = min(max(1.0, ceiling), float(self._most))
+        self._find(min(max(1.0, ceiling), float(self._most)))
         self.confidence = floor(confidence * trust)
         start = BACK_OFF * self.ceiling * trust
         self.size = self.fallen_to = min(max(1.0, start, min(START, self.ceiling)), self.ceiling)
@@ -160,12 +163,6 @@ class Window:
             return inf
         return self.start_seconds * log2(wanted / self.size)
 
-    @property
-    def top(self) -> float:
-        """Where it stays between probes: no slot is given up for less than half of one."""
-        ceiling = self.ceiling
-        return ceiling if ceiling == inf else max(1.0, ceiling - floor(self.margin * ceiling + 0.5))
-
     def _started(self, seconds: float) -> float:
         """Its size so much later, at the start."""
         size = self.size
@@ -212,6 +209,15 @@ class Window:
 
     # ── Falling ───────────────────────────────────────────────────────────────────────────────
 
+    def is_near(self, in_flight_before: int, *, is_costly: bool) -> bool:
+        """Was a request refused at the ceiling? Where a pause is costly, at the top is near too."""
+        if self.is_starting:
+            return False
+        near = NEAR * self.ceiling
+        if is_costly:
+            near = max(1.0, min(near, floor(self.top) - 1.0))
+        return in_flight_before >= near
+
     def agrees(self, in_flight: int) -> bool:
         """Does a refusal with so many in flight confirm the ceiling?"""
         known = self.ceiling
@@ -246,14 +252,16 @@ class Window:
         self.is_starting = False
         is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling
         self._levels = [*self._levels, level][-LEVELS:] if is_near else [level]
-        self.ceiling = level = min(self._levels)
+        level = min(self._levels)
+        self._find(level)
         is_sure = self.confidence >= SURE and not is_costly
         kept = level * (1.0 - self.distance if is_sure else BACK_OFF)
         self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
 
     def settle(self, confidence: int) -> None:
         """Take the present size for the ceiling."""
-        self.ceiling = self.fallen_to = self.size
+        self._find(self.size)
+        self.fallen_to = self.size
         self.confidence = confidence
         self.is_starting = False
         self.age = 0.0
@@ -261,10 +269,15 @@ class Window:
     def cut(self, size: float) -> None:
         """Fall to a size that was found by latency."""
         self._fall(size)
-        self.ceiling = self.size
+        self._find(self.size)
         self.confidence = 3
         self.is_starting = False
         self.is_by_latency = True
+
+    def _find(self, ceiling: float) -> None:
+        """Here is the ceiling; no slot below it is given up for less than half of one."""
+        self.ceiling = ceiling
+        self.top = max(1.0, ceiling - floor(self.margin * ceiling + 0.5))
 
     def _fall(self, size: float) -> None:
         self.size = self.fallen_to = max(1.0, min(float(size), self.size))

@@ -71,10 +71,13 @@ class Cooldown:
         jitter = rand() * min(JITTER_MAX_SECONDS, JITTER * seconds)
         self.until = max(self.until, now + seconds + jitter)
 
-    def breathe(self, now: float, latency: float) -> None:
-        """A strike where it should have been safe: a rate may be the limit, so go gently."""
-        self.until = max(self.until, now + BREATH_LATENCIES * latency)
+    def calm_down(self, now: float) -> None:
+        """While the strike is remembered, requests leave evenly."""
         self.calm_until = now + self._strike_seconds
+
+    def breathe(self, now: float, latency: float) -> None:
+        """A strike where it should have been safe: a rate may be the limit, so let it recover."""
+        self.until = max(self.until, now + BREATH_LATENCIES * latency)
 
     def refused(self) -> None:
         """A new epoch begins with a refusal."""
