@@ -137,6 +137,46 @@ def test_second_strike_near_it_stops_everything() -> None:
     assert desk.limit.blocked_until == pytest.approx(17.0)
 
 
+@pytest.mark.parametrize(("seconds", "blocked_until"), [(15.0, 0.55), (5.0, 5.05)])
+def test_strike_below_the_ceiling_is_forgiven_only_where_a_pause_is_long(
+    seconds: float, blocked_until: float
+) -> None:
+    desk = known(12.0)
+    desk.fill(12)
+    desk.now = 0.05
+    desk.refuse(desk.marks[-1], seconds)  # the twelfth of twelve that have worked
+
+    assert desk.limit.blocked_until == pytest.approx(blocked_until)
+
+
+def test_after_it_requests_leave_evenly() -> None:
+    desk = known(12.0)
+    desk.fill(12)
+    desk.refuse(desk.marks[-1], 15.0)
+    desk.now = 5.0
+    desk.marks.clear()
+    desk.send()
+
+    size = desk.window()
+    assert desk.limit.send_at(5.0, 1, 1.0) == pytest.approx(5.0 + LATENCY / (0.95 * size), abs=0.02)
+
+
+def test_door_that_stays_closed_is_not_knocked_at_twice() -> None:
+    """Every pause ends in another refusal: each is one of its own, and Retry-After holds."""
+    desk = known(2.0)
+    for _ in range(5):
+        desk.now = max(desk.now, desk.limit.blocked_until) + 0.05
+        desk.fill(2)
+        desk.refuse(desk.marks[-1], 15.0)
+        desk.marks.clear()
+    before = desk.limit.blocked_until
+    desk.now = before + 0.05
+    desk.fill(2)
+    desk.refuse(desk.marks[-1], 15.0)
+
+    assert desk.limit.blocked_until == pytest.approx(desk.now + 15.0)
+
+
 @pytest.mark.parametrize(
     "outcome",
     [
