@@ -163,10 +163,10 @@ def test_after_it_requests_leave_evenly() -> None:
 
 def test_door_that_stays_closed_is_not_knocked_at_twice() -> None:
     """Every pause ends in another refusal: each is one of its own, and Retry-After holds."""
-    desk = known(2.0, confidence=1)
-    for number in range(6):
+    desk = known(5.0, confidence=1)
+    for number in range(4):
         desk.now = max(desk.now, desk.limit.blocked_until) + 0.05
-        desk.fill(2)
+        desk.fill(desk.window())
         desk.refuse(desk.marks[-1], 15.0)
         desk.marks.clear()
         if number:
