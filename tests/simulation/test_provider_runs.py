@@ -19,7 +19,13 @@ from penstock.model.provider import ProviderModelKey
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.stores.reply import Reply as Reply_
 from penstock.testing import SimulatedRequest, harness
-from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
+from penstock.testing.simulated_provider import (
+    Bucket,
+    Change,
+    ProviderRules,
+    Reply,
+    SimulatedProvider,
+)
 
 URL = "http://simulated.invalid"
 KEY = ProviderModelKey("api", "simulated.invalid")
@@ -311,6 +317,24 @@ def test_a_call_that_is_not_http_is_admitted() -> None:
     (use,) = statuses[-1].providers
     assert (use.provider, use.model, use.limit_max) == ("api", "m", 2)
     assert use.tokens_last_minute in range(5, 101)
+
+
+def test_a_worker_tells_the_rate_it_has_found_and_what_failed() -> None:
+    app, _, fetch = shop()
+    rules = ProviderRules(requests=Bucket(30, burst=10), latency=0.4, outages=((35, 50),))
+    simulated = SimulatedProvider(rules, seed=3)
+
+    with harness(app, providers={"api": simulated}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(1_500))
+        t.drain()
+        told = [status.providers[0] for status in seen_statuses(t) if status.providers]
+
+    rates = [use.rate for use in told if use.rate is not None]
+    assert rates
+    assert 15 < rates[-1] < 45
+    assert {use.mode for use in told if use.rate is not None} == {"requests"}
+    assert max(use.failed_in_row for use in told) >= 3
+    assert told[-1].failed_in_row == 0 < told[-1].failed <= simulated.counts.failed
 
 
 def seen_statuses(t: Any) -> list[WorkerStatus]:
