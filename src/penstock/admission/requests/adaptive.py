@@ -36,6 +36,7 @@ TUNE_STEP = 0.02  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
+CERTAIN = 3  # refusals in a row that agree: it is concurrency, and a second strike will not come
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
@@ -309,12 +310,13 @@ class Adaptive:
         self._mode.not_accepted(mark.tokens)
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
-        is_costly = retry_after > COSTLY_LATENCIES * (self._latency or 1.0)
+        latency = self._latency or 1.0
+        is_costly = self._window.confidence < CERTAIN and retry_after > COSTLY_LATENCIES * latency
         if self._is_forgiven(now, mark, retry_after, is_fresh, is_costly):
             if is_fresh and is_costly:
                 self._cooldown.calm_down(now)
                 if mark.in_flight_before < self._window.ceiling:
-                    self._cooldown.breathe(now, self._latency or 1.0)
+                    self._cooldown.breathe(now, latency)
         elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
             self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
@@ -331,11 +333,10 @@ class Adaptive:
     ) -> bool:
         if not is_fresh:
             return self._cooldown.is_of_strike(mark.sent.at)
+        is_wide = is_costly and not self._cooldown.failures
         return (
             self._mode.mode is LimitMode.CONCURRENCY
-            and self._window.is_near(
-                mark.in_flight_before, is_costly=is_costly and not self._cooldown.failures
-            )
+            and self._window.is_near(mark.in_flight_before, is_costly=is_wide)
             and self._cooldown.strike(now, retry_after, self._latency or 1.0)
         )
 
@@ -370,12 +371,8 @@ class Adaptive:
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
-            window.refused(
-                in_flight,
-                transit,
-                is_drained=self._is_drained(now),
-                is_costly=is_costly,
-            )
+            is_drained = self._is_drained(now)
+            window.refused(in_flight, transit, is_drained=is_drained, is_costly=is_costly)
             self._told.refused()
             self._smooth(known)
 
