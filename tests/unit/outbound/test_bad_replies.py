@@ -21,9 +21,9 @@ import pytest
 import requests
 
 from penstock.errors import ProviderThrottled, ProviderUnavailable, ReplyRefused
+from penstock.model.reply import ReplyFacts
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.exchange import ReplyLimits
-from penstock.outbound.outcomes import ReplyFacts
 from penstock.retry.classify import FailureClass, classify
 from tests.hasty_loop import run_hasty
 from tests.outbound_run import Run, outbound_run
