@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-import msgspec
-
-from penstock.admission.requests.adaptive_latency import Cohort, LatencyWatch
-from penstock.admission.requests.adaptive_mirrors import Mirrors, Sent
+from penstock.admission.requests.adaptive_latency import LatencyWatch
+from penstock.admission.requests.adaptive_mark import AdaptiveMark
+from penstock.admission.requests.adaptive_mirrors import Mirrors
 from penstock.admission.requests.adaptive_mode import ModeDetector, Rates
 from penstock.admission.requests.adaptive_rate import RateLimit
 from penstock.admission.requests.adaptive_window import FREE, SURE, Window
@@ -32,7 +31,7 @@ GAP_AT_START_SECONDS = 0.02  # before anything has ended
 LATENCY_MIN_SECONDS = 1e-4
 LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
 LATENCY_SMOOTHING = 0.05
-TUNE_STEP = 0.02  # change of the latency that matters
+TUNE_STEP = 0.05  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
@@ -47,17 +46,6 @@ ONE_LEVEL_MAX = 3
 CLOSED_DOOR = 4  # refusals with nothing accepted between say nothing about a rate
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-
-
-class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
-    """What a request remembers of its grant."""
-
-    epoch: int
-    in_flight_before: int
-    tokens: float
-    cohort: Cohort
-    sent: Sent
-    is_test: bool
 
 
 class Adaptive:

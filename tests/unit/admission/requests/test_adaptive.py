@@ -7,7 +7,8 @@ from math import inf
 
 import pytest
 
-from penstock.admission.requests.adaptive import Adaptive, AdaptiveMark
+from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.adaptive_mark import AdaptiveMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
 from penstock.model.request import (
     Quota,
