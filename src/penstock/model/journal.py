@@ -22,12 +22,19 @@ class CallKey(NamedTuple):
     ordinal: int  # among equal calls of one attempt, from 0
 
 
+class CallRef(NamedTuple):
+    """A call as one lease has made it; there is at most one answer to it."""
+
+    key: CallKey
+    token: int  # of that lease
+
+
 class CallState(StrEnum):
     """How far did a call come?"""
 
     OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
     ANSWERED = "answered"  # its answer is here
-    SPOILED = "spoiled"  # its answer led to a fault of the task itself: it is bought anew
+    SPOILED = "spoiled"  # answered, and bought anew: a fault of the task came of it, or its size
     HELD = "held"  # in doubt, and a person shall look before it is sent again
     CLOSED = "closed"  # it ended without an answer, and nothing was bought
 
@@ -48,9 +55,10 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """A complete reply with a status of 2xx."""
 
     key: CallKey
+    token: int  # of the intent that it answers; told twice, it counts once
     status: int
     headers: tuple[tuple[str, str], ...]  # safe ones only: see outbound/journal
-    body: bytes  # compressed
+    body: bytes | None  # compressed; None: it is too large, so the call is settled and `spoiled`
     used: Amount
     input_tokens: int = 0
     output_tokens: int = 0

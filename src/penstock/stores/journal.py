@@ -15,6 +15,7 @@ from penstock.model.journal import (
     CallFigures,
     CallKey,
     CallRecord,
+    CallRef,
     Intent,
     IntentVerdict,
 )
@@ -45,12 +46,16 @@ class JournalStore(Protocol):
     def answered(self, answers: Sequence[Answer]) -> Reply[None]:
         """Keep answers, and settle what they cost; not fenced, since they are paid for.
 
-        An answer to a call that has one already is not kept, but counted and paid.
+        An answer to a call that has one already is not kept, but counted and paid; unless it is of
+        the same token: then it was told before, and nothing changes.
         """
         ...
 
-    def closed(self, keys: Sequence[CallKey]) -> Reply[None]:
-        """Calls ended without an answer and nothing was bought; their reserve is given back."""
+    def closed(self, calls: Sequence[CallRef]) -> Reply[None]:
+        """Calls ended without an answer and nothing was bought; their reserve is given back.
+
+        One that is not open, or not under this token, stays as it is.
+        """
         ...
 
     def held(self, keys: Sequence[CallKey]) -> Reply[None]:
