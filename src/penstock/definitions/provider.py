@@ -21,9 +21,11 @@ from penstock.errors import ProviderNotAvailableHere, UsageError
 from penstock.model.provider import (
     ALGORITHMS,
     ANY,
+    IN_DOUBT,
     Endpoint,
     RequestResourceKey,
     base_url_problem,
+    header_problem,
 )
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
@@ -51,14 +53,15 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     rpm: float | None = None
     tpm: float | None = None
     algorithm: str | None = None
+    paid: bool | None = None
+    in_doubt: str | None = None
+    idempotency_header: str | None = None
     models: Mapping[str, ModelOptions] = {}
 
     def table(self) -> dict[str, Any]:
         """The same as it would stand in a file of settings."""
-        said = {
-            name: getattr(self, name)
-            for name in ("base_url", "max_parallel", "rpm", "tpm", "algorithm")
-        }
+        names = [name for name in self.__struct_fields__ if name != "models"]
+        said = {name: getattr(self, name) for name in names}
         return {**said, "models": {name: _table(model) for name, model in self.models.items()}}
 
 
@@ -251,6 +254,15 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
     if options.algorithm is not None and options.algorithm not in ALGORITHMS:
         names = " or ".join(map(repr, ALGORITHMS))
         raise UsageError(f"algorithm of {about} is {names}, got {options.algorithm!r:.200}.")
+    if options.paid is not None and type(options.paid) is not bool:
+        raise UsageError(f"paid of {about} is True or False, got {options.paid!r:.200}.")
+    if options.in_doubt is not None and options.in_doubt not in IN_DOUBT:
+        names = " or ".join(map(repr, IN_DOUBT))
+        raise UsageError(f"in_doubt of {about} is {names}, got {options.in_doubt!r:.200}.")
+    header = options.idempotency_header
+    problem = None if header is None else header_problem(header)
+    if problem is not None:
+        raise UsageError(f"idempotency_header of {about} {problem}, got {header!r:.200}.")
 
 
 def _is_rate(value: object) -> bool:

@@ -23,10 +23,10 @@ class CallKey(NamedTuple):
 
 
 class CallRef(NamedTuple):
-    """A call as one lease has made it; there is at most one answer to it."""
+    """A call, and the lease under which something is said about it: a greater one wins."""
 
     key: CallKey
-    token: int  # of that lease
+    token: int
 
 
 class CallState(StrEnum):

@@ -25,10 +25,12 @@ from penstock.model.request import (
     RequestReleaseOutcome,
 )
 from penstock.outbound import standing
-from penstock.outbound.admission import RequestAdmissionController
+from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
+from penstock.outbound.journal.paid_call import PaidCall
+from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
-from penstock.outbound.usage import Asked, TokenEstimate, read_request
+from penstock.outbound.usage import Asked, TokenEstimate, TokensUsed, read_request
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
 
@@ -53,6 +55,11 @@ class ModelRequest(Protocol[R]):
 
     @property
     def facts(self) -> RequestFacts: ...
+
+    @property
+    def call(self) -> PaidCall | None:
+        """What is written down of it; None: it costs nothing."""
+        ...
 
     def send(self) -> Awaitable[R]:
         """Put it on the wire; the reply's head is there, its body may not be."""
@@ -98,10 +105,12 @@ class ModelRequestExecutor:
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         queue_wait_timeout_seconds: float | None = None,
+        paid: PaidCalls | None = None,
     ) -> None:
         self.admission = admission
         self.clock = clock
         self.resolve = resolve
+        self.paid = paid  # None: its calls cost nothing
         self._limits = limits or ReplyLimits()
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
@@ -134,7 +143,10 @@ class ModelRequestExecutor:
             request: what to send.
             refusals: how often the provider has refused it already.
         """
+        call = request.call
         lease = await self.acquire(self.item(request.facts, refusals))
+        if call is not None:
+            await self._leave(call, lease, request.facts)
         exchange = self._exchange(lease, request.facts)
         reply: R | None = None
         try:
@@ -145,11 +157,26 @@ class ModelRequestExecutor:
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._ask(self._classifier, request, reply, exchange)
+            if call is not None:
+                call.has_reply(exchange, request.head(reply)[1])
         except BaseException as error:
             exchange.fail(error)
             exchange.close_wire()
             raise
         return Attempted(reply, exchange)
+
+    async def _leave(
+        self, call: PaidCall, lease: RequestAdmissionLease, facts: RequestFacts
+    ) -> None:
+        """Let a call be written down; if it is not, the permit goes back unused."""
+        resource, expected = lease.item.resource, TokensUsed(0, 0)
+        if lease.item.tokens_estimate is not None:
+            expected = self._estimate(resource).parts(facts.body, facts.asked)
+        try:
+            await call.leave(resource, expected)
+        except BaseException:
+            self.admission.release(lease, NEVER_SENT)
+            raise
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """Wait for a permit, unless the attempt that asks is over; its time limit stands still."""

@@ -24,10 +24,14 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import ReplyOverdue, UsageError
+from penstock.model.journal import Answer
 from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 from penstock.outbound.handover import Handover
+from penstock.outbound.journal.bodies import kept_body, played_reply, whole_body
+from penstock.outbound.journal.paid_call import PaidCall
+from penstock.outbound.journal.paid_calls import PaidCalls, PaidRequest
 from penstock.outbound.transport import DISCARD_BYTES, DISCARD_SECONDS, send_patiently
 
 BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
@@ -57,13 +61,39 @@ class AdmittedTransport:
                 "An async client of a provider belongs to the loop of its run; in a thread use "
                 "`provider.http_sync` or `provider.http_client_sync()`."
             )
-        attempt = _HttpxRequest(self, request)
+        if self._executor.paid is not None:
+            return await self._buy(self._executor.paid, request)
+        return await self._send(_HttpxRequest(self, request), request)
+
+    async def _send(self, attempt: _HttpxRequest, request: Any) -> Any:  # noqa: ANN401
         try:
             if self._sends_again:
                 return await send_patiently(self._executor, attempt)
             return (await self._executor.execute_attempt(attempt)).reply
         except ReplyOverdue as error:
             raise self.library.ReadTimeout(str(error), request=request) from error
+
+    async def _buy(self, paid: PaidCalls, request: Any) -> Any:  # noqa: ANN401
+        """Send what costs money, unless its answer is there already."""
+        body = await whole_body(self.library, request)
+        kind = request.headers.get("content-type", "")
+        attempt = _HttpxRequest(self, request)
+        model = self._executor.resolve(attempt.facts).model
+        call = await paid.begin(PaidRequest(request.method, str(request.url), body, kind, model))
+        if isinstance(call, Answer):
+            return played_reply(self.library, call)
+        attempt.call = call
+        header = paid.rules.idempotency_header
+        if header is not None and header not in request.headers:
+            request.headers[header] = paid.idempotency_key(call)
+        try:
+            reply = await self._send(attempt, request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        if not call.is_answer:
+            call.refused()
+        return reply
 
     async def aclose(self) -> None:
         """A client was closed; the connections belong to the run."""
@@ -104,11 +134,12 @@ class HandedTransport:
 class _HttpxRequest:
     """One request, as the executor sees it."""
 
-    __slots__ = ("_request", "_transport", "can_repeat", "facts")
+    __slots__ = ("_request", "_transport", "call", "can_repeat", "facts")
 
     def __init__(self, transport: AdmittedTransport, request: Any) -> None:  # noqa: ANN401
         self._transport = transport
         self._request = request
+        self.call: PaidCall | None = None
         body: bytes | None
         try:
             body = request.content
@@ -136,6 +167,8 @@ class _HttpxRequest:
         transport = self._transport
         library = transport.library
         reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
+        if self.call is not None:
+            reply.stream = kept_body(library, reply.stream, self.call, exchange)
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401

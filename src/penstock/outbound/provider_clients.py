@@ -129,6 +129,11 @@ class RunClients:
         )
 
     def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        if self._executor.paid is not None:
+            raise UsageError(
+                f"Provider {self._provider!r} costs money, and calls of aiohttp cannot be "
+                "journaled; use a client of httpx2, httpx or requests."
+            )
         _module("aiohttp")
         from penstock.outbound import aiohttp_session  # not there unless it is asked for
 
