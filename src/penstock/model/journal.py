@@ -22,6 +22,13 @@ class CallKey(NamedTuple):
     ordinal: int  # among equal calls of one attempt, from 0
 
 
+class CallRef(NamedTuple):
+    """A call, and the lease under which something is said about it: a greater one wins."""
+
+    key: CallKey
+    token: int
+
+
 class CallState(StrEnum):
     """How far did a call come?"""
 

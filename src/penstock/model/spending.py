@@ -6,6 +6,7 @@ Money is counted in whole micro-dollars: sums are exact on every store.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -35,6 +36,25 @@ class Account(NamedTuple):
     scope: str  # `all`, `provider:NAME`, `model:PROVIDER/MODEL`, `task:NAME`, `table:NAME`
     period: Period
     span: str  # a run id, or a day as 2026-11-16
+
+
+def day_of(micros: int) -> str:
+    """The day of UTC in which a time lies."""
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).date().isoformat()
+
+
+def scopes_of(task: str, provider: str, model: str) -> tuple[str, ...]:
+    """Everything that a call counts in."""
+    return (ALL, f"provider:{provider}", f"model:{provider}/{model}", f"task:{task}")
+
+
+def accounts_of(run_id: str, day: str, task: str, provider: str, model: str) -> tuple[Account, ...]:
+    """The sums that a call is part of."""
+    return tuple(
+        Account(scope, period, span)
+        for scope in scopes_of(task, provider, model)
+        for period, span in ((Period.RUN, run_id), (Period.DAY, day))
+    )
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ from penstock.model.journal import (
     CallFigures,
     CallKey,
     CallRecord,
+    CallRef,
     Intent,
     IntentVerdict,
 )
@@ -24,7 +25,8 @@ from penstock.model.views import Progress
 from penstock.stores.reply import Reply
 
 CALLS_SLICE = 500  # jobs whose calls one slice of prune_calls looks at
-RUNS_KEPT = 200  # the newest; older ones are forgotten with the next that is saved
+CALLS_DROPPED = 5_000  # calls that one slice of purge or prune_calls forgets at most
+RUNS_KEPT = 200  # the newest; older ones are forgotten with the next that is saved, with accounts
 
 
 class JournalStore(Protocol):
@@ -38,31 +40,44 @@ class JournalStore(Protocol):
         One verdict for each, in order; the first ones may use up what later ones need. A budget is
         exceeded when what is spent, reserved and asked for is more than it allows; then nothing of
         that intent is written. A call that exists already is open again under the new token, and
-        what it had reserved is replaced; one of a greater token is stale.
+        what it had reserved is replaced, and an answer that it had is forgotten; one of a greater
+        token is stale, and so is one of a job that nobody knows.
         """
         ...
 
     def answered(self, answers: Sequence[Answer]) -> Reply[None]:
         """Keep answers, and settle what they cost; not fenced, since they are paid for.
 
-        An answer to a call that has one already is not kept, but counted and paid.
+        An answer to a call that has one already is not kept, but counted and paid. One larger
+        than BODY_BYTES_MAX is paid and spoiled at once. A call that is forgotten has no accounts
+        any more: nothing is done.
         """
         ...
 
-    def closed(self, keys: Sequence[CallKey]) -> Reply[None]:
-        """Calls ended without an answer and nothing was bought; their reserve is given back."""
+    def closed(self, calls: Sequence[CallRef]) -> Reply[None]:
+        """Calls ended without an answer and nothing was bought; their reserve is given back.
+
+        Said under the token of the lease that made them: nothing is done to one that a later lease
+        has begun, nor to one that is not open or held.
+        """
         ...
 
-    def held(self, keys: Sequence[CallKey]) -> Reply[None]:
-        """Calls in doubt shall be looked at by a person."""
+    def held(self, calls: Sequence[CallRef]) -> Reply[None]:
+        """Open calls in doubt shall be looked at by a person; under the token of who says so."""
         ...
 
     def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> Reply[None]:
-        """Answers were taken from the journal: count it, in the calls and in the accounts."""
+        """Answers were taken from the journal: count it, in the calls and in the accounts.
+
+        An account counts as often as it is named: name those of every call.
+        """
         ...
 
     def calls(self, job: JobId) -> Reply[list[CallRecord]]:
-        """Every call of a job, in the order of their beginning, without answers."""
+        """Every call of a job, in the order of their beginning, without answers.
+
+        One that was begun again stands where it was begun last.
+        """
         ...
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:
@@ -81,7 +96,10 @@ class JournalStore(Protocol):
         ...
 
     def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
-        """Forget the calls of one slice of jobs that ended before a time; where the next starts."""
+        """Forget the calls of one slice of jobs that ended before a time; where the next starts.
+
+        Of jobs that nobody knows as well. Counts calls; repeat while it says `more`.
+        """
         ...
 
 
