@@ -87,6 +87,9 @@ class Penstock:
         rpm: float | None = None,
         tpm: float | None = None,
         algorithm: Literal["adaptive", "aimd"] | None = None,
+        paid: bool | None = None,
+        in_doubt: Literal["resend", "hold"] | None = None,
+        idempotency_header: str | None = None,
         models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
     ) -> Provider:
         """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
@@ -98,6 +101,12 @@ class Penstock:
             rpm: requests per minute, over all its models.
             tpm: tokens per minute, over all its models.
             algorithm: how its limit is found: "adaptive" (the default) or "aimd".
+            paid: whether its calls cost money: then each is journaled, and an answer that a crash
+                would lose is bought once. Off by default.
+            in_doubt: what becomes of a paid call that began and of which nobody knows the end:
+                "resend" (the default), or "hold" until a person has looked.
+            idempotency_header: the header by which it knows a call again, such as
+                "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
             models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
         """
         provider = Provider(
@@ -108,6 +117,9 @@ class Penstock:
                 rpm=rpm,
                 tpm=tpm,
                 algorithm=algorithm,
+                paid=paid,
+                in_doubt=in_doubt,
+                idempotency_header=idempotency_header,
                 models=models_of(name, models or {}),
             ),
         )

@@ -55,13 +55,13 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """A complete reply with a status of 2xx."""
 
     key: CallKey
-    token: int  # of the intent that it answers; told twice, it counts once
     status: int
     headers: tuple[tuple[str, str], ...]  # safe ones only: see outbound/journal
     body: bytes | None  # compressed; None: it is too large, so the call is settled and `spoiled`
     used: Amount
     input_tokens: int = 0
     output_tokens: int = 0
+    token: int = 0  # of the intent that it answers, when it is told: told twice, it counts once
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):

@@ -126,7 +126,8 @@ class JobStore(Protocol):
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
         `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
         One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
-        `lingers` the lease is over but its limit keys stay held, see `inbox`.
+        `lingers` the lease is over but its limit keys stay held, see `inbox`. What a charged one
+        `spoils` is bought anew.
         """
         ...
 

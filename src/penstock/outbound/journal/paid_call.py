@@ -180,13 +180,13 @@ class PaidCall:
         told = told or self._expected  # a reply that does not tell costs what was reserved
         answer = Answer(
             self.key,
-            self._calls.job.token,
             self._status,
             self._headers,
             body,
             self._rules.amount(self._model, told.input, told.output),
             told.input,
             told.output,
+            self._calls.job.token,
         )
         state = CallState.SPOILED if body is None else CallState.ANSWERED
         self._calls.note(self.key, state, self._rules.provider)

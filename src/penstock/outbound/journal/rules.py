@@ -9,8 +9,7 @@ import msgspec
 
 from penstock.model.spending import Amount, Price
 
-HELD = "hold"
-RESENT = "resend"
+HOLD = "hold"  # of `in_doubt`
 
 _NO_PRICES: Mapping[str, Price] = {}
 
