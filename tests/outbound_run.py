@@ -17,6 +17,7 @@ from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.outcomes import ReplyClassifier
 from penstock.outbound.provider_clients import MakeWire, RunClients
 
@@ -68,6 +69,7 @@ async def outbound_run(
     make_wire: MakeWire | None = None,
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
+    paid: PaidCalls | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()
@@ -78,7 +80,9 @@ async def outbound_run(
         [policy], lambda policy, key, most, now: Aimd(policy.aimd, most, now)
     )
     admission = RecordingAdmission(core, clock)
-    executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
+    executor = ModelRequestExecutor(
+        admission, resolve, clock, limits=limits, classifier=classifier, paid=paid
+    )
     clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire)
     try:
         yield Run(admission, clients)

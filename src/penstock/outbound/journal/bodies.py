@@ -70,7 +70,11 @@ class _KeptBody:
         finally:
             if call.is_answer and not self._has_ended:
                 call.broke_off()
-            await self._body.aclose()
+            try:
+                await self._body.aclose()
+            except BaseException:
+                call.was_lost()  # on the last step to its reader
+                raise
 
     async def _read_end(self) -> None:
         """Readers of streams leave with the last event; the connection has a little more."""

@@ -217,6 +217,10 @@ class PaidCall:
             self._calls.note(self.key, CallState.OPEN, self._rules.provider)
             self._leave_place()
 
+    def was_lost(self) -> None:
+        """Its reader was cancelled with the answer in his hands: the next equal call has it."""
+        self._leave_place()
+
     def _close(self) -> None:
         self._is_in_air = False
         self._calls.note(self.key, CallState.CLOSED, self._rules.provider)
