@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's clients whose calls cost money, without a run: one job, and as many attempts as wanted."""
+"""Clients whose calls cost money, without a run: one job, and as many attempts as wanted."""
 
 from __future__ import annotations
 

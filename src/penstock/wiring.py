@@ -389,7 +389,7 @@ def _serving(
     ]
     return ProviderRun(
         served,
-        store,
+        store,  # type: ignore[arg-type]  # until every store has a journal
         clock,
         share=share,
         rand=ids.random,

@@ -306,7 +306,8 @@ def test_a_doubt_of_the_same_attempt_is_held_as_well() -> None:
     shop = Shop(body, SimulatedProvider(script=stream_cut_once), in_doubt="hold")
     shop.run()
 
-    assert shop.error is not None and shop.error.kind == "CallInDoubt"
+    assert shop.error is not None
+    assert shop.error.kind == "CallInDoubt"
     assert shop.attempts == 1
     assert shop.provider.counts.calls == 1
 
@@ -407,7 +408,7 @@ def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
             intents += 1
             return inner(asked, [budget] if intents in (2, 3) else [])
 
-        t.store.intend = intend  # type: ignore[method-assign]
+        t.store.intend = intend  # type: ignore[method-assign,assignment]
         t.enqueue(shop.work.job(), key="job")
         t.drain()
         assert t.results["job"] == [1, 2]
@@ -415,7 +416,8 @@ def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
         assert t.store.call_figures(None).result().in_doubt == 0
     assert shop.attempts == 3
     assert shop.provider.counts.served == 2
-    assert "[budget.provider.api]" in refusals[0] and "0 tokens" in refusals[0]
+    assert "[budget.provider.api]" in refusals[0]
+    assert "0 tokens" in refusals[0]
 
 
 def test_usage_and_cost_are_settled_and_reserves_given_back() -> None:

@@ -74,9 +74,7 @@ def test_the_sdk_of_open_ai_takes_a_replay(library: str, stream: bool) -> None:
             reply = await client.chat.completions.create(model="gpt-x", messages=QUESTION)
             assert reply.usage is not None
             return f"{reply.choices[0].message.content} {reply.usage.total_tokens}"
-        chunks = await client.chat.completions.create(
-            model="gpt-x", messages=QUESTION, stream=True
-        )
+        chunks = await client.chat.completions.create(model="gpt-x", messages=QUESTION, stream=True)
         text, total = "", 0
         async for chunk in chunks:
             text += chunk.choices[0].delta.content or "" if chunk.choices else ""
@@ -103,7 +101,7 @@ def test_the_sdk_of_anthropic_takes_a_replay(stream: bool) -> None:
         said: Any = {"model": "claude-x", "max_tokens": 9, "messages": QUESTION}
         if not stream:
             message = await client.messages.create(**said)
-            return f"{message.content[0].text} {message.usage.output_tokens}"  # type: ignore[union-attr]
+            return f"{message.content[0].text} {message.usage.output_tokens}"
         text = ""
         async with client.messages.stream(**said) as chunks:
             async for piece in chunks.text_stream:
@@ -180,7 +178,8 @@ def test_a_body_that_came_compressed_is_replayed_plain() -> None:
             assert "set-cookie" not in reply.headers
             (record,) = run.records()
             answer = run.store.answer_of(record.key).result()
-            assert answer is not None and answer.body is not None
+            assert answer is not None
+            assert answer.body is not None
             assert len(answer.body) < 200
             assert {name for name, _ in answer.headers} <= {"content-type", "x-request-id", "date"}
 
@@ -209,7 +208,8 @@ def test_an_idempotency_key_is_the_same_at_every_send_and_new_for_another_purcha
                 await run.clients.http.post("/", json={"a": 2}, headers=mine)
 
     asyncio.run(main())
-    assert keys[0] == keys[1] and str(keys[0]).startswith("penstock-")
+    assert keys[0] == keys[1]
+    assert str(keys[0]).startswith("penstock-")
     assert keys[2] not in (None, keys[0])
     assert keys[3] == "mine"
 
