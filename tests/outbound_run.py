@@ -80,10 +80,8 @@ async def outbound_run(
         [policy], lambda policy, key, most, now: Aimd(policy.aimd, most, now)
     )
     admission = RecordingAdmission(core, clock)
-    executor = ModelRequestExecutor(
-        admission, resolve, clock, limits=limits, classifier=classifier, paid=paid
-    )
-    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire)
+    executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
+    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire, paid=paid)
     try:
         yield Run(admission, clients)
     finally:

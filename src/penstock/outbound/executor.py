@@ -28,7 +28,6 @@ from penstock.outbound import standing
 from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
 from penstock.outbound.journal.paid_call import PaidCall
-from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
 from penstock.outbound.usage import Asked, TokenEstimate, TokensUsed, read_request
 
@@ -105,12 +104,10 @@ class ModelRequestExecutor:
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         queue_wait_timeout_seconds: float | None = None,
-        paid: PaidCalls | None = None,
     ) -> None:
         self.admission = admission
         self.clock = clock
         self.resolve = resolve
-        self.paid = paid  # None: its calls cost nothing
         self._limits = limits or ReplyLimits()
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier

@@ -24,14 +24,12 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import ReplyOverdue, UsageError
-from penstock.model.journal import Answer
 from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 from penstock.outbound.handover import Handover
-from penstock.outbound.journal.bodies import kept_body, played_reply, whole_body
+from penstock.outbound.journal.bodies import kept_body
 from penstock.outbound.journal.paid_call import PaidCall
-from penstock.outbound.journal.paid_calls import PaidCalls, PaidRequest
 from penstock.outbound.transport import DISCARD_BYTES, DISCARD_SECONDS, send_patiently
 
 BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
@@ -55,45 +53,23 @@ class AdmittedTransport:
         self._sends_again = sends_again
         self._loop = executor.loop
 
-    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
+    async def handle_async_request(
+        self,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None = None,
+    ) -> Any:  # noqa: ANN401
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError(
                 "An async client of a provider belongs to the loop of its run; in a thread use "
                 "`provider.http_sync` or `provider.http_client_sync()`."
             )
-        if self._executor.paid is not None:
-            return await self._buy(self._executor.paid, request)
-        return await self._send(_HttpxRequest(self, request), request)
-
-    async def _send(self, attempt: _HttpxRequest, request: Any) -> Any:  # noqa: ANN401
+        attempt = _HttpxRequest(self, request, call)
         try:
             if self._sends_again:
                 return await send_patiently(self._executor, attempt)
             return (await self._executor.execute_attempt(attempt)).reply
         except ReplyOverdue as error:
             raise self.library.ReadTimeout(str(error), request=request) from error
-
-    async def _buy(self, paid: PaidCalls, request: Any) -> Any:  # noqa: ANN401
-        """Send what costs money, unless its answer is there already."""
-        body = await whole_body(self.library, request)
-        kind = request.headers.get("content-type", "")
-        attempt = _HttpxRequest(self, request)
-        model = self._executor.resolve(attempt.facts).model
-        call = await paid.begin(PaidRequest(request.method, str(request.url), body, kind, model))
-        if isinstance(call, Answer):
-            return played_reply(self.library, call)
-        attempt.call = call
-        header = paid.rules.idempotency_header
-        if header is not None and header not in request.headers:
-            request.headers[header] = paid.idempotency_key(call)
-        try:
-            reply = await self._send(attempt, request)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        if not call.is_answer:
-            call.refused()
-        return reply
 
     async def aclose(self) -> None:
         """A client was closed; the connections belong to the run."""
@@ -136,10 +112,15 @@ class _HttpxRequest:
 
     __slots__ = ("_request", "_transport", "call", "can_repeat", "facts")
 
-    def __init__(self, transport: AdmittedTransport, request: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        transport: AdmittedTransport,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None,
+    ) -> None:
         self._transport = transport
         self._request = request
-        self.call: PaidCall | None = None
+        self.call = call
         body: bytes | None
         try:
             body = request.content

@@ -231,13 +231,16 @@ class ProviderRun:
 
     def _clients_of(self, one: ServedProvider) -> RunClients:
         executor = ModelRequestExecutor(
-            self._admission,
-            partial(self._resolve, one.provider.name),
-            self._clock,
-            paid=self._paid_calls(one.paid),
+            self._admission, partial(self._resolve, one.provider.name), self._clock
         )
         name = self._counted_as(one.provider.name)
-        return RunClients(name, executor, base_url=one.base_url, make_wire=one.make_wire)
+        return RunClients(
+            name,
+            executor,
+            base_url=one.base_url,
+            make_wire=one.make_wire,
+            paid=self._paid_calls(one.paid),
+        )
 
     def _paid_calls(self, rules: PaidRules | None) -> PaidCalls | None:
         if rules is None or self._journal is None:

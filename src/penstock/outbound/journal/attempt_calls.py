@@ -27,6 +27,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     state: CallState
     bought: int = 0
     provider: str = ""
+    model: str = ""
 
 
 class AttemptCalls:
@@ -89,13 +90,15 @@ class AttemptCalls:
     def remember(self, records: Iterable[CallRecord]) -> None:
         """What earlier attempts have left."""
         for record in records:
-            self._found[record.key] = Found(record.state, record.bought, record.provider)
+            self._found[record.key] = Found(
+                record.state, record.bought, record.provider, record.model
+            )
 
-    def note(self, key: CallKey, state: CallState, provider: str) -> None:
+    def note(self, key: CallKey, state: CallState, provider: str, model: str) -> None:
         """How far a call of this attempt came that leaves its place."""
         bought = 0 if key not in self._found else self._found[key].bought
         bought += state in (CallState.ANSWERED, CallState.SPOILED)
-        self._found[key] = Found(state, bought, provider)
+        self._found[key] = Found(state, bought, provider, model)
 
     def found(self, key: CallKey) -> Found | None:
         return self._found.get(key)

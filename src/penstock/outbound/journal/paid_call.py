@@ -189,7 +189,7 @@ class PaidCall:
             self._calls.job.token,
         )
         state = CallState.SPOILED if body is None else CallState.ANSWERED
-        self._calls.note(self.key, state, self._rules.provider)
+        self._note(state)
         written = self._writer.answered(answer)
         self._calls.writes(self.key, written)
         return written
@@ -214,7 +214,7 @@ class PaidCall:
         """Somebody left before the body's end: in doubt, unless it was answered."""
         if self._answering is None and self._has_place:
             self._recording = None
-            self._calls.note(self.key, CallState.OPEN, self._rules.provider)
+            self._note(CallState.OPEN)
             self._leave_place()
 
     def was_lost(self) -> None:
@@ -223,9 +223,12 @@ class PaidCall:
 
     def _close(self) -> None:
         self._is_in_air = False
-        self._calls.note(self.key, CallState.CLOSED, self._rules.provider)
+        self._note(CallState.CLOSED)
         closed = self._writer.closed(CallRef(self.key, self._calls.job.token))
         self._calls.writes(self.key, closed)
+
+    def _note(self, state: CallState) -> None:
+        self._calls.note(self.key, state, self._rules.provider, self._model)
 
     def _leave_place(self) -> None:
         if self._has_place:

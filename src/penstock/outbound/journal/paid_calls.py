@@ -26,7 +26,6 @@ class PaidRequest(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     content_type: str
-    model: str
 
 
 class PaidCalls:
@@ -67,10 +66,10 @@ class PaidCalls:
             if found is not None and found.state is CallState.ANSWERED:
                 answer = await self._writer.answer_of(key)
                 if answer is not None and answer.body is not None:
-                    self._reuse(calls, key, request.model)
+                    self._reuse(calls, key, found.model)
                     return answer
             elif found is not None and found.state is CallState.OPEN and self.rules.holds_doubts:
-                await self._hold(calls, request)
+                await self._hold(calls)
         except BaseException:
             calls.give_back(key)
             raise
@@ -113,14 +112,14 @@ class PaidCalls:
         provider = self.rules.provider
         self._writer.reused(key, accounts_of(self._run_id, day, calls.job.task, provider, model))
 
-    async def _hold(self, calls: AttemptCalls, request: PaidRequest) -> None:
+    async def _hold(self, calls: AttemptCalls) -> None:
         provider = self.rules.provider
         doubts = calls.doubts(provider)
         token = calls.job.token
         await asyncio.shield(self._writer.held([CallRef(key, token) for key in doubts]))
         error = CallInDoubt(
-            f"{len(doubts)} call(s) of {provider}/{request.model} began before and may have been "
-            "served: they are held, and sent again when a person puts the job back "
+            f"{len(doubts)} call(s) of {provider!r} began before and may have been served: they "
+            "are held, and sent again when a person puts the job back "
             "(`penstock queue retry-failed`)."
         )
         calls.in_doubt = error
