@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 at random moments costs no more than the calls that were in flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import wiring
+from tests.faults.journal_campaign import Campaign
+from tests.forked import Forked
+
+CALLS = 60
+KILLS = 5
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_five_kills_of_sixty_calls_buy_nothing_twice_but_what_was_in_flight(
+    tmp_path: Path, seed: int
+) -> None:
+    """`make soak-journal` does the same for longer, on both stores."""
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    campaign = Campaign(
+        tmp_path,
+        url,
+        lambda: wiring.open_store(url, tmp_path),
+        seed=seed,
+        calls=CALLS,
+        kills=KILLS,
+        popen=Forked,
+    )
+
+    outcome = campaign.run()
+
+    assert outcome.sound(), "\n".join(outcome.lines())
+    assert outcome.kills >= KILLS - 1
+    assert outcome.figures.reused > 0
