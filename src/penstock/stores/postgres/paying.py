@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from penstock.model.journal import CallKey
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.accepting import AcceptingTransaction
-from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.arrays import binaries, numbers, texts
 from penstock.stores.sql.statements import Row
 
 ANSWER_BYTES = 8 * 1024 * 1024  # of bodies in one statement, unless a single one is larger
@@ -50,12 +50,12 @@ class PayingTransaction(AcceptingTransaction):
     def keep_answers(self, rows: Sequence[Row]) -> None:
         for part in _slices(rows):
             calls, status, headers, bodies, *others = zip(*part, strict=True)
-            self.run(
+            self.rows(
                 "keep_answers",
                 numbers(calls),
                 numbers(status),
                 texts(headers),
-                list(bodies),
+                binaries(bodies),
                 *map(numbers, others),
             )
 

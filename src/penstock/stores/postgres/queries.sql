@@ -1526,8 +1526,8 @@ with recursive found (job_id, n) as (
         select job_id from penstock.calls where calls.job_id > found.job_id order by job_id limit 1
     ) as following where found.n < $3
 )
-select job_id, not exists (select 1 from penstock.hot where hot.job_id = found.job_id) and not exists (
-    select 1 from penstock.ended where ended.job_id = found.job_id and ended.finished_at >= $2
+select job_id, (select 1 from penstock.hot where hot.job_id = found.job_id) is null and coalesce(
+    (select finished_at from penstock.ended where ended.job_id = found.job_id) < $2, true
 ) from found
 
 -- save_run --
