@@ -129,8 +129,8 @@ def _fill(connection: psycopg.Connection[Any]) -> None:
         f"select n, n + 1, 'success', n % 2 = 0 from generate_series(1, {ROWS} - 1) n",
         "insert into penstock.held (job_id, token, limit_key) "
         "select id, 1, 'l:' || id % 99 from penstock.jobs where id % 5 = 4",
-        "insert into penstock.calls (job_id, fingerprint, ordinal, state, token, run_id, day, task, "
-        "provider, model, begun_at, ended_at, reserved_micros, reserved_tokens) "
+        "insert into penstock.calls (job_id, fingerprint, ordinal, state, token, run_id, day, "
+        "task, provider, model, begun_at, ended_at, reserved_micros, reserved_tokens) "
         "select id, 'f' || id, 0, 'open', 1, 'r', 'd', 't', 'p', 'm', id, null, 1, 1 "
         "from penstock.jobs",
     ):
