@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.model.journal import CallKey, CallRecord, CallState
-from penstock.model.spending import Account, Amount, accounts_of
+from penstock.model.spending import Account, Amount, Balance, accounts_of
 
 UNENDED = frozenset((CallState.OPEN, CallState.HELD))  # their reserve is kept
+ZERO = Amount()
 
 
 class Change(NamedTuple):
@@ -24,7 +26,13 @@ class Change(NamedTuple):
     reused: int = 0
 
     def plus(self, other: Change) -> Change:
-        return Change(*map(sum, zip(self, other, strict=True)))
+        a, b, c, d, e, f = self
+        g, h, i, j, k, m = other
+        return Change(a + g, b + h, c + i, d + j, e + k, f + m)
+
+    @property
+    def reserved(self) -> Amount:
+        return Amount(self.reserved_micros, self.reserved_tokens)
 
     @property
     def claimed(self) -> Amount:
@@ -33,24 +41,37 @@ class Change(NamedTuple):
             self.spent_micros + self.reserved_micros, self.spent_tokens + self.reserved_tokens
         )
 
+    def as_balance(self, account: Account) -> Balance:
+        spent = Amount(self.spent_micros, self.spent_tokens)
+        return Balance(account, spent, self.reserved, self.bought, self.reused)
+
 
 NOTHING = Change()
-ZERO = Amount()
 
 
-@dataclass(slots=True)
-class CallRow:
-    """One call, whole but for its answer; the order of columns where it is read."""
+class Place(NamedTuple):
+    """Where a call counts: eight accounts follow from it."""
 
-    no: int  # grows; 0 before it is written
-    key: CallKey
-    state: CallState
-    token: int
     run_id: str
     day: str
     task: str
     provider: str
     model: str
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        return accounts_of(*self)
+
+
+@dataclass(slots=True)
+class CallRow:
+    """One call, whole but for its answer."""
+
+    no: int  # grows; 0 before it is written
+    key: CallKey
+    state: CallState
+    token: int
+    place: Place
     begun_at: int
     ended_at: int | None = None
     reserved: Amount = ZERO
@@ -62,17 +83,13 @@ class CallRow:
     def is_unended(self) -> bool:
         return self.state in UNENDED
 
-    @property
-    def accounts(self) -> tuple[Account, ...]:
-        return accounts_of(self.run_id, self.day, self.task, self.provider, self.model)
-
     def as_record(self) -> CallRecord:
         return CallRecord(
             key=self.key,
             state=self.state,
             token=self.token,
-            provider=self.provider,
-            model=self.model,
+            provider=self.place.provider,
+            model=self.place.model,
             begun_at=self.begun_at,
             ended_at=self.ended_at,
             reserved=self.reserved,
@@ -85,50 +102,72 @@ class CallRow:
 class Sums:
     """Owns what one transaction adds to accounts and to the figures of all calls."""
 
-    def __init__(
-        self,
-        accounts: dict[Account, Change] | None = None,
-        figures: dict[str, int] | None = None,
-    ) -> None:
-        self.accounts = accounts if accounts is not None else {}
-        self.figures = figures if figures is not None else {}
+    def __init__(self) -> None:
+        self._places: dict[Place, Change] = {}
+        self._reuses: Counter[Account] = Counter()
+        self.figures: Counter[str] = Counter()
 
     def copy(self) -> Sums:
-        return Sums(dict(self.accounts), dict(self.figures))
+        copied = Sums()
+        copied._places = dict(self._places)
+        copied._reuses = Counter(self._reuses)
+        copied.figures = Counter(self.figures)
+        return copied
 
-    def add(self, accounts: Iterable[Account], change: Change) -> None:
-        for account in accounts:
-            self.accounts[account] = self.accounts.get(account, NOTHING).plus(change)
+    def _add(self, place: Place, change: Change) -> None:
+        known = self._places.get(place)
+        self._places[place] = change if known is None else known.plus(change)
 
-    def figure(self, name: str, step: int) -> None:
-        self.figures[name] = self.figures.get(name, 0) + step
-
-    def reserve(self, row: CallRow, sign: int) -> None:
-        """A call came to be open, or ended: its reserve is kept, or given back."""
+    def reserve(self, row: CallRow) -> None:
+        """A call came to be open: its reserve is kept."""
         micros, tokens = row.reserved
-        reserved = Change(reserved_micros=sign * micros, reserved_tokens=sign * tokens)
-        self.add(row.accounts, reserved)
-        self.figure("unended", sign)
+        self._add(row.place, Change(0, 0, micros, tokens))
+        self.figures["unended"] += 1
+
+    def give_back(self, row: CallRow) -> None:
+        """It is open no more: its reserve is given back."""
+        micros, tokens = row.reserved
+        self._add(row.place, Change(0, 0, -micros, -tokens))
+        self.figures["unended"] -= 1
 
     def pay(self, row: CallRow, used: Amount) -> None:
         """An answer was bought."""
-        self.add(row.accounts, Change(used.micros, used.tokens, bought=1))
-        self.figure("bought", 1)
-        self.figure("micros", used.micros)
-        self.figure("tokens", used.tokens)
+        self._add(row.place, Change(used.micros, used.tokens, bought=1))
+        self.figures["bought"] += 1
+        self.figures["micros"] += used.micros
+        self.figures["tokens"] += used.tokens
 
     def reuse(self, accounts: Iterable[Account]) -> None:
         """Answers came from the journal, once for each time an account is named."""
-        self.add(accounts, Change(reused=1))
+        self._reuses.update(accounts)
 
-    def forget(self, row: CallRow) -> None:
-        """A call is no longer kept: its reserve is given back, what was spent is spent."""
-        if row.is_unended:
-            self.reserve(row, -1)
-        for name, count in (
-            ("bought", row.bought),
-            ("reused", row.reused),
-            ("micros", row.used.micros),
-            ("tokens", row.used.tokens),
-        ):
-            self.figure(name, -count)
+    def forget(self, bought: int, reused: int, used: Amount) -> None:
+        """Calls that have ended are no longer kept: what was spent is spent."""
+        self.figures["bought"] -= bought
+        self.figures["reused"] -= reused
+        self.figures["micros"] -= used.micros
+        self.figures["tokens"] -= used.tokens
+
+    def of(self, account: Account) -> Change:
+        """What has been added to one account so far."""
+        change = Change(reused=self._reuses[account]) if account in self._reuses else NOTHING
+        for place, added in self._places.items():
+            if account in place.accounts:
+                change = change.plus(added)
+        return change
+
+    def by_account(self) -> dict[Account, Change]:
+        """What has been added, by account."""
+        added = {account: Change(reused=count) for account, count in self._reuses.items()}
+        for place, change in self._places.items():
+            if change != NOTHING:
+                for account in place.accounts:
+                    added[account] = added.get(account, NOTHING).plus(change)
+        return added
+
+    def take_accounts(self) -> list[tuple[str | int, ...]]:
+        """What has been added to each account, in their order; from now on it counts no more."""
+        added = sorted(self.by_account().items())
+        self._places.clear()
+        self._reuses.clear()
+        return [(*account, *change) for account, change in added if change != NOTHING]

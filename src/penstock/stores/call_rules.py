@@ -16,7 +16,7 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.spending import Account, Amount, Budget, Period, day_of, scopes_of
-from penstock.stores.call_rows import NOTHING, ZERO, CallRow, Change, Sums
+from penstock.stores.call_rows import ZERO, CallRow, Change, Place, Sums
 
 
 class CallBook:
@@ -34,9 +34,12 @@ class CallBook:
         intents: Sequence[Intent],
         budgets: Sequence[Budget],
         balance: Callable[[Account], Change],
-        jobs: Set[JobId],
+        jobs: Mapping[JobId, int],
     ) -> list[IntentVerdict]:
-        """Write intents down that no budget forbids; `balance` is of before this transaction."""
+        """Write intents down that no budget forbids.
+
+        `balance` is of before this transaction; `jobs` has the token of those that exist.
+        """
         return [self._intend(intent, budgets, balance, jobs) for intent in intents]
 
     def _intend(
@@ -44,10 +47,11 @@ class CallBook:
         intent: Intent,
         budgets: Sequence[Budget],
         balance: Callable[[Account], Change],
-        jobs: Set[JobId],
+        jobs: Mapping[JobId, int],
     ) -> IntentVerdict:
         row = self._rows.get(intent.key)
-        if intent.key.job not in jobs or (row is not None and row.token > intent.token):
+        present = jobs.get(intent.key.job)
+        if present is None or max(present, row.token if row else 0) > intent.token:
             return IntentVerdict(written=False, is_stale=True)
         day = day_of(self._now)
         replaced = row if row is not None and row.is_unended else None
@@ -56,17 +60,13 @@ class CallBook:
             if left is not None and not _fits(intent.reserved, budget, left):
                 return IntentVerdict(written=False, over=budget, left=left)
         if replaced is not None:
-            self._sums.reserve(replaced, -1)
+            self._sums.give_back(replaced)
         fresh = CallRow(
             0 if row is None else row.no,
             intent.key,
             CallState.OPEN,
             intent.token,
-            intent.run_id,
-            day,
-            intent.task,
-            intent.provider,
-            intent.model,
+            Place(intent.run_id, day, intent.task, intent.provider, intent.model),
             self._now,
             reserved=intent.reserved,
         )
@@ -74,7 +74,7 @@ class CallBook:
             fresh.used, fresh.bought, fresh.reused = row.used, row.bought, row.reused
             if row.state is CallState.ANSWERED:
                 self.unkept.append(row)
-        self._sums.reserve(fresh, +1)
+        self._sums.reserve(fresh)
         self._rows[intent.key] = self.changed[intent.key] = fresh
         return IntentVerdict(written=True)
 
@@ -91,8 +91,8 @@ class CallBook:
             return None
         span = intent.run_id if budget.period is Period.RUN else day
         account = Account(budget.scope, budget.period, span)
-        micros, tokens = balance(account).plus(self._sums.accounts.get(account, NOTHING)).claimed
-        if replaced is not None and account in replaced.accounts:
+        micros, tokens = balance(account).plus(self._sums.of(account)).claimed
+        if replaced is not None and account in replaced.place.accounts:
             micros, tokens = micros - replaced.reserved.micros, tokens - replaced.reserved.tokens
         return Amount(
             0 if budget.micros is None else budget.micros - micros,
@@ -109,7 +109,9 @@ class CallBook:
             return False  # nobody knows the call, or it was told before
         self._sums.pay(row, answer.used)
         row.bought += 1
-        row.used = Amount(*map(sum, zip(row.used, answer.used, strict=True)))
+        row.used = Amount(
+            row.used.micros + answer.used.micros, row.used.tokens + answer.used.tokens
+        )
         self.changed[row.key] = row
         is_late = 0 < answer.token < row.token  # a later lease has sent it as well
         if row.state is CallState.ANSWERED or is_late:
@@ -137,7 +139,7 @@ class CallBook:
             row = self._rows.get(key)
             if row is not None:
                 row.reused += 1
-                self._sums.figure("reused", 1)
+                self._sums.figures["reused"] += 1
                 self.changed[key] = row
 
     def spoil(self, keys: Sequence[CallKey]) -> None:
@@ -151,7 +153,7 @@ class CallBook:
 
     def _end(self, row: CallRow, state: CallState) -> None:
         if row.is_unended:
-            self._sums.reserve(row, -1)
+            self._sums.give_back(row)
         row.state, row.ended_at, row.reserved = state, self._now, ZERO
         self.changed[row.key] = row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from penstock.model.job import JobId, JobState
@@ -37,21 +38,34 @@ class Calls:
         self._of_job: dict[JobId, dict[CallKey, None]] = {}
         self._jobs: Ordered[JobId] = Ordered()  # those with calls
         self._answers: dict[CallKey, Answer] = {}
-        self._sums = Sums()  # all of them, ever
+        self._accounts: dict[Account, Change] = {}
+        self._figures: Counter[str] = Counter()
         self._last_no = 0
 
-    def _book(self, now: int) -> CallBook:
-        return CallBook(self._rows, self._sums, now)
-
-    def _unkeep(self, book: CallBook) -> None:
+    @contextmanager
+    def _step(self, now: int) -> Iterator[CallBook]:
+        """One step; what it changes in the sums is counted at its end."""
+        sums = Sums()
+        book = CallBook(self._rows, sums, now)
+        yield book
         for row in book.unkept:
             del self._answers[row.key]
+        self._count(sums)
+
+    def _count(self, sums: Sums) -> None:
+        for account, change in sums.by_account().items():
+            self._accounts[account] = self._accounts.get(account, NOTHING).plus(change)
+        self._figures.update(sums.figures)
 
     def intend(
         self, intents: Sequence[Intent], budgets: Sequence[Budget], now: int
     ) -> list[IntentVerdict]:
-        book = self._book(now)
-        verdicts = book.intend(intents, budgets, lambda _: NOTHING, self._tables.jobs.keys())
+        jobs = self._tables.jobs
+        tokens = {one.key.job: jobs[one.key.job].token for one in intents if one.key.job in jobs}
+        with self._step(now) as book:
+            verdicts = book.intend(
+                intents, budgets, lambda account: self._accounts.get(account, NOTHING), tokens
+            )
         for key, row in book.changed.items():
             if not row.no:
                 self._last_no += 1
@@ -59,33 +73,40 @@ class Calls:
                 if key.job not in self._of_job:
                     self._jobs.add(key.job)
                 self._of_job.setdefault(key.job, {})[key] = None
-        self._unkeep(book)
         return verdicts
 
     def answered(self, answers: Sequence[Answer], now: int) -> None:
-        for answer in self._book(now).answered(answers):
-            self._answers[answer.key] = answer
+        with self._step(now) as book:
+            for answer in book.answered(answers):
+                self._answers[answer.key] = answer
 
     def closed(self, calls: Sequence[CallRef], now: int) -> None:
-        self._book(now).closed(calls)
+        with self._step(now) as book:
+            book.closed(calls)
 
     def held(self, calls: Sequence[CallRef], now: int) -> None:
-        self._book(now).held(calls)
+        with self._step(now) as book:
+            book.held(calls)
 
     def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account], now: int) -> None:
-        self._book(now).reused(keys, accounts)
+        with self._step(now) as book:
+            book.reused(keys, accounts)
 
     def spoil(self, keys: Sequence[CallKey], now: int) -> None:
-        book = self._book(now)
-        book.spoil(keys)
-        self._unkeep(book)
+        with self._step(now) as book:
+            book.spoil(keys)
 
     def forget(self, job: JobId) -> int:
         """Forget the calls of a job; how many."""
         keys = self._of_job.pop(job, {})
+        sums = Sums()
         for key in keys:
-            self._sums.forget(self._rows.pop(key))
+            row = self._rows.pop(key)
+            if row.is_unended:
+                sums.give_back(row)
+            sums.forget(row.bought, row.reused, row.used)
             self._answers.pop(key, None)
+        self._count(sums)
         if keys:
             self._jobs.remove(job)
         return len(keys)
@@ -112,7 +133,7 @@ class Calls:
 
     def figures(self, job: JobId | None) -> CallFigures:
         if job is None:
-            figures = Counter(self._sums.figures)
+            figures = self._figures
             return CallFigures(
                 bought=figures["bought"],
                 reused=figures["reused"],
@@ -142,17 +163,16 @@ class Calls:
     def balances(self, spans: Sequence[str]) -> list[Balance]:
         wanted = set(spans)
         return [
-            as_balance(account, change)
-            for account, change in sorted(self._sums.accounts.items())
+            change.as_balance(account)
+            for account, change in sorted(self._accounts.items())
             if account.span in wanted
         ]
 
     def forget_run(self, run_id: str) -> None:
         """Forget what a run spent, but for accounts of which something is still reserved."""
-        for account in [x for x in self._sums.accounts if x.span == run_id]:
-            change = self._sums.accounts[account]
-            if not (change.reserved_micros or change.reserved_tokens):
-                del self._sums.accounts[account]
+        for account in [x for x in self._accounts if x.span == run_id]:
+            if self._accounts[account].reserved == ZERO:
+                del self._accounts[account]
 
     def broken(self) -> list[str]:
         return [*self._contradictions()]
@@ -168,12 +188,13 @@ class Calls:
             if row.is_unended != (row.ended_at is None):
                 yield f"{name} ended at {row.ended_at}"
             if row.is_unended:
-                counted.reserve(row, +1)
-        for account in self._sums.accounts.keys() | counted.accounts.keys():
-            kept = self._sums.accounts.get(account, NOTHING)
-            wanted = counted.accounts.get(account, NOTHING)
-            if _reserved(kept) != _reserved(wanted):
-                yield f"{account} has {_reserved(kept)} reserved, its calls {_reserved(wanted)}"
+                counted.reserve(row)
+        wanted = counted.by_account()
+        for account in self._accounts.keys() | wanted.keys():
+            kept = self._accounts.get(account, NOTHING).reserved
+            held = wanted.get(account, NOTHING).reserved
+            if kept != held:
+                yield f"{account} has {kept} reserved, its calls {held}"
         rows = self._rows.values()
         figures = Counter(
             bought=sum(row.bought for row in rows),
@@ -182,19 +203,5 @@ class Calls:
             tokens=sum(row.used.tokens for row in rows),
             unended=sum(row.is_unended for row in rows),
         )
-        if figures != Counter(self._sums.figures):
-            yield f"figures of calls: kept {self._sums.figures}, counted {dict(figures)}"
-
-
-def as_balance(account: Account, change: Change) -> Balance:
-    return Balance(
-        account=account,
-        spent=Amount(change.spent_micros, change.spent_tokens),
-        reserved=_reserved(change),
-        bought=change.bought,
-        reused=change.reused,
-    )
-
-
-def _reserved(change: Change) -> Amount:
-    return Amount(change.reserved_micros, change.reserved_tokens)
+        if figures != self._figures:
+            yield f"figures of calls: kept {self._figures}, counted {figures}"

@@ -48,6 +48,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.stores.journal import JournalStore, RunStore
 from penstock.stores.reply import Reply
 
 LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
@@ -330,6 +331,8 @@ class Store(
     StatusStore,
     ControlStore,
     LearnedLimitStore,
+    JournalStore,
+    RunStore,
     Protocol,
 ):
     """The sum of the above over one writer, and its life."""
