@@ -389,7 +389,7 @@ def _serving(
     ]
     return ProviderRun(
         served,
-        store,  # type: ignore[arg-type]  # until every store has a journal
+        store,
         clock,
         share=share,
         rand=ids.random,

@@ -130,7 +130,7 @@ class Campaign:
         return Reply.of(text_for(prompt).encode(), wait_seconds=latency)
 
     def _random_latency(self) -> float:
-        return 0.01 + 0.05 * random.random()  # noqa: S311 (no secret)
+        return 0.01 + 0.05 * random.random()
 
     def run(self) -> Outcome:
         """Everything: enqueue, run and kill, run to the end, count."""

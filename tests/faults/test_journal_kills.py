@@ -24,7 +24,7 @@ def test_five_kills_of_sixty_calls_buy_nothing_twice_but_what_was_in_flight(
     campaign = Campaign(
         tmp_path,
         url,
-        lambda: wiring.open_store(url, tmp_path),
+        lambda: wiring.open_store(url, folder=tmp_path),
         seed=seed,
         calls=CALLS,
         kills=KILLS,

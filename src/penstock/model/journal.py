@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     used: Amount
     input_tokens: int = 0
     output_tokens: int = 0
-    token: int = 0  # of the intent that it answers, when it is told: told twice, it counts once
+    token: int = 0  # of its intent; told twice under one, it counts once. 0: nobody remembers
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):

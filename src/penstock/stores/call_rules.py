@@ -18,6 +18,8 @@ from penstock.model.journal import (
 from penstock.model.spending import Account, Amount, Budget, Period, day_of, scopes_of
 from penstock.stores.call_rows import ZERO, CallRow, Change, Place, Sums
 
+BOUGHT = frozenset((CallState.ANSWERED, CallState.SPOILED))
+
 
 class CallBook:
     """Owns the rows of one step, by key, and which of them it has changed. Knows no database."""
@@ -105,7 +107,7 @@ class CallBook:
 
     def _answered(self, answer: Answer) -> bool:
         row = self._rows.get(answer.key)
-        if row is None or (answer.token == row.token and not row.is_unended):
+        if row is None or (answer.token == row.token and row.state in BOUGHT):
             return False  # nobody knows the call, or it was told before
         self._sums.pay(row, answer.used)
         row.bought += 1
