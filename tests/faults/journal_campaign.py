@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,13 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.model.job import TERMINAL, JobId, JobState
+from penstock.model.job import TERMINAL, JobId, JobState, NewJob
 from penstock.model.journal import CallFigures, CallState
 from penstock.stores.store import JobFilter, Store
 from penstock.testing.simulated_provider import (
     Lognormal,
     ProviderRules,
-    Reply,
     SimulatedProvider,
     SimulatedRequest,
 )
@@ -57,12 +55,12 @@ class Outcome:
     """What a campaign found."""
 
     calls: int = 0  # that the jobs make in all
-    kills: int = 0
+    kills: Counter[str] = field(default_factory=Counter)  # by what was killed
     begun: int = 0  # calls that the provider has seen
     served: int = 0  # to the end
     in_flight: list[int] = field(default_factory=list)  # at each kill
     most_for_one: int = 0  # how often one and the same call was served
-    figures: CallFigures = CallFigures()
+    figures: CallFigures = field(default_factory=CallFigures)
     seconds: float = 0.0
     broken: list[str] = field(default_factory=list)
 
@@ -76,7 +74,8 @@ class Outcome:
     def lines(self) -> list[str]:
         flight = self.in_flight or [0]
         return [
-            f"{self.calls} calls, {self.kills} kills, {self.seconds:.0f} s: begun {self.begun}, "
+            f"{self.calls} calls, {self.kills.total()} kills ({self.kills['worker']} of the worker "
+            f"alone), {self.seconds:.0f} s: begun {self.begun}, "
             f"served {self.served}, so {self.extra} were bought twice; in flight at the kills "
             f"{sum(flight)} in all, {max(flight)} at most",
             f"the journal says: bought {self.figures.bought}, reused {self.figures.reused}, "
@@ -113,8 +112,8 @@ class Campaign:
         self._jobs = calls // CALLS_EACH
         self._kills = kills
         self._slots = slots
-        self._served: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()
+        self._process: subprocess.Popen[bytes] | None = None
         self.outcome = Outcome(calls=self._jobs * CALLS_EACH)
         self.provider = SimulatedProvider(
             ProviderRules(latency=Lognormal(0.03)), seed=seed, answer=self._answer
@@ -122,30 +121,29 @@ class Campaign:
         shutil.copy(REPOSITORY / "tests/faults/journal_app.py", folder / "journal_app.py")
         (folder / "penstock.toml").write_text(CONFIG.format(store=store_url, slots=slots))
 
-    def _answer(self, request: SimulatedRequest) -> Reply:
+    def _answer(self, request: SimulatedRequest) -> bytes:
         prompt = request.json()["prompt"]
-        with self._lock:
-            self._served[prompt] += 1
-        latency = self._random_latency()
-        return Reply.of(text_for(prompt).encode(), wait_seconds=latency)
-
-    def _random_latency(self) -> float:
-        return 0.01 + 0.05 * random.random()
+        self._asked[prompt] += 1
+        return text_for(prompt).encode()
 
     def run(self) -> Outcome:
         """Everything: enqueue, run and kill, run to the end, count."""
         began = time.monotonic()
         with self.provider:
             self._enqueue()
-            for number in range(self._kills):
-                share = self.outcome.calls / (self._kills + 1)
-                if not self._run_and_kill(share * (number + self._random.random())):
-                    break
-            self._run_to_the_end()
+            try:
+                for number in range(self._kills):
+                    share = self.outcome.calls / (self._kills + 1)
+                    if not self._run_and_kill(share * (number + self._random.random())):
+                        break
+                self._run_to_the_end()
+            finally:
+                if self._process is not None:
+                    kill_run(self._process)
             counts = self.provider.counts
             self.outcome.begun = counts.calls
             self.outcome.served = counts.served
-            self.outcome.most_for_one = max(self._served.values(), default=0)
+            self.outcome.most_for_one = max(self._asked.values(), default=0)
         self._ask()
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
@@ -169,8 +167,6 @@ class Campaign:
     def _enqueue(self) -> None:
         store = self._open_store()
         try:
-            from penstock.model.job import NewJob
-
             jobs = [
                 NewJob(
                     key=f"job-{number}",
@@ -185,31 +181,38 @@ class Campaign:
             store.close()
 
     def _run_and_kill(self, after_calls: float) -> bool:
-        """Kill worker and supervisor when so many different calls were served; False: it ended."""
-        process = self._launch()
-        try:
-            while len(self._served) < after_calls and process.poll() is None:
-                time.sleep(0.002)
-            time.sleep(self._random.uniform(0, 0.06))
-            if process.poll() is not None:
-                return False
-            workers = children_of(process.pid)
-            for pid in [process.pid, *workers]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-            for pid in [*workers, process.pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """Kill the worker, or the whole run, when so many calls were made; False: it has ended."""
+        process = self._process = self._process or self._launch()
+        while len(self._asked) < after_calls and process.poll() is None:
+            time.sleep(0.002)
+        self._await_worker(process)
+        time.sleep(self._random.uniform(0, 0.06))
+        if process.poll() is not None:
+            return False
+        os.kill(process.pid, signal.SIGSTOP)  # or it would bury its worker before we have looked
+        workers = children_of(process.pid)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        target = self._random.choice(["worker", "run"])
+        if target == "run":
+            os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            wait_until(lambda: not any(is_alive(pid) for pid in workers))
-        finally:
-            kill_run(process)
-        self.outcome.kills += 1
+            self._process = None
+        wait_until(lambda: not any(is_alive(pid) for pid in workers))
+        self.outcome.kills[target] += 1
         self.outcome.in_flight.append(self._open_calls())
+        if target == "worker":
+            os.kill(process.pid, signal.SIGCONT)
         return True
 
+    def _await_worker(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until something is asked, so that there is somebody to kill."""
+        asked = self._asked.total()
+        wait_until(lambda: self._asked.total() > asked or process.poll() is not None)
+
     def _run_to_the_end(self) -> None:
-        process = self._launch()
+        process = self._process = self._process or self._launch()
         try:
             code = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -217,8 +220,6 @@ class Campaign:
         else:
             if code:
                 self.outcome.broken.append(f"the run ended with exit code {code}")
-        finally:
-            kill_run(process)
 
     # ── Questions ─────────────────────────────────────────────────────────────────────────────
 
