@@ -37,6 +37,7 @@ from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, 
 from penstock.errors import UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
+from penstock.model.reply import ReplyClassifier
 from penstock.model.scheduling import MetadataSource
 from penstock.model.views import EnqueueReport
 from penstock.runtime import interpreter
@@ -91,6 +92,10 @@ class Penstock:
         in_doubt: Literal["resend", "hold"] | None = None,
         idempotency_header: str | None = None,
         models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
+        reply_deadline_seconds: Duration | None = None,
+        reply_body_bytes_max: int | None = None,
+        reply_header_bytes_max: int | None = None,
+        classify: ReplyClassifier | None = None,
     ) -> Provider:
         """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
 
@@ -108,7 +113,13 @@ class Penstock:
             idempotency_header: the header by which it knows a call again, such as
                 "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
             models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
+            reply_deadline_seconds: from the permit to the end of a reply's body.
+            reply_body_bytes_max: of a reply's body, on the wire and decoded.
+            reply_header_bytes_max: of all headers of a reply.
+            classify: says what a reply really is ("rate_limited", "provider_failure", "success"),
+                where its status does not; None leaves it to its status.
         """
+        deadline = reply_deadline_seconds
         provider = Provider(
             name,
             ProviderOptions(
@@ -120,7 +131,11 @@ class Penstock:
                 paid=paid,
                 in_doubt=in_doubt,
                 idempotency_header=idempotency_header,
+                reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
+                reply_body_bytes_max=reply_body_bytes_max,
+                reply_header_bytes_max=reply_header_bytes_max,
                 models=models_of(name, models or {}),
+                classify=classify,
             ),
         )
         if name in self.providers:
@@ -376,7 +391,7 @@ class Penstock:
                 events=statistics.events,
                 providers=self.providers,
             ),
-            wiring.slot_count(settings),
+            wiring.slot_count(settings, self.providers),
             options.run_id,
             statistics,
         )

@@ -79,7 +79,7 @@ class Admission:
         self._lease: RequestAdmissionLease | None = None
 
     async def __aenter__(self) -> AdmittedCall:
-        self._lease = await self._executor.acquire(self._item)
+        await self._begin()
         return self._call
 
     async def __aexit__(
@@ -91,7 +91,7 @@ class Admission:
         self._release(error)
 
     def __enter__(self) -> AdmittedCall:
-        self._lease = self._handover.call(lambda: self._executor.acquire(self._item))
+        self._handover.call(self._begin)
         return self._call
 
     def __exit__(
@@ -102,8 +102,15 @@ class Admission:
     ) -> None:
         self._handover.tell(lambda: self._release(error))
 
+    async def _begin(self) -> None:
+        self._lease = lease = await self._executor.acquire(self._item)
+        self._executor.admission.telling.sent(lease)
+
     def _release(self, error: BaseException | None) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            ending = self._call.ending(error, self._executor.clock.now())
-            self._executor.admission.release(lease, ending)
+            executor = self._executor
+            ending = self._call.ending(error, executor.clock.now())
+            seconds = executor.clock.monotonic() - lease.acquired_at
+            executor.admission.telling.ended(lease, ending, {"seconds": seconds})
+            executor.admission.release(lease, ending)

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from math import inf
 
 from penstock.errors import AttemptOver
+from penstock.model.provider import RequestResourceKey
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 
 
@@ -52,12 +53,13 @@ class Standing:
         for listener in listeners:
             listener()
 
-    def check(self, now: float, where: str) -> None:
+    def check(self, now: float, resource: RequestResourceKey) -> None:
         """Refuse a request of an attempt that is over."""
         over = self.over
         if over is None and now > self.deadline + self.waited_until(now):
             over = "has run past its time limit"
         if over is not None:
+            where = "/".join(resource)
             raise AttemptOver(f"Job {self.job!r} {over}: its request to {where} was not sent.")
 
     # ── Waiting for a permit ──────────────────────────────────────────────────────────────────
