@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Annotated
 
 import typer
@@ -20,6 +19,8 @@ from penstock.cli.text import escaped, one_sentence, warn
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.runtime.stop_signals import borrowed_signals
+
+EXIT_INTERRUPTED = 130
 
 
 def demo(
@@ -32,17 +33,25 @@ def demo(
     ] = None,
 ) -> int:
     """See a run meet 429s, die by kill -9, and go on; offline, in under a minute."""
-    from penstock.cli.demo.story import Story  # its provider takes a while to import
+    from penstock.cli.demo.story import Story, StoryStopped  # takes a while to import
 
-    clock, stop = SystemClock(), Event()
+    clock, signals = SystemClock(), list[str]()
     screen = Screen(clock)
-    with borrowed_signals(stop.set), _workplace(keep) as folder:
+    # Signals are only noted: an exception in the middle of anything could leave something behind.
+    with borrowed_signals(lambda: signals.append("stop")):
         try:
-            problems = Story(FAST if fast else FULL, folder, screen, clock, stop).tell()
+            with _workplace(keep) as folder:
+                sizes = FAST if fast else FULL
+                problems = Story(sizes, folder, screen, clock, lambda: bool(signals)).tell()
             for line in _next(keep):
                 screen.line(line)
         except ReaderLeft:
             return 0
+        except StoryStopped:
+            screen.close()
+            left = "removed" if keep is None else "kept"
+            warn(f"Interrupted: what the demo had started is ended, its folder is {left}.")
+            return EXIT_INTERRUPTED
         finally:
             screen.close()
     for problem in problems:

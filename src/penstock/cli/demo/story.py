@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
-from threading import Event
 
 from penstock import wiring
 from penstock.cli.demo.accounts import Accounts, AtTheKill, spent
@@ -20,7 +19,7 @@ from penstock.cli.demo.screen import Screen, bar
 from penstock.cli.demo.service import PaidService
 from penstock.cli.demo.sizes import CALLS_EACH, Sizes
 from penstock.cli.text import span
-from penstock.clock import Clock
+from penstock.clock import Clock, blocking_sleep
 from penstock.errors import PenstockError
 from penstock.model.job import JobState
 from penstock.model.views import WorkerView
@@ -36,18 +35,25 @@ EASED_AT = 0.35
 KILLED_AT = 0.5
 LAST_KILL_AT = 0.8  # also if the limit is not back by then
 
+#: Has somebody asked for the end?
+IsStopped = Callable[[], bool]
+
+
+class StoryStopped(Exception):
+    """Somebody wants the end, and has it."""
+
 
 class Story:
     """Owns the provider, the commands and the store of one demo, and tells what they do."""
 
     def __init__(
-        self, sizes: Sizes, folder: Path, screen: Screen, clock: Clock, stop: Event
+        self, sizes: Sizes, folder: Path, screen: Screen, clock: Clock, is_stopped: IsStopped
     ) -> None:
         self._sizes = sizes
         self._folder = folder
         self._screen = screen
         self._clock = clock
-        self._stop = stop
+        self._is_stopped = is_stopped
         self._service = PaidService(sizes)
         self._shell = Shell(folder, clock)
         self._began = clock.monotonic()
@@ -195,11 +201,12 @@ class Story:
         )
 
     def _until(self, true: Callable[[], bool]) -> None:
-        """Wait for something; KeyboardInterrupt if somebody wants the end."""
+        """Wait for something; StoryStopped if somebody wants the end."""
         late_at = self._clock.monotonic() + STEP_SECONDS
         while not true():
-            if self._stop.wait(TICK_SECONDS):
-                raise KeyboardInterrupt
+            if self._is_stopped():
+                raise StoryStopped
+            blocking_sleep(TICK_SECONDS)
             if self._clock.monotonic() > late_at:
                 raise PenstockError(
                     f"The demo waited {STEP_SECONDS:g} s for its next step; the machine is busy, "
