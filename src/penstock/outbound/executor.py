@@ -177,6 +177,7 @@ class ModelRequestExecutor:
             raise
         if isinstance(answer, RequestAdmissionLease):
             attempt.wait_ends(now)
+            attempt.has_sent = True
             self.note_given(answer)
         elif self._keeps_back(item.resource.provider):
             attempt.wait_ends(now)  # it waits at its own cost
@@ -196,6 +197,7 @@ class ModelRequestExecutor:
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
+        attempt.has_sent = True
         self.note_given(lease)
         return lease
 

@@ -136,6 +136,11 @@ class RunClients:
         )
 
     def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        if not self._wires.are_real:
+            raise UsageError(
+                "A session of aiohttp is not answered by a simulation; use `provider.http` in this "
+                "test, or serve a SimulatedProvider on loopback."
+            )
         _module("aiohttp")
         from penstock.outbound import aiohttp_session  # not there unless it is asked for
 

@@ -20,12 +20,22 @@ from penstock.model.provider import RequestResourceKey
 class Standing:
     """Owns whether one attempt may send. Belongs to the loop; threads only read."""
 
-    __slots__ = ("_listeners", "_waiting", "_waiting_since", "deadline", "job", "over", "waited")
+    __slots__ = (
+        "_listeners",
+        "_waiting",
+        "_waiting_since",
+        "deadline",
+        "has_sent",
+        "job",
+        "over",
+        "waited",
+    )
 
     def __init__(self, job: str, deadline: float = inf) -> None:
         self.job = job  # its key, for sentences
         self.deadline = deadline  # monotonic; waits for permits come on top
         self.over: str | None = None  # why nothing may be sent any more
+        self.has_sent = False  # one of its requests was given a permit
         self.waited = 0.0  # seconds, of waits that have ended
         self._waiting = 0
         self._waiting_since = 0.0

@@ -149,6 +149,11 @@ class Attempt:
         return self.standing is not None and self.stop is None and self.standing.is_waiting
 
     @property
+    def waits_to_begin(self) -> bool:
+        """Does it wait for its first permit? Then nothing was spent on it."""
+        return self.stands_still and self.standing is not None and not self.standing.has_sent
+
+    @property
     def can_be_stopped(self) -> bool:
         """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
         return self.aio_task is not None or self.kill is not None

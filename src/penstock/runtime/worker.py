@@ -23,7 +23,7 @@ from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
-from penstock.runtime.attempt import Attempt, Stop, TaskLimits
+from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -152,7 +152,7 @@ class Worker:
         )
         self._looking = False
         self._stopping: Stopping | None = None
-        self._stop_at = float("inf")
+        self._stop_at = NEVER
         self._failure: BaseException | None = None
         self.totals = Totals()
 
@@ -223,7 +223,13 @@ class Worker:
         elif how is Stopping.GRACEFUL:
             self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
+        self._stop_hopeless()
         self._wake.set()
+
+    def _stop_hopeless(self) -> None:
+        """Give back what a stop need not wait for; a worn worker waits for all."""
+        if self._stop_at < NEVER:
+            self._slots.stop_hopeless(self._stop_at - self._clock.monotonic())
 
     def _finished(self) -> bool:
         if self._failure is not None:
@@ -259,8 +265,7 @@ class Worker:
             if now >= self._keeper.believed_until():
                 self._lose()
             self._slots.enforce_deadlines()
-            if self._stopping is not None:
-                self._slots.stop_hopeless(self._stop_at - now)
+            self._stop_hopeless()
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.occupied or len(self._window):
