@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -253,23 +253,28 @@ def test_wait_for_gives_each_event_once_and_then_waits() -> None:
     run_virtual(main())
 
 
+Library = Literal["httpx2", "httpx", "aiohttp"]
+
+
 def archive_app(base_url: str) -> tuple[Penstock, Any]:
     app = Penstock("documents")
     archive = app.provider("archive", base_url=base_url)
 
     @app.task(max_attempts=1)
-    async def fetch(ctx: Context, library: str) -> int:
-        if library == "none":
+    async def fetch(ctx: Context, library: Library | None) -> int:
+        if library is None:
             async with ctx.admit(archive):
                 return 0
-        client = archive.http if library == "" else archive.http_client(library)
+        client = archive.http if library == "httpx2" else archive.http_client(library)
         return int((await client.get(f"{base_url}/")).status_code)
 
     return app, fetch
 
 
-@pytest.mark.parametrize("library", ["", "httpx"])
-def test_a_provider_that_is_not_simulated_sends_nothing_and_the_drain_says_so(library: str) -> None:
+@pytest.mark.parametrize("library", ["httpx2", "httpx"])
+def test_a_provider_that_is_not_simulated_sends_nothing_and_the_drain_says_so(
+    library: Library,
+) -> None:
     with SimulatedProvider() as server:
         app, fetch = archive_app(server.url)
 
@@ -301,6 +306,6 @@ def test_a_permit_needs_no_simulation() -> None:
     app, fetch = archive_app("http://nowhere.invalid")
 
     with harness(app) as t:
-        t.enqueue(fetch.job(library="none"), key="a")
+        t.enqueue(fetch.job(library=None), key="a")
         t.drain()
         assert t.results["a"] == 0
