@@ -160,6 +160,26 @@ def test_a_damaged_row_of_a_learned_limit_is_as_good_as_none(document: str) -> N
         assert set(t.states.values()) == {"done"}
 
 
+def test_no_job_begins_before_its_provider_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid")
+
+    @app.task(max_attempts=1)
+    async def fetch(ctx: Context) -> None:
+        await api.http.get("/")
+
+    with harness(app, providers={"api": SimulatedProvider()}) as t:
+
+        async def slowly() -> list[Any]:
+            await asyncio.sleep(5)
+            return []
+
+        monkeypatch.setattr(t.store, "learned", slowly)
+        t.enqueue(fetch.job(), key="a")
+        t.drain()
+        assert t.states["a"] == "done"
+
+
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
     """The workers that a harness makes."""

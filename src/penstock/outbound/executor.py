@@ -30,6 +30,7 @@ from penstock.outbound import standing
 from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
+from penstock.outbound.known_hosts import KnownHosts
 from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.standing import Standing
 from penstock.outbound.usage import Asked, TokenEstimate, read_request
@@ -90,6 +91,7 @@ class ModelRequestExecutor:
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         queue_wait_timeout_seconds: float | None = None,
+        hosts: KnownHosts | None = None,
     ) -> None:
         self.admission = admission
         self.clock = clock
@@ -98,6 +100,7 @@ class ModelRequestExecutor:
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
         self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
+        self._hosts = hosts
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
         self.loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self.loop, self._limits.deadline_seconds)
@@ -107,6 +110,8 @@ class ModelRequestExecutor:
 
     def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
         """What a request is to admission."""
+        if self._hosts is not None:
+            self._hosts.meet(facts.host)
         resource = self.resolve(facts)
         tokens: int | None = None
         if resource.domain in COUNTED:

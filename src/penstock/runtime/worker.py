@@ -153,6 +153,7 @@ class Worker:
         self._looking = False
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
+        self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
         self.totals = Totals()
 
@@ -316,13 +317,15 @@ class Worker:
         await self._name.sign_on()
         if first and self._providers is not None:
             await self._providers.begin()
+        self._is_ready = True
         if first:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        goes_on = self._stopping is None and self._acks.takes_more and not self._name.losing
+        ours = self._is_ready and not self._name.losing
+        goes_on = ours and self._stopping is None and self._acks.takes_more
         if goes_on:
             self._window.scheduler.turn()
         self._acks.kick(self.worker_id)
