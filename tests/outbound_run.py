@@ -15,11 +15,11 @@ from penstock.events.kinds import RequestEvent
 from penstock.events.sink import RequestEvents
 from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
+from penstock.model.reply import ReplyClassifier
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
-from penstock.outbound.outcomes import ReplyClassifier
 from penstock.outbound.provider_clients import MakeWire, RunClients
 
 PROVIDER = "acme"

@@ -19,6 +19,7 @@ from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.clock import Clock
 from penstock.events import correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.reply import ReplyClassifier, ReplyFacts
 from penstock.model.request import (
     RequestAdmissionItem,
     RequestGroupSpec,
@@ -29,7 +30,7 @@ from penstock.outbound import standing
 from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
-from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
+from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.standing import Standing
 from penstock.outbound.usage import Asked, TokenEstimate, read_request
 
@@ -218,6 +219,8 @@ class ModelRequestExecutor:
         start = await request.peek(reply, PEEK_BYTES)
         try:
             said = classifier(ReplyFacts(status, names, start))
+            if isinstance(said, str):
+                said = RequestOutcome(said)
         except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
             log.error("A reply classifier raised %r; the status of the reply counts.", error)
             return
@@ -226,7 +229,7 @@ class ModelRequestExecutor:
         if isinstance(said, RequestReleaseOutcome):
             exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
         else:
-            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=RequestOutcome(said))
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
 
 
 _groups: dict[str, RequestGroupSpec] = {}

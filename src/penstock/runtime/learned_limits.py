@@ -88,6 +88,13 @@ class LearnedLimits:
             self._is_saving = False
 
 
+def lesser(one: LearnedLimit, other: LearnedLimit | None) -> LearnedLimit:
+    """Of two limits of one model that with the lower ceiling; who has none was never refused."""
+    if other is None or other.ceiling is None:
+        return one
+    return other if one.ceiling is None or other.ceiling <= one.ceiling else one
+
+
 def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
     """The same for so many times the share."""
     if factor == 1:

@@ -28,6 +28,7 @@ from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.leasing import Leasing
+from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
@@ -101,8 +102,11 @@ class Worker:
             self._fail,
             None if providers is None else providers.pressure,
         )
+        lending: SlotLending | None = None
         if providers is not None:
-            providers.connect(self._window.scheduler.pressure_changed)
+            scheduler = self._window.scheduler
+            lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
+            providers.connect(scheduler.pressure_changed, lending)
         self._slots = Slots(
             tasks,
             config.slots,
@@ -116,6 +120,7 @@ class Worker:
             self._window.scheduler.release,
             self._attempt_ended,
             providers,
+            lending,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._status = StatusRow(
