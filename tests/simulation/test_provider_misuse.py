@@ -160,6 +160,17 @@ def test_a_damaged_row_of_a_learned_limit_is_as_good_as_none(document: str) -> N
         assert set(t.states.values()) == {"done"}
 
 
+def test_a_pause_beyond_every_float_is_refused_and_its_permit_comes_back() -> None:
+    async def body(ctx: Context, api: Any) -> None:
+        async with ctx.admit(api) as call:
+            call.rate_limited(10**400)
+
+    state, said = run(body, max_parallel=1)
+
+    assert state == "error"
+    assert said.startswith("UsageError: A duration is a number of seconds that fits")
+
+
 def test_no_job_begins_before_its_provider_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Penstock("shop")
     api = app.provider("api", base_url="http://simulated.invalid")

@@ -12,6 +12,7 @@ import msgspec
 ANY = "*"
 
 ALGORITHMS = ("adaptive", "aimd")
+RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is a slip of the pen
 
 
 class ProviderModelKey(NamedTuple):
