@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
+
+from tests.postgres.guard import scratch
 
 pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store", "tests.nginx.fixtures"]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
@@ -23,10 +26,12 @@ _FAULT_TEST = re.compile(r"::test_(f\d\d)_")
 
 
 def pytest_configure() -> None:
-    """Let the processes of tests hear the signals that they are sent, however we were started.
+    """Choose where folders of tests are, and hear signals, however we were started.
 
-    A shell starts what runs in the background deaf to some, and what is deaf begets the deaf.
+    A disk takes milliseconds for each `fsync`, and the tests ask for thousands. A shell starts what
+    runs in the background deaf to some signals, and what is deaf begets the deaf.
     """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch()))
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

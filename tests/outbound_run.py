@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.caps import AimdConfig, ProviderPolicy, RequestCaps
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.clock import Clock, SystemClock
+from penstock.events.kinds import RequestEvent
+from penstock.events.sink import RequestEvents
 from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
+from penstock.model.reply import ReplyClassifier
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
-from penstock.outbound.outcomes import ReplyClassifier
 from penstock.outbound.provider_clients import MakeWire, RunClients
 
 PROVIDER = "acme"
@@ -26,8 +28,13 @@ PROVIDER = "acme"
 class RecordingAdmission(RequestAdmissionController):
     """Remembers every release."""
 
-    def __init__(self, core: AdaptiveRequestAdmissionController, clock: Clock) -> None:
-        super().__init__(core, clock)
+    def __init__(
+        self,
+        core: AdaptiveRequestAdmissionController,
+        clock: Clock,
+        events: RequestEvents | None = None,
+    ) -> None:
+        super().__init__(core, clock, events)
         self.leases: list[RequestAdmissionLease] = []
         self.endings: list[RequestReleaseOutcome] = []
 
@@ -52,9 +59,10 @@ class RecordingAdmission(RequestAdmissionController):
 class Run:
     """What a test needs of a run."""
 
-    def __init__(self, admission: RecordingAdmission, clients: RunClients) -> None:
+    def __init__(self, admission: RecordingAdmission, clients: RunClients, url: str) -> None:
         self.admission = admission
         self.clients = clients
+        self.url = url
 
 
 @contextlib.asynccontextmanager
@@ -68,6 +76,7 @@ async def outbound_run(
     make_wire: MakeWire | None = None,
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
+    sink: Callable[[RequestEvent], None] | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()
@@ -77,11 +86,12 @@ async def outbound_run(
     core = AdaptiveRequestAdmissionController(
         [policy], lambda policy, key, most, now: Aimd(policy.aimd, most, now)
     )
-    admission = RecordingAdmission(core, clock)
+    events = None if sink is None else RequestEvents(clock, [sink])
+    admission = RecordingAdmission(core, clock, events)
     executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
     clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire)
     try:
-        yield Run(admission, clients)
+        yield Run(admission, clients, base_url)
     finally:
         await clients.aclose()
         admission.shut()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive with hidden limits: nginx where there is one, else a simulated provider."""
+"""An archive with hidden limits: nginx where there is one, else a simulated provider.
+
+python archive.py serves until it is interrupted, and says where.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,3 +114,9 @@ def await_port(port: int) -> None:
             return
         time.sleep(0.01)
     raise SystemExit(f"Nothing listens at port {port} after {START_SECONDS:g} s.")
+
+
+if __name__ == "__main__":
+    with archive() as (address, server), contextlib.suppress(KeyboardInterrupt):
+        print(f"export HARVEST_URL={address}  # {server}", flush=True)
+        threading.Event().wait()

@@ -7,7 +7,9 @@ from penstock.definitions.request import Enqueued, JobRequest
 from penstock.errors import Skip
 from penstock.limits.host_key import host_key
 from penstock.model.job import finished
+from penstock.model.reply import ReplyFacts
 from penstock.model.scheduling import SchedulingMetadata
+from penstock.redaction import Secret
 from penstock.runtime.keyed_limiter import KeyedLimiter
 
 __all__ = [
@@ -16,7 +18,9 @@ __all__ = [
     "JobRequest",
     "KeyedLimiter",
     "Penstock",
+    "ReplyFacts",
     "SchedulingMetadata",
+    "Secret",
     "Skip",
     "finished",
     "host_key",

@@ -37,6 +37,7 @@ from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, 
 from penstock.errors import UnknownTask, UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
+from penstock.model.reply import ReplyClassifier
 from penstock.model.scheduling import MetadataSource
 from penstock.model.views import EnqueueReport
 from penstock.runtime import interpreter
@@ -88,6 +89,10 @@ class Penstock:
         tpm: float | None = None,
         algorithm: Literal["adaptive", "aimd"] | None = None,
         models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
+        reply_deadline_seconds: Duration | None = None,
+        reply_body_bytes_max: int | None = None,
+        reply_header_bytes_max: int | None = None,
+        classify: ReplyClassifier | None = None,
     ) -> Provider:
         """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
 
@@ -99,7 +104,13 @@ class Penstock:
             tpm: tokens per minute, over all its models.
             algorithm: how its limit is found: "adaptive" (the default) or "aimd".
             models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
+            reply_deadline_seconds: from the permit to the end of a reply's body.
+            reply_body_bytes_max: of a reply's body, on the wire and decoded.
+            reply_header_bytes_max: of all headers of a reply.
+            classify: says what a reply really is ("rate_limited", "provider_failure", "success"),
+                where its status does not; None leaves it to its status.
         """
+        deadline = reply_deadline_seconds
         provider = Provider(
             name,
             ProviderOptions(
@@ -108,7 +119,11 @@ class Penstock:
                 rpm=rpm,
                 tpm=tpm,
                 algorithm=algorithm,
+                reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
+                reply_body_bytes_max=reply_body_bytes_max,
+                reply_header_bytes_max=reply_header_bytes_max,
                 models=models_of(name, models or {}),
+                classify=classify,
             ),
         )
         if name in self.providers:
@@ -364,7 +379,7 @@ class Penstock:
                 events=statistics.events,
                 providers=self.providers,
             ),
-            wiring.slot_count(settings),
+            wiring.slot_count(settings, self.providers),
             options.run_id,
             statistics,
         )

@@ -77,8 +77,8 @@ _PASSES = (
         rf"{_NAME}(?:{_QUOTE})?{_GAP}[:=]{_GAP}b?\\{{0,3}}(?P<quote>[\"'])",
         _TO_QUOTE,
     ),
-    # password=abc · ?token=abc&x=1
-    _pattern(rf"{_NAME}=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
+    # password=abc · ?token=abc&x=1 · ?key=abc
+    _pattern(rf"(?:{_NAME}|[?&]key)=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
     # keys of known makes, and JSON web tokens
     _pattern(
         r"(?<![a-z0-9])",
@@ -201,6 +201,36 @@ def _is_worth_it(value: str) -> bool:
 def _names_a_secret(variable: str) -> bool:
     name = variable.upper()
     return name.endswith(("_KEY", "_TOKEN", "_SECRET")) or "PASSWORD" in name
+
+
+class Secret:
+    """A key or a password; whoever prints it, or a text with it, sees `[redacted]`.
+
+    For what no variable of the environment gives away by its name: a key from a file or a vault.
+    Values of less than eight characters are hidden only here, not in other texts.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        remember(value)
+
+    def reveal(self) -> str:
+        """The value itself, to send."""
+        return self._value
+
+    def __str__(self) -> str:
+        return REDACTED
+
+    def __repr__(self) -> str:
+        return f"<Secret {REDACTED}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
 
 
 class SecretUrl:

@@ -30,6 +30,7 @@ from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.views import QueueFacts
+from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.provider_clients import MakeWire
 from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
@@ -39,6 +40,7 @@ from penstock.runtime.processes import ProcessPool
 from penstock.runtime.provider_run import ProviderRun, ServedProvider
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.slots import LENT_PLACES
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
@@ -372,12 +374,10 @@ def _serving(
     """Whoever serves the providers of an app; None if it has none."""
     if not providers:
         return None
+    said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
     served = [
         ServedProvider(
-            provider,
-            policies[name],
-            settings.providers.get(name, ProviderSettings()).base_url,
-            wires.get(name),
+            provider, policies[name], said[name].base_url, wires.get(name), _limits(said[name])
         )
         for name, provider in providers.items()
     ]
@@ -392,9 +392,17 @@ def _serving(
     )
 
 
-def slot_count(settings: Settings) -> int:
+def _limits(said: ProviderSettings) -> ReplyLimits:
+    return ReplyLimits(
+        said.reply_deadline_seconds, said.reply_body_bytes_max, said.reply_header_bytes_max
+    )
+
+
+def slot_count(settings: Settings, providers: Mapping[str, Provider] = _NONE) -> int:
+    """How many bodies there may be in a worker: slots are lent where there are providers."""
     runtime = settings.runtime
-    return runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    slots = runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    return LENT_PLACES * slots if providers else slots
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

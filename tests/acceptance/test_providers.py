@@ -103,7 +103,7 @@ def test_what_a_run_learns_is_shown_and_kept(tmp_path: Path) -> None:
 
 
 def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Path) -> None:
-    with SimulatedProvider(ProviderRules(latency=20.0)) as stuck:
+    with SimulatedProvider(ProviderRules(latency=600.0)) as stuck:
         settings = "[providers.api]\nmax_parallel = 1\n[runtime]\ngrace_seconds = 0\n"
         write(tmp_path, stuck.url, settings, 6)
         run = Forked(
@@ -137,3 +137,85 @@ def live_of(folder: Path) -> Any:
     rows = json.loads(ended.stdout)["providers"] if ended.returncode == 0 else []
     live = rows[0]["live"] if rows else None
     return live if live and live["in_flight"] and live["waiting"] else None
+
+
+WAITS = """
+import asyncio
+from pathlib import Path
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+api = app.provider("api", base_url={url!r}, max_parallel=1)
+
+def noted(name: str, what: str) -> None:
+    Path(f"{{name}}.{{what}}").touch()
+
+@app.task(uses=api, timeout=300)
+async def holds(ctx: Context) -> None:
+    async with ctx.admit(api, model="127.0.0.1"):
+        noted("holds", "begun")
+        await asyncio.sleep(300)
+
+@app.task(timeout=300)
+def waits_with_client(ctx: Context) -> None:
+    noted("waits_with_client", "begun")
+    try:
+        api.http_sync.get("/")
+    except Exception as error:
+        noted("waits_with_client", type(error).__name__)
+        raise
+
+@app.task(timeout=300)
+def waits_with_admit(ctx: Context) -> None:
+    noted("waits_with_admit", "begun")
+    try:
+        with ctx.admit(api, model="127.0.0.1"):
+            noted("waits_with_admit", "admitted")
+    except Exception as error:
+        noted("waits_with_admit", type(error).__name__)
+        raise
+
+if __name__ == "__main__":
+    app.enqueue(holds.job(), key="holds")
+    app.enqueue(waits_with_client.job(), key="waits_with_client", delay=1)
+    app.enqueue(waits_with_admit.job(), key="waits_with_admit", delay=1)
+"""
+
+
+def test_threads_that_wait_for_a_permit_stop_when_their_job_is_cancelled(
+    tmp_path: Path, slow: SimulatedProvider
+) -> None:
+    (tmp_path / "pipeline.py").write_text(WAITS.format(url=slow.url))
+    (tmp_path / "penstock.toml").write_text("[runtime]\ngrace_seconds = 0\n")
+    subprocess.run([sys.executable, "pipeline.py"], cwd=tmp_path, check=True, timeout=SECONDS)
+    run = Forked(
+        [*PENSTOCK, "queue", "run"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    waiting = ("waits_with_client", "waits_with_admit")
+    try:
+        for name in ("holds", *waiting):
+            begun = tmp_path / f"{name}.begun"
+            wait_until(begun.exists, SECONDS)
+        wait_until(lambda: (live_of(tmp_path) or {}).get("waiting") == 2, SECONDS)
+        for name in waiting:
+            assert command(tmp_path, "queue", "cancel", name).returncode == 0
+
+        for name in waiting:
+            over = tmp_path / f"{name}.AttemptOver"
+            wait_until(over.exists, SECONDS)
+        wait_until(lambda: not _waiting(tmp_path), SECONDS)
+    finally:
+        kill_run(run)
+
+    assert not (tmp_path / "waits_with_admit.admitted").exists()
+    assert slow.counts.served == 0
+
+
+def _waiting(folder: Path) -> int:
+    live = document(folder, "providers")["providers"][0]["live"]
+    return int(live["waiting"])

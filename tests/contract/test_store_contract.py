@@ -35,7 +35,7 @@ def store_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
     closes_itself = "closed_store" in request.node.name
     on_server = request.param == "postgres"
     yield StoreWorld(
-        store, clock, leases_by_wall_clock=on_server, chain_max=300 if on_server else 5_000
+        store, clock, leases_by_wall_clock=on_server, chain_max=300 if on_server else 2_000
     )
     if not closes_itself:
         assert store.check().result() == []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operations/postgresql.md, run as a reader would run it, against a server of its own."""
+"""docs/operations/postgresql.md, run as a reader would run it, against a server of its own.
+
+Plain calls of `penstock` are clones.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def test_the_snippets_work_in_their_order(
                 admin.execute(statement)
         elif language == "sh":
             for command in text.strip().splitlines():
-                done = run(command, tmp_path, cloned=False)
+                done = run(command, tmp_path, cloned=True)
                 assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         elif language == "python":
             name = re.match(r"# (\w+\.py)\n", text)

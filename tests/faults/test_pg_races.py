@@ -44,7 +44,7 @@ CRITICAL = [
     ("purge", "old answered"),
 ]
 POINTS = 4  # of each pair in a test run; `make soak-pg-races` takes all of all pairs
-RANDOM = 20
+RANDOM = 12
 JOBS = 120
 ONE = ConfiguredCaps({"one:*": 1})
 

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock import Context, Penstock
 from penstock.testing import ProviderRules, SimulatedProvider, harness
 
-SLOTS = 32  # A's share of them are taken before it refuses; B needs 12
 CALLS = 600
 
 
-def seconds_of_b(beside_a: bool) -> float:
+def seconds_of_b(slots: int, *, beside_a: bool) -> float:
     """When B's last call has ended; A, if there, has work first and refuses all the time."""
     app = Penstock("two")
     sick = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=20))
@@ -28,7 +29,7 @@ def seconds_of_b(beside_a: bool) -> float:
         if well.counts.served >= CALLS:
             sick.change(concurrency=None)  # so that the drain comes to an end
 
-    settings = {"runtime": {"async_slots": SLOTS}}
+    settings = {"runtime": {"async_slots": slots}}
     with harness(app, settings=settings, providers={"a": sick, "b": well}) as t:
         if beside_a:
             t.enqueue_many(of_a.job(number=number) for number in range(CALLS))
@@ -39,9 +40,11 @@ def seconds_of_b(beside_a: bool) -> float:
     return max(ends)
 
 
-def test_provider_in_cooldown_leaves_the_other_its_throughput() -> None:
-    alone = seconds_of_b(beside_a=False)
+@pytest.mark.parametrize("slots", [32, 16, 8, 4])
+def test_provider_in_cooldown_leaves_the_other_its_throughput(slots: int) -> None:
+    """B needs 12 slots; A begins in some of them, and lends them while it cools down."""
+    alone = seconds_of_b(slots, beside_a=False)
 
-    beside = seconds_of_b(beside_a=True)
+    beside = seconds_of_b(slots, beside_a=True)
 
     assert alone / beside >= 0.95

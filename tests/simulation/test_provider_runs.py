@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, ReplyFacts
 from penstock.admission.requests.algorithm import LearnedLimit
 from penstock.errors import AttemptOver, ProviderNotAvailableHere, StoreCorrupt, UsageError
 from penstock.model.job import ErrorCategory
 from penstock.model.provider import ProviderModelKey
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.stores.reply import Reply as Reply_
-from penstock.testing import harness
-from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedProvider
+from penstock.testing import SimulatedRequest, harness
+from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
 
 URL = "http://simulated.invalid"
 KEY = ProviderModelKey("api", "simulated.invalid")
@@ -127,17 +128,17 @@ def rate_of_b(*, with_a: bool) -> float:
         ends.append(asyncio.get_running_loop().time())
 
     refusing = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=25.0))
-    serving = SimulatedProvider(ProviderRules(concurrency=20, latency=0.2), seed=5)
+    serving = SimulatedProvider(ProviderRules(concurrency=8, latency=0.2), seed=5)
     settings = {"runtime": {"async_slots": 64}, "tasks": {"give_up_after": 60}}
     with harness(app, settings=settings, providers={"a": refusing, "b": serving}) as t:
         if with_a:
-            t.enqueue_many(call_a.job(n=n) for n in range(2000))
-        t.enqueue_many(call_b.job(n=n) for n in range(3000))
+            t.enqueue_many(call_a.job(n=n) for n in range(800))
+        t.enqueue_many(call_b.job(n=n) for n in range(1200))
         try:
             t.drain(within=120)
         except UsageError:
             assert with_a  # A never ends
-        assert len(ends) == 3000
+        assert len(ends) == 1200
     return max(ends)
 
 
@@ -145,6 +146,78 @@ def test_a_provider_that_cools_down_costs_the_others_nothing() -> None:
     alone, beside = rate_of_b(with_a=False), rate_of_b(with_a=True)
 
     assert alone / beside >= 0.95, (alone, beside)
+
+
+def test_bodies_that_lend_their_slots_take_them_back() -> None:
+    """A refuses for 20 s at a time, then serves: slots are lent, and none is lost or kept."""
+    app = Penstock("lent")
+    a = app.provider("a", base_url="http://a.invalid")
+    refusing = SimulatedProvider(ProviderRules(concurrency=0, retry_after_seconds=20))
+    awake = Counter[str]()
+    most = Counter[str]()
+
+    @app.task(uses=a, max_attempts=1, timeout=60)
+    async def call(ctx: Context, n: int) -> None:
+        (await a.http.get(f"/{n}")).raise_for_status()
+        if n >= 100:  # what comes after a permit counts again
+            awake["all"] += 1
+            most["all"] = max(most["all"], awake["all"])
+            await asyncio.sleep(0.5)
+            awake["all"] -= 1
+
+    @app.task(max_attempts=1)
+    async def work(ctx: Context, n: int) -> None:
+        awake["all"] += 1
+        most["all"] = max(most["all"], awake["all"])
+        await asyncio.sleep(1)
+        awake["all"] -= 1
+        if n == 99:
+            refusing.change(concurrency=None)
+
+    settings = {"runtime": {"async_slots": 4}}
+    with harness(app, settings=settings, providers={"a": refusing}) as t:
+        t.enqueue_many(call.job(n=n) for n in range(20))
+        t.enqueue_many(work.job(n=n) for n in range(100))
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+        assert most["all"] == 4  # nobody lent anything who was awake
+        t.enqueue_many(call.job(n=n) for n in range(100, 160))
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+    assert most["all"] <= 8
+
+
+def test_a_task_of_several_providers_waits_for_each_without_a_slot() -> None:
+    """B has room; A cools down for 20 s, so what needs both does not start, and all else does."""
+    app = Penstock("several")
+    a = app.provider("a", base_url="http://a.invalid")
+    b = app.provider("b", base_url="http://b.invalid")
+    refusing = SimulatedProvider(
+        ProviderRules(concurrency=0, retry_after_seconds=20),
+        changes=[Change(rules=ProviderRules(), after_seconds=10)],
+    )
+    began: list[float] = []
+
+    @app.task(uses=a, max_attempts=1)
+    async def first(ctx: Context) -> None:
+        (await a.http.get("/")).raise_for_status()
+
+    @app.task(uses=[b, a], max_attempts=1)
+    async def both(ctx: Context, n: int) -> None:
+        began.append(asyncio.get_running_loop().time())
+        (await b.http.get("/")).raise_for_status()
+        (await a.http.get("/")).raise_for_status()
+
+    settings = {"runtime": {"async_slots": 2}}
+    with harness(app, settings=settings, providers={"a": refusing, "b": SimulatedProvider()}) as t:
+        t.enqueue(first.job(), key="first")
+        for n in range(5):
+            t.enqueue(both.job(n=n), key=f"both:{n}", delay=5)
+        t.drain()
+        assert set(t.states.values()) == {"done"}
+
+    assert len(began) == 5
+    assert min(began) >= 20
 
 
 def test_the_time_limit_stands_still_while_a_job_waits_for_a_permit() -> None:
@@ -317,6 +390,27 @@ def test_what_was_learned_is_kept_and_the_next_run_begins_with_it() -> None:
     assert refused[1] < refused[0]
 
 
+def test_what_aimd_has_learned_is_kept_and_the_next_run_begins_with_it() -> None:
+    app, _, fetch = shop(algorithm="aimd", max_parallel=64)
+    rules = ProviderRules(concurrency=6, latency=0.5)
+    first, second = SimulatedProvider(rules, seed=1), SimulatedProvider(rules, seed=2)
+
+    with harness(app, providers={"api": first}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(200))
+        t.drain()
+        (kept,) = t.store.learned().result()
+        with harness(app, providers={"api": second}) as again:
+            again.store.save_learned({kept.key: kept.document}).result()
+            again.enqueue_many(fetch.job(n=n) for n in range(200))
+            again.drain()
+
+    assert kept.key == KEY
+    ceiling = msgspec.json.decode(kept.document, type=LearnedLimit).ceiling
+    assert ceiling is not None
+    assert 6 <= ceiling <= 12
+    assert second.counts.refused < first.counts.refused / 2
+
+
 def test_two_runs_at_once_do_not_share_a_provider() -> None:
     app, api, fetch = shop()
 
@@ -353,3 +447,77 @@ def test_a_provider_is_free_again_when_a_run_fails(monkeypatch: pytest.MonkeyPat
         with pytest.raises(StoreCorrupt):
             t.drain()
     assert api._clients is None
+
+
+def test_a_classifier_says_what_a_reply_really_is() -> None:
+    """The service says in the body that it is busy; a call that it refused is sent again."""
+    app = Penstock("classified")
+    seen: list[int] = []
+
+    def said(reply: ReplyFacts) -> str | None:
+        seen.append(reply.status_code)
+        return "rate_limited" if b"busy" in reply.body_start else None
+
+    api = app.provider("api", base_url=URL, classify=said)
+
+    @app.task(uses=api, max_attempts=1)
+    async def fetch(ctx: Context) -> str:
+        return str((await api.http.get("/")).text)
+
+    calls: Counter[str] = Counter()
+
+    def answer(request: SimulatedRequest) -> bytes:
+        calls["all"] += 1
+        return b"busy" if calls["all"] == 1 else b"fine"
+
+    with harness(app, providers={"api": SimulatedProvider(answer=answer)}) as t:
+        t.enqueue(fetch.job(), key="k")
+        t.drain()
+        assert t.results["k"] == "fine"
+
+    assert seen == [200, 200]
+
+
+def test_a_classifier_that_says_nonsense_leaves_it_to_the_status(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, _, fetch = shop(classify=lambda reply: "no such outcome")
+
+    with harness(app, providers={"api": SimulatedProvider()}) as t:
+        t.enqueue(fetch.job(n=1), key="k")
+        t.drain()
+        assert t.results["k"] == 200
+
+    assert "A reply classifier raised ValueError" in caplog.text
+
+
+def test_settings_bound_what_a_reply_may_take() -> None:
+    app, _, fetch = shop(reply_body_bytes_max=1_000_000)
+    big = SimulatedProvider(answer=lambda request: b"x" * 5_000)
+
+    with harness(app, providers={"api": big}) as t:
+        t.enqueue(fetch.job(n=1), key="fits")
+        t.drain()
+        assert t.results["fits"] == 200
+    settings = {
+        "tasks": {"give_up_after": 1},
+        "providers": {"api": {"reply_body_bytes_max": 4_999}},
+    }
+    with harness(app, settings=settings, providers={"api": big}) as t:
+        t.enqueue(fetch.job(n=2), key="beyond")
+        t.drain()
+        assert t.states["beyond"] == "error"
+        assert "4999" in t.errors["beyond"].message.replace(",", "")
+
+
+def test_settings_bound_how_long_a_reply_may_take() -> None:
+    app, _, fetch = shop(reply_deadline_seconds=timedelta(seconds=3))
+    settings = {"tasks": {"give_up_after": 1}}
+
+    slow = SimulatedProvider(ProviderRules(latency=5))
+    with harness(app, settings=settings, providers={"api": slow}) as t:
+        t.enqueue(fetch.job(n=1), key="k")
+        t.drain()
+
+        assert t.states["k"] == "error"
+        assert "3 s" in t.errors["k"].message

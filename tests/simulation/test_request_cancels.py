@@ -96,7 +96,7 @@ def _is_granted(task: asyncio.Task[str]) -> bool:
     """Has a task that stands in its wait been given a lease?"""
     awaited: Any = task.get_coro()
     while awaited is not None and getattr(awaited, "cr_frame", None) is not None:
-        if awaited.cr_code.co_name == "acquire_async":
+        if awaited.cr_code.co_name == "wait":
             waiter = awaited.cr_frame.f_locals.get("waiter")
             return waiter is not None and waiter.lease is not None
         awaited = awaited.cr_await

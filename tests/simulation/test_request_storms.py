@@ -82,7 +82,7 @@ async def one_call(
         refusals += 1
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_f44_a_storm_of_refusals_with_10_000_waiting(seed: int) -> None:
     capacity, storm = 40, (60.0, 120.0)
 
@@ -113,7 +113,7 @@ def test_f44_a_storm_of_refusals_with_10_000_waiting(seed: int) -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_f50_no_herd_leaves_after_a_cool_down(seed: int) -> None:
     storm = (60.0, 61.0)
 

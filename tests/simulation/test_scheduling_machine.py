@@ -46,7 +46,7 @@ from tests.scheduling import check_queue
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=3_000 if SOAK else 60,
+    max_examples=3_000 if SOAK else 40,
     stateful_step_count=80 if SOAK else 40,
     derandomize=not SOAK,
     deadline=None,

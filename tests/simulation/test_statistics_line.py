@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,14 @@ from penstock.model.views import Stats
 from penstock.runtime.statistics_line import SILENT_MAX, StatisticsLine
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
-from penstock.testing import Harness, ManualClock, RecordingSink, harness
+from penstock.testing import (
+    Harness,
+    ManualClock,
+    ProviderRules,
+    RecordingSink,
+    SimulatedProvider,
+    harness,
+)
 
 SNAPSHOT = SchedulerEventKind.SCHEDULER_HEALTH_SNAPSHOT
 
@@ -82,20 +90,45 @@ def test_a_line_and_an_event_say_every_minute_how_the_run_stands(
         )
 
 
+def test_the_line_names_a_limit_that_is_being_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    app = Penstock("limits")
+    acme = app.provider("acme", base_url="http://acme.invalid")
+
+    @app.task(uses=acme)
+    async def call(ctx: Context, number: int) -> None:
+        (await acme.http.get(f"/{number}")).raise_for_status()
+
+    hidden = SimulatedProvider(ProviderRules(concurrency=12, latency=0.5))
+    settings = {"runtime": {"statistics_seconds": 10}}
+    with harness(app, settings=settings, providers={"acme": hidden}) as t:
+        t.enqueue_many(call.job(number=number) for number in range(1_000))
+        t.drain()
+
+    lines = told(caplog)
+    assert len(lines) >= 3
+    found = [
+        re.search(r", acme limit (\d+) of 256 \((\d+) in flight, \d+ refused", line)
+        for line in lines
+    ]
+    assert all(found)
+    assert 9 <= max(int(one.group(1)) for one in found if one) <= 14
+
+
 def test_nothing_is_said_while_nothing_changes_but_for_every_tenth_time(app: Penstock) -> None:
     with harness(app, settings={"runtime": {"statistics_seconds": 60}}) as t:
-        t.enqueue(app.tasks["steady"].job(n=1), key="later", delay=60 * 100)
+        t.enqueue(app.tasks["steady"].job(n=1), key="later", delay=60 * 40)
         t.drain()
 
         times = [round(event.captured_at_monotonic) for event in snapshots(t)]
         assert {b - a for a, b in pairwise(times[:-1])} == {600}
-        assert len(times) == pytest.approx(100 / (SILENT_MAX + 1), abs=1)
+        assert len(times) == pytest.approx(40 / (SILENT_MAX + 1), abs=1)
 
 
 def test_zero_turns_it_off(app: Penstock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with harness(app, settings={"runtime": {"statistics_seconds": 0}}) as t:
-        t.enqueue(app.tasks["steady"].job(n=1), key="later", delay=3600)
+        t.enqueue(app.tasks["steady"].job(n=1), key="later", delay=600)
         t.drain()
 
         assert snapshots(t) == []
@@ -122,7 +155,7 @@ def test_a_store_that_cannot_be_read_is_told_and_stops_nothing(
     assert len(told(caplog)) == 1
 
 
-def test_only_counters_are_asked() -> None:
+def test_only_counters_and_workers_are_asked() -> None:
     clock = ManualClock()
     asked: list[str] = []
 
@@ -139,4 +172,4 @@ def test_only_counters_are_asked() -> None:
     clock.advance(10)
 
     assert line.tick() is True
-    assert set(asked) == {"stats", "outlook"}
+    assert set(asked) == {"stats", "outlook", "workers"}

@@ -75,7 +75,7 @@ from penstock.testing.manual_clock import ManualClock
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=1_500 if SOAK else 50,
+    max_examples=1_500 if SOAK else 30,
     stateful_step_count=80 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,

@@ -16,6 +16,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Stats
 from penstock.redaction import redacted
 from penstock.runtime.asking import Question, within
+from penstock.runtime.moving_limits import LimitWatch, limit_words
 from penstock.stores.store import Store
 
 if TYPE_CHECKING:  # heavy, and only a live display needs it
@@ -31,7 +32,10 @@ log = logging.getLogger("penstock.run")
 
 
 class PlainDisplay:
-    """A log line every ten seconds and a closing line; workers write to stderr themselves."""
+    """A log line every ten seconds, or about a limit that moves, and a closing line.
+
+    Workers write to stderr themselves.
+    """
 
     pipes_workers = False
 
@@ -40,16 +44,22 @@ class PlainDisplay:
         self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
         self._stats: Question[Stats] | None = None
+        self._limits: LimitWatch | None = None
         self._next_at = 0.0
 
     def started(self, store: Store) -> None:
         self._store = store
         self._stats = Question(store.stats)
+        self._limits = LimitWatch(store.workers, self._clock.monotonic())
         with suppress(*TRANSIENT):  # it is asked again at every tick
             self._look(store, START_SECONDS)
 
     def tick(self, store: Store) -> None:
         self._look(store, 0.0)
+        if self._limits is not None:
+            news = self._limits.tick(self._clock.monotonic())
+            if news is not None:
+                log.info("%s.", news)
 
     def _look(self, store: Store, wait_seconds: float) -> None:
         now = self._clock.monotonic()
@@ -67,7 +77,9 @@ class PlainDisplay:
 
     def _tell(self, view: PaceView) -> None:
         left = f", about {span(view.seconds_left)}" if view.seconds_left is not None else ""
-        log.info("%s; %.1f/s; %d left%s.", view.ends, view.rate, view.left, left)
+        limits = limit_words(self._limits.seen) if self._limits is not None else []
+        found = "".join(f"; {words}" for words in limits)
+        log.info("%s; %.1f/s; %d left%s%s.", view.ends, view.rate, view.left, left, found)
 
     def line(self, text: str) -> None:
         warn(escaped(text))
@@ -77,7 +89,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """States, rate, bar and time left, redrawn in place; lines of workers scroll above it."""
+    """States, rate, bar, time left and limits, redrawn in place; workers' lines scroll above it."""
 
     pipes_workers = True
 
@@ -94,6 +106,7 @@ class LiveDisplay:
         self._pace = Pace(self._clock.monotonic())
         self._store: Store | None = None
         self._stats: Question[Stats] | None = None
+        self._limits: LimitWatch | None = None
         self._live: Live | None = None
 
     def started(self, store: Store) -> None:
@@ -101,6 +114,7 @@ class LiveDisplay:
 
         self._store = store
         self._stats = Question(store.stats)
+        self._limits = LimitWatch(store.workers, self._clock.monotonic())
         live = Live(console=self._console, auto_refresh=False, transient=True)
         with self._forgiving():
             live.start()
@@ -109,6 +123,8 @@ class LiveDisplay:
             self._look(START_SECONDS)
 
     def tick(self, store: Store) -> None:
+        if self._limits is not None:
+            self._limits.tick(self._clock.monotonic())
         self._look(0.0)
 
     def _look(self, wait_seconds: float) -> None:
@@ -144,6 +160,7 @@ class LiveDisplay:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         view = self._pace.look(states, self._clock.monotonic())
         counts = Table.grid(padding=(0, 2))
@@ -156,7 +173,8 @@ class LiveDisplay:
             f"{view.rate:,.1f}/s",
             _time_left(view),
         )
-        return Group(counts, bar)
+        limits = limit_words(self._limits.seen) if self._limits is not None else []
+        return Group(counts, bar, *(Text(escaped(words), style="dim") for words in limits))
 
 
 _COLOURS = {

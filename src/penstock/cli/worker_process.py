@@ -125,7 +125,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     if store is None:
         return 0
     app.use_store(store)
-    table = SlotTable(table_fd, wiring.slot_count(settings), fresh=True)
+    table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
     runtime = settings.runtime
     hello = messages.Hello(
         store_url=url,

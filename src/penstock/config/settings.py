@@ -29,6 +29,7 @@ from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
 RATE_MAX = 1e12  # per minute
+BYTES_MAX = 1 << 40  # of one reply
 PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
 
@@ -88,6 +89,7 @@ Dimension = Annotated[Name, BeforeValidator(_limit_dimension)]
 Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
 SecondsOrZero = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(gt=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+Bytes = Annotated[int, Field(gt=0, le=BYTES_MAX), BeforeValidator(_whole_number)]
 Rate = Annotated[float, Field(gt=0, le=RATE_MAX), BeforeValidator(_number)]
 Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 ProviderName = Annotated[Name, BeforeValidator(_provider_name)]
@@ -162,6 +164,9 @@ class ProviderSettings(_Section):
     successes_until_increase: Count = 25  # of aimd
     cooldown_seconds: SecondsOrZero = 2.0  # of aimd, if the provider does not say how long
     startup_ramp_seconds: SecondsOrZero = 0.0  # of aimd, from 1 to the initial limit
+    reply_deadline_seconds: Seconds = 600.0  # from the permit to the end of the reply's body
+    reply_body_bytes_max: Bytes = 64 * 1024 * 1024  # of a body, on the wire and decoded
+    reply_header_bytes_max: Bytes = 128 * 1024  # of all headers of a reply
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
 
 

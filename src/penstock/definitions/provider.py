@@ -7,7 +7,6 @@ loop, in threads, in tests and in every worker, and does nothing where nobody ad
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import TracebackType
@@ -25,8 +24,10 @@ from penstock.model.provider import (
     RequestResourceKey,
     base_url_problem,
 )
+from penstock.model.reply import ReplyClassifier
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
+RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is one too
 
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx", "aiohttp", "requests"]
@@ -51,13 +52,18 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     rpm: float | None = None
     tpm: float | None = None
     algorithm: str | None = None
+    reply_deadline_seconds: float | None = None
+    reply_body_bytes_max: int | None = None
+    reply_header_bytes_max: int | None = None
     models: Mapping[str, ModelOptions] = {}
+    classify: ReplyClassifier | None = None  # code: no file can say it
 
     def table(self) -> dict[str, Any]:
         """The same as it would stand in a file of settings."""
         said = {
             name: getattr(self, name)
-            for name in ("base_url", "max_parallel", "rpm", "tpm", "algorithm")
+            for name in self.__struct_fields__
+            if name not in ("models", "classify")
         }
         return {**said, "models": {name: _table(model) for name, model in self.models.items()}}
 
@@ -73,8 +79,8 @@ class AdmittedCall(Protocol):
         """The service is ill."""
         ...
 
-    def used(self, tokens: int) -> None:
-        """So many tokens were really used."""
+    def used(self, tokens: int | None) -> None:
+        """So many tokens were really used; None: nobody has told."""
         ...
 
 
@@ -242,9 +248,23 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
     for name in ("rpm", "tpm"):
         rate = getattr(options, name)
         if rate is not None and not _is_rate(rate):
-            raise UsageError(f"{name} of {about} is a number above 0, got {rate!r:.200}.")
+            raise UsageError(
+                f"{name} of {about} is a number from {RATE_MIN:g} to {RATE_MAX:g}, got "
+                f"{rate!r:.200}."
+            )
     if isinstance(options, ModelOptions):
         return
+    deadline = options.reply_deadline_seconds
+    if deadline is not None and not _is_rate(deadline):
+        raise UsageError(f"reply_deadline_seconds of {about} is above 0, got {deadline!r:.200}.")
+    for name in ("reply_body_bytes_max", "reply_header_bytes_max"):
+        size = getattr(options, name)
+        if size is not None and not (type(size) is int and size > 0):
+            raise UsageError(f"{name} of {about} is a whole number above 0, got {size!r:.200}.")
+    if options.classify is not None and not callable(options.classify):
+        raise UsageError(
+            f"classify of {about} is a function of a ReplyFacts, got {options.classify!r:.200}."
+        )
     problem = None if options.base_url is None else base_url_problem(options.base_url)
     if problem is not None:
         raise UsageError(f"base_url of {about} {problem}, got {options.base_url!r:.200}.")
@@ -256,4 +276,4 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
 def _is_rate(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return math.isfinite(value) and value > 0
+    return RATE_MIN <= value <= RATE_MAX

@@ -33,6 +33,12 @@ class RequestResourceKey(NamedTuple):
         return ProviderModelKey(self.provider, self.model)
 
 
+class SeveralResources(NamedTuple):
+    """What a task asks for that calls more than one service: it needs room at each of them."""
+
+    resources: tuple[RequestResourceKey, ...]  # sorted
+
+
 class Endpoint(msgspec.Struct, frozen=True):
     """A service that a task calls; those with the same resource are one, whatever their alias."""
 
@@ -43,6 +49,8 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 def gate_name(resource: object) -> str:
     """What people call what a task waits for: a provider, or one of its models."""
+    if isinstance(resource, SeveralResources):
+        return " or ".join(map(gate_name, resource.resources))
     if not isinstance(resource, RequestResourceKey):
         return str(resource)
     if resource.model == ANY:

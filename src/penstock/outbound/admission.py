@@ -64,7 +64,8 @@ class RequestAdmissionController:
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._telling = RequestTelling(core, events or RequestEvents(clock, ()), run_id)
+        #: What the stream of events hears of requests.
+        self.telling = RequestTelling(core, events or RequestEvents(clock, ()), run_id)
         self._answers: dict[RequestWaiter, asyncio.Future[None] | _Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -87,18 +88,26 @@ class RequestAdmissionController:
     def try_acquire(self, item: RequestAdmissionItem) -> RequestAdmissionDecision:
         """A lease, or why not; never waits, never overtakes."""
         decision = self.core.try_acquire(item, self._monotonic())
-        if self._telling.is_on:
-            self._telling.decided(decision)
+        if self.telling.is_on:
+            self.telling.decided(decision)
         return decision
 
-    async def acquire_async(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """Wait for a lease; RequestAdmissionError if there will be none."""
-        waiter = self.core.ask(item, self._monotonic())
-        if isinstance(waiter, RequestAdmissionLease):
-            if self._telling.is_on:
-                self._telling.acquired_at_once(waiter)
-            return waiter
-        self._begin_to_wait(waiter)
+    def ask(self, item: RequestAdmissionItem) -> RequestAdmissionLease | RequestWaiter:
+        """A lease if it may leave at once, else a place in the line; then `wait` must follow.
+
+        Raises:
+            RequestAdmissionError: there will be none.
+        """
+        answer = self.core.ask(item, self._monotonic())
+        if isinstance(answer, RequestAdmissionLease):
+            if self.telling.is_on:
+                self.telling.acquired_at_once(answer)
+            return answer
+        self._begin_to_wait(answer)
+        return answer
+
+    async def wait(self, waiter: RequestWaiter) -> RequestAdmissionLease:
+        """Wait until it is a waiter's turn; RequestAdmissionError if that will never be."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._answers[waiter] = future
         try:
@@ -112,6 +121,11 @@ class RequestAdmissionController:
             self._give_up(waiter)
             raise
         return self._answer_of(waiter)
+
+    async def acquire_async(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
+        """Wait for a lease; RequestAdmissionError if there will be none."""
+        answer = self.ask(item)
+        return answer if isinstance(answer, RequestAdmissionLease) else await self.wait(answer)
 
     def acquire_sync(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """The same for a thread: the request is handed to the loop, the thread waits.
@@ -152,8 +166,8 @@ class RequestAdmissionController:
         """A request has ended; never raises for a lease that is not held."""
         core = self.core
         result = core.release(lease, outcome, self._monotonic())
-        if self._telling.is_on:
-            self._telling.released(lease, outcome, result)
+        if self.telling.is_on:
+            self.telling.released(lease, outcome, result)
         if core.is_stirred or core.tells_relief:
             self._pump_soon()
         return result
@@ -190,17 +204,17 @@ class RequestAdmissionController:
 
     def _begin_to_wait(self, waiter: RequestWaiter) -> None:
         if waiter.denied is not None:
-            self._telling.decided(waiter.denied)
+            self.telling.decided(waiter.denied)
             raise _error(waiter.denied)
-        if self._telling.is_on:
-            self._telling.wait_started(waiter)
+        if self.telling.is_on:
+            self.telling.wait_started(waiter)
         self._pump_soon()
 
     def _give_up(self, waiter: RequestWaiter) -> None:
         self._answers.pop(waiter, None)
         lease = self.core.withdraw(waiter)
-        if self._telling.is_on:
-            self._telling.wait_cancelled(waiter)
+        if self.telling.is_on:
+            self.telling.wait_cancelled(waiter)
         if lease is not None:
             self.release(lease, NEVER_SENT)
         else:
@@ -229,7 +243,7 @@ class RequestAdmissionController:
                 self._on_relief(resource)
 
     def _answer(self, answered: list[RequestWaiter]) -> None:
-        telling = self._telling
+        telling = self.telling
         if telling.is_on:
             telling.told()
         for waiter in answered:
@@ -287,8 +301,8 @@ class RequestAdmissionController:
         now = self._monotonic()
         answer = self.core.ask(ticket.item, now)
         if isinstance(answer, RequestAdmissionLease):
-            if self._telling.is_on:
-                self._telling.acquired_at_once(answer)
+            if self.telling.is_on:
+                self.telling.acquired_at_once(answer)
             ticket.waiter = RequestWaiter(ticket.item, now, None)
             ticket.waiter.lease = answer
             self._answer_thread(ticket, ticket.waiter)

@@ -37,18 +37,20 @@ class AdmittedResponse(aiohttp.ClientResponse):
         exchange = self.exchange
         if self._body is not None or exchange is None:
             return await super().read()
+        if self.closed and exchange.is_over and not exchange.is_complete:
+            return await super().read()  # it was closed before: aiohttp says so
         gathered = bytearray()
         try:
             while True:
-                if exchange.is_over:
+                if exchange.is_complete:  # it has come, and waits here
                     chunk = await self.content.readany()
                 else:
                     with exchange:
                         chunk = await self.content.readany()
                 if not chunk:
                     break
-                for piece in exchange.pieces(chunk):
-                    gathered += piece
+                exchange.received(chunk)
+                gathered += chunk
         except BaseException as error:
             exchange.fail(error)
             self.close()
@@ -108,11 +110,15 @@ class _AiohttpRequest:
         return reply.status, reply.raw_headers
 
     def closer(self, reply: aiohttp.ClientResponse) -> Callable[[], Coroutine[Any, Any, None]]:
-        connection = reply.connection
+        connection, content = reply.connection, reply.content
 
         async def close() -> None:
             if connection is not None:
                 connection.close()
+            if not content.is_eof() and content.exception() is None:  # whoever reads is told
+                content.set_exception(
+                    aiohttp.ServerTimeoutError("A reply was not read in time and is closed.")
+                )
 
         return close
 
@@ -141,12 +147,12 @@ class AdmittingMiddleware:
             body = None
         facts = facts_of(request.url.host or "", request.url.path, body)
         try:
-            attempted = await self._executor.execute_attempt(
+            reply, _ = await self._executor.execute_attempt(
                 _AiohttpRequest(request, handler, facts)
             )
         except ReplyOverdue as error:
             raise aiohttp.ServerTimeoutError(str(error)) from error
-        return attempted.reply
+        return reply
 
 
 def make_connector() -> aiohttp.TCPConnector:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import current_task
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import chain
 from types import TracebackType
@@ -22,12 +23,16 @@ from penstock.clock import Clock
 from penstock.errors import ReplyOverdue, ReplyRefused
 from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
+from penstock.outbound.telling import RequestTelling
 from penstock.outbound.usage import UsageReader
 
 log = logging.getLogger("penstock.outbound")
+
+_SUCCESS = RequestReleaseOutcome(RequestOutcome.SUCCESS)
 
 
 class ReplyLimits(msgspec.Struct, frozen=True):
@@ -41,6 +46,9 @@ class ReplyLimits(msgspec.Struct, frozen=True):
 class Releaser(Protocol):
     """Where leases are given back."""
 
+    @property
+    def telling(self) -> RequestTelling: ...
+
     def release(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
     ) -> ReleaseResult: ...
@@ -53,32 +61,21 @@ class Exchange:
     `ReplyOverdue`.
     """
 
-    __slots__ = (
-        "_background",
-        "_cancelling_before",
-        "_clock",
-        "_close_wire",
-        "_decoded",
-        "_decoder",
-        "_entered_at",
-        "_interrupted",
-        "_is_complete",
-        "_lease",
-        "_limits",
-        "_loop",
-        "_on_used",
-        "_releaser",
-        "_task",
-        "_timer",
-        "_usage",
-        "_waited_seconds",
-        "_wire",
-        "ending",
-        "head",
-        "is_over",
-        "status",
-        "where",
-    )
+    # Most exchanges change few of these, so they stand in the class until they do.
+    status = 0
+    head: HeadReading = NOTHING
+    ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
+    is_over = False  # the lease is given back
+    _usage: UsageReader | None = None
+    _decoder: Decoder | None = None
+    _wire_bytes = _decoded_bytes = 0
+    is_complete = False  # the body has come to its end
+    _close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
+    _task: asyncio.Task[Any] | None = None
+    _cancelling_before = 0
+    _interrupted = False
+    _entered_at = _waited_seconds = 0.0
+    _background: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -86,44 +83,39 @@ class Exchange:
         lease: RequestAdmissionLease,
         limits: ReplyLimits,
         clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-        where: str,
+        deadlines: Deadlines,
         on_used: Callable[[int], None] | None = None,
     ) -> None:
         self._releaser = releaser
         self._lease = lease
         self._limits = limits
         self._clock = clock
-        self._loop = loop
-        self.where = where  # for sentences
-        self._on_used = on_used  # None: the reply's usage is of no interest
-        self.status = 0
-        self.head: HeadReading = NOTHING
-        self.ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
-        self.is_over = False  # the lease is given back
-        self._usage = None if on_used is None else UsageReader()
-        self._decoder: Decoder | None = None
-        self._wire = self._decoded = 0
-        self._is_complete = False
-        self._close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelling_before = 0
-        self._interrupted = False
-        self._entered_at = self._waited_seconds = 0.0
-        self._background: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(limits.deadline_seconds, self._overdue)
+        self._deadlines = deadlines
+        self._loop = deadlines.loop
+        if on_used is not None:  # else the reply's usage is of no interest
+            self._usage = UsageReader()
+        self._on_used = on_used
+        deadlines.add(self)
+        if releaser.telling.is_on:
+            releaser.telling.sent(lease)
 
     def __repr__(self) -> str:
         return f"<Exchange with {self.where}: status {self.status}, over: {self.is_over}>"
+
+    @property
+    def where(self) -> str:
+        """For sentences."""
+        resource = self._lease.item.resource
+        return f"{resource.provider}/{resource.model}"
 
     # ── Its deadline ──────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> None:
         if self.is_over:
             raise self._overdue_error()
-        task = asyncio.current_task()
-        self._task = task
-        self._entered_at = self._loop.time()
+        loop = self._loop
+        self._task = task = current_task(loop)
+        self._entered_at = loop.time()
         if task is not None:
             self._cancelling_before = task.cancelling()
 
@@ -141,7 +133,10 @@ class Exchange:
             if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
                 raise self._overdue_error() from error
 
-    def _overdue(self) -> None:
+    def overdue(self) -> None:
+        """Its time is up."""
+        if self.is_over:
+            return
         is_read = self._task is not None
         if self._task is not None:
             self._interrupted = True
@@ -152,7 +147,7 @@ class Exchange:
             outcome = RequestOutcome.PROVIDER_TIMEOUT
         else:
             outcome = RequestOutcome.LOCAL_TIMEOUT
-        if outcome is RequestOutcome.LOCAL_TIMEOUT and not self._is_complete:
+        if outcome is RequestOutcome.LOCAL_TIMEOUT and not self.is_complete:
             log.warning(
                 "A reply of %s was not read and closed within %g s; its connection is closed. "
                 "Close every stream, or use `async with`.",
@@ -185,7 +180,11 @@ class Exchange:
                 f"The reply of {self.where} has {size:,} bytes of headers, more than the "
                 f"{self._limits.header_bytes_max:,} that are allowed."
             )
-        self.head = head = read_headers(headers, self._clock.now())
+        head = read_headers(headers, self._clock.now())
+        if head is NOTHING and status < 400:
+            self.ending = _SUCCESS
+            return
+        self.head = head
         outcome = outcome_of_status(status, head)
         wait_seconds = head.retry_after_seconds
         if wait_seconds is None and outcome is RequestOutcome.RATE_LIMITED:
@@ -198,20 +197,25 @@ class Exchange:
             self._decoder = decoder_for(self.head.encoding)
         return self._decoder is not None
 
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What a chunk from the wire means, decoded; ReplyRefused if it is too much."""
-        self._wire += len(chunk)
-        decoder = self._decoder
-        if self._wire > self._limits.body_bytes_max:
+    def received(self, chunk: bytes) -> Iterator[bytes] | None:
+        """Count a chunk from the wire: what it means, or None if it is plain.
+
+        Raises:
+            ReplyRefused: it is too much, now or while it is decoded.
+        """
+        self._wire_bytes = count = self._wire_bytes + len(chunk)
+        if count > self._limits.body_bytes_max:
             raise self._too_large()
-        if decoder is None:
-            if self._usage is not None:
-                self._usage.feed(chunk)
-            yield chunk
-            return
+        if self._decoder is not None:
+            return self._decoded(self._decoder, chunk)
+        if self._usage is not None:
+            self._usage.feed(chunk)
+        return None
+
+    def _decoded(self, decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
         for piece in decoder.decode(chunk):
-            self._decoded += len(piece)
-            if self._decoded > self._limits.body_bytes_max:
+            self._decoded_bytes += len(piece)
+            if self._decoded_bytes > self._limits.body_bytes_max:
                 raise self._too_large()
             if self._usage is not None:
                 self._usage.feed(piece)
@@ -221,7 +225,7 @@ class Exchange:
         """The body has come to its end."""
         if self._decoder is not None:
             self._decoder.finish()
-        self._is_complete = True
+        self.is_complete = True
 
     def _too_large(self) -> ReplyRefused:
         return ReplyRefused(
@@ -245,8 +249,8 @@ class Exchange:
         if self.is_over:
             return
         ending = self.ending or RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED)
-        if ending.outcome is RequestOutcome.SUCCESS and not self._is_complete:
-            task = asyncio.current_task(self._loop)
+        if ending.outcome is RequestOutcome.SUCCESS and not self.is_complete:
+            task = current_task(self._loop)
             if task is not None and task.cancelling():
                 ending = RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED)
         used = None if self._usage is None else self._usage.tokens()
@@ -290,7 +294,14 @@ class Exchange:
         if self.is_over:
             return
         self.is_over = True
-        self._timer.cancel()
+        self._deadlines.drop(self)
+        telling = self._releaser.telling
+        if telling.is_on:
+            seconds = self._clock.monotonic() - self._lease.acquired_at
+            facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
+            if self.status:
+                facts["status"] = float(self.status)
+            telling.ended(self._lease, ending, facts)
         self._releaser.release(self._lease, ending)
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.clock import Clock
 from penstock.events import correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.reply import ReplyClassifier, ReplyFacts
 from penstock.model.request import (
     RequestAdmissionItem,
     RequestGroupSpec,
@@ -25,9 +27,11 @@ from penstock.model.request import (
     RequestReleaseOutcome,
 )
 from penstock.outbound import standing
-from penstock.outbound.admission import RequestAdmissionController
+from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
+from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
-from penstock.outbound.outcomes import PEEK_BYTES, ReplyClassifier, ReplyFacts
+from penstock.outbound.outcomes import PEEK_BYTES
+from penstock.outbound.standing import Standing
 from penstock.outbound.usage import Asked, TokenEstimate, read_request
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
@@ -73,18 +77,6 @@ class ModelRequest(Protocol[R]):
         ...
 
 
-class Attempted(NamedTuple, Generic[R]):
-    """A reply whose body is open, and the exchange that holds its lease."""
-
-    reply: R
-    exchange: Exchange
-
-    @property
-    def ending(self) -> RequestReleaseOutcome:
-        ending = self.exchange.ending
-        return ending or RequestReleaseOutcome(RequestOutcome.UNEXPECTED_EXCEPTION)
-
-
 class ModelRequestExecutor:
     """Owns nothing but the order of the steps. Belongs to one loop."""
 
@@ -108,6 +100,7 @@ class ModelRequestExecutor:
         self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
         self.loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self.loop, self._limits.deadline_seconds)
 
     def __repr__(self) -> str:
         return f"<ModelRequestExecutor of {self.admission!r}>"
@@ -127,16 +120,22 @@ class ModelRequestExecutor:
             refusals,
         )
 
-    async def execute_attempt(self, request: ModelRequest[R], refusals: int = 0) -> Attempted[R]:
-        """Make one attempt; the lease is held until the reply's body is closed.
+    async def execute_attempt(
+        self, request: ModelRequest[R], refusals: int = 0
+    ) -> tuple[R, Exchange]:
+        """Make one attempt: a reply whose body is open, and the exchange that holds its lease.
 
         Args:
             request: what to send.
             refusals: how often the provider has refused it already.
         """
-        lease = await self.acquire(self.item(request.facts, refusals))
-        exchange = self._exchange(lease, request.facts)
-        reply: R | None = None
+        facts = request.facts
+        item = self.item(facts, refusals)
+        attempt = standing.current.get()
+        lease = self._ask(item, attempt)
+        if not isinstance(lease, RequestAdmissionLease):
+            lease = await self._wait(lease, attempt)
+        exchange = self._exchange(lease, facts)
         try:
             with exchange:
                 reply = await request.send()
@@ -144,50 +143,80 @@ class ModelRequestExecutor:
             exchange.read_head(*request.head(reply))
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
-                await self._ask(self._classifier, request, reply, exchange)
+                await self._classify(self._classifier, request, reply, exchange)
         except BaseException as error:
             exchange.fail(error)
             exchange.close_wire()
             raise
-        return Attempted(reply, exchange)
+        return reply, exchange
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """Wait for a permit, unless the attempt that asks is over; its time limit stands still."""
+        """Wait for a permit, unless the attempt that asks is over; its time limit stands still.
+
+        Unless the call that asks keeps a permit of the same provider back: then it runs on.
+        """
         attempt = standing.current.get()
+        answer = self._ask(item, attempt)
+        if isinstance(answer, RequestAdmissionLease):
+            return answer
+        return await self._wait(answer, attempt)
+
+    def _ask(
+        self, item: RequestAdmissionItem, attempt: Standing | None
+    ) -> RequestAdmissionLease | RequestWaiter:
+        """Ask for a permit; whoever has to wait has begun to."""
         if attempt is None:
-            return await self.admission.acquire_async(item)
-        where = "/".join(item.resource)
-        attempt.check(self.clock.monotonic(), where)
-        attempt.wait_begins(self.clock.monotonic())
+            return self.admission.ask(item)
+        now = self.clock.monotonic()
+        attempt.check(now, item.resource)
+        attempt.wait_begins(now)
         try:
-            lease = await self.admission.acquire_async(item)
-        finally:
-            attempt.wait_ends(self.clock.monotonic())
-        try:
-            attempt.check(self.clock.monotonic(), where)
+            answer = self.admission.ask(item)
         except BaseException:
-            self.admission.release(lease, RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED))
+            attempt.wait_ends(now)
             raise
+        if isinstance(answer, RequestAdmissionLease):
+            attempt.wait_ends(now)
+            self.note_given(answer)
+        elif self._keeps_back(item.resource.provider):
+            attempt.wait_ends(now)  # it waits at its own cost
+        return answer
+
+    async def _wait(self, waiter: RequestWaiter, attempt: Standing | None) -> RequestAdmissionLease:
+        if attempt is None:
+            return await self.admission.wait(waiter)
+        stands_still = not self._keeps_back(waiter.item.resource.provider)
+        try:
+            lease = await self.admission.wait(waiter)
+        finally:
+            if stands_still:
+                attempt.wait_ends(self.clock.monotonic())
+        try:
+            attempt.check(self.clock.monotonic(), waiter.item.resource)
+        except BaseException:
+            self.admission.release(lease, NEVER_SENT)
+            raise
+        self.note_given(lease)
         return lease
 
+    def note_given(self, lease: RequestAdmissionLease) -> None:
+        """Let calls inside this one know that it has a permit."""
+        given = standing.given.get()
+        standing.given.set((*filter(self.admission.core.is_held, given), lease))
+
+    def _keeps_back(self, provider: str) -> bool:
+        given = filter(self.admission.core.is_held, standing.given.get())
+        return any(lease.item.resource.provider == provider for lease in given)
+
     def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
-        resource = lease.item.resource
         on_used: Callable[[int], None] | None = None
         if lease.item.tokens_estimate is not None:
-            estimate, size = self._estimate(resource), len(facts.body or b"")
+            estimate, size = self._estimate(lease.item.resource), len(facts.body or b"")
 
             def on_used(used: int) -> None:
                 estimate.learn(size, used)
 
-        return Exchange(
-            self.admission,
-            lease,
-            self._limits,
-            self.clock,
-            self.loop,
-            f"{resource.provider}/{resource.model}",
-            on_used,
-        )
+        return Exchange(self.admission, lease, self._limits, self.clock, self._deadlines, on_used)
 
     def _estimate(self, resource: RequestResourceKey) -> TokenEstimate:
         key = resource.provider_model
@@ -196,7 +225,7 @@ class ModelRequestExecutor:
             estimate = self._estimates[key] = TokenEstimate()
         return estimate
 
-    async def _ask(
+    async def _classify(
         self,
         classifier: ReplyClassifier,
         request: ModelRequest[R],
@@ -208,6 +237,8 @@ class ModelRequestExecutor:
         start = await request.peek(reply, PEEK_BYTES)
         try:
             said = classifier(ReplyFacts(status, names, start))
+            if isinstance(said, str):
+                said = RequestOutcome(said)
         except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
             log.error("A reply classifier raised %r; the status of the reply counts.", error)
             return
@@ -216,7 +247,7 @@ class ModelRequestExecutor:
         if isinstance(said, RequestReleaseOutcome):
             exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
         else:
-            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=RequestOutcome(said))
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
 
 
 _groups: dict[str, RequestGroupSpec] = {}

@@ -22,12 +22,21 @@ from penstock.retry.retry_after import clamp, parse_retry_after
 VALUE_LENGTH_MAX = 1_024  # bytes; a longer value is no number of anything
 LIMIT_MAX = 1e12
 RESET_SECONDS_MAX = 31 * 86_400.0
+DIGITS_MAX = 13  # of a number
 EPOCH_MIN = 1e9  # a reset of this size is a moment, not a time to wait
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 _WINDOWS = (1.0, MINUTE, HOUR, DAY)
 _NEAREST = tuple((sqrt(one * other), one) for one, other in pairwise(_WINDOWS))  # by ratio
-_QUOTAS = tuple(Quota)
+#: Per quota: OpenAI's limit, remaining and reset, then Anthropic's.
+_FIELDS = tuple(
+    (
+        quota,
+        tuple(f"x-ratelimit-{what}-{quota}" for what in ("limit", "remaining", "reset")),
+        tuple(f"anthropic-ratelimit-{quota}-{what}" for what in ("limit", "remaining", "reset")),
+    )
+    for quota in Quota
+)
 
 #: GitHub's buckets: only the general one is mirrored, since a request does not know its bucket
 #: before it was answered, and a search must not hold up everything else.
@@ -78,11 +87,12 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], now: float) -> HeadRead
         found.setdefault(name, []).append(text)
     if found is None:
         return NOTHING
+    retry_after, encoding = found.pop("retry-after", None), found.pop("content-encoding", None)
     single = {name: values[0] for name, values in found.items() if len(values) == 1}
     return HeadReading(
-        parse_retry_after(found.get("retry-after", ()), now),
-        tuple(_readings(single, now)),
-        ", ".join(found.get("content-encoding", ())),
+        None if retry_after is None else parse_retry_after(retry_after, now),
+        tuple(_readings(single, now)) if single else (),
+        "" if encoding is None else ", ".join(encoding),
     )
 
 
@@ -103,34 +113,18 @@ def until_refilled(head: HeadReading) -> float | None:
 
 
 def _readings(headers: Mapping[str, str], now: float) -> Iterable[QuotaReading]:
-    for quota in _QUOTAS:
+    for quota, open_ai, anthropic in _FIELDS:
         reading: QuotaReading | None = None
-        if f"x-ratelimit-limit-{quota}" in headers:
-            reading = _open_ai(headers, quota)
-        elif f"anthropic-ratelimit-{quota}-limit" in headers:
-            reading = _anthropic(headers, quota, now)
+        if open_ai[0] in headers:
+            limit, remaining, reset = map(headers.get, open_ai)
+            reading = _refilled(quota, _number(limit), _number(remaining), _span(reset))
+        elif anthropic[0] in headers:
+            limit, remaining, reset = map(headers.get, anthropic)
+            reading = _refilled(quota, _number(limit), _number(remaining), _until(reset, now))
         if reading is None and quota is Quota.REQUESTS:
             reading = _git_hub(headers, now) or _ietf(headers) or _ietf_apart(headers)
         if reading is not None:
             yield reading
-
-
-def _open_ai(headers: Mapping[str, str], quota: Quota) -> QuotaReading | None:
-    return _refilled(
-        quota,
-        _number(headers.get(f"x-ratelimit-limit-{quota}")),
-        _number(headers.get(f"x-ratelimit-remaining-{quota}")),
-        _span(headers.get(f"x-ratelimit-reset-{quota}")),
-    )
-
-
-def _anthropic(headers: Mapping[str, str], quota: Quota, now: float) -> QuotaReading | None:
-    return _refilled(
-        quota,
-        _number(headers.get(f"anthropic-ratelimit-{quota}-limit")),
-        _number(headers.get(f"anthropic-ratelimit-{quota}-remaining")),
-        _until(headers.get(f"anthropic-ratelimit-{quota}-reset"), now),
-    )
 
 
 def _git_hub(headers: Mapping[str, str], now: float) -> QuotaReading | None:
@@ -225,9 +219,11 @@ def _reading(
 
 
 def _number(text: str | None) -> float | None:
-    if text is None or not _NUMBER.fullmatch(text.strip(" \t")):
+    if text is None:
         return None
-    return float(text)
+    if text.isdecimal() and text.isascii() and len(text) <= DIGITS_MAX:
+        return float(text)
+    return float(text) if _NUMBER.fullmatch(text.strip(" \t")) else None
 
 
 def _span(text: str | None) -> float | None:

@@ -61,7 +61,7 @@ class AdmittedTransport:
         try:
             if self._sends_again:
                 return await send_patiently(self._executor, attempt)
-            return (await self._executor.execute_attempt(attempt)).reply
+            return (await self._executor.execute_attempt(attempt))[0]
         except ReplyOverdue as error:
             raise self.library.ReadTimeout(str(error), request=request) from error
 
@@ -159,6 +159,11 @@ class _HttpxRequest:
 class _AsyncBody:
     """A body that keeps its exchange until it is closed."""
 
+    _chunks: AsyncIterator[bytes] | None = None
+    _pieces: Iterator[bytes] | None = None  # of a chunk that is decoded
+    _ahead: deque[bytes] | None = None  # peeked at, not yet read
+    _has_ended = False
+
     def __init__(
         self,
         library: Any,  # noqa: ANN401
@@ -170,34 +175,32 @@ class _AsyncBody:
         self._request = request
         self._stream = stream
         self._exchange = exchange
-        self._chunks: AsyncIterator[bytes] | None = None
-        self._pieces: Iterator[bytes] = iter(())
-        self._ahead: deque[bytes] = deque()  # peeked at, not yet read
-        self._has_ended = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        exchange = self._exchange
         if self._ahead:
             return self._ahead.popleft()
-        if self._has_ended:
-            raise StopAsyncIteration
-        if self._chunks is None:
-            self._chunks = self._stream.__aiter__()
+        exchange = self._exchange
+        chunks = self._chunks
+        if chunks is None:
+            chunks = self._chunks = self._stream.__aiter__()
         try:
-            while (piece := next(self._pieces, None)) is None:
+            while not self._has_ended:
+                if self._pieces is not None:
+                    for piece in self._pieces:
+                        return piece
                 try:
                     with exchange:
-                        chunk = await self._chunks.__anext__()
+                        chunk = await chunks.__anext__()
                 except StopAsyncIteration:
                     exchange.complete()
                     self._has_ended = True
-                    raise
-                self._pieces = exchange.pieces(chunk)
-        except StopAsyncIteration:
-            raise
+                    break
+                self._pieces = exchange.received(chunk)
+                if self._pieces is None:
+                    return chunk
         except BaseException as error:
             exchange.fail(error)
             if isinstance(error, ReplyOverdue):
@@ -207,7 +210,7 @@ class _AsyncBody:
                     str(error), request=self._request
                 ) from error
             raise
-        return piece
+        raise StopAsyncIteration
 
     async def peek(self, count: int) -> bytes:
         """The beginning of the body, so much or more; it can still be read wholly."""

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-
-import msgspec
 
 from penstock.errors import AttemptOver, ReplyOverdue, ReplyRefused
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import RequestOutcome
 from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.headers import HeadReading
 from penstock.retry.classify import FailureClass, classify
@@ -17,18 +14,6 @@ from penstock.retry.classify import FailureClass, classify
 PEEK_BYTES = 65_536  # of a body, for a classifier
 
 _ILL = frozenset({408, 425})
-
-
-class ReplyFacts(msgspec.Struct, frozen=True):
-    """What a user's classifier sees of a reply."""
-
-    status_code: int
-    headers: Mapping[str, str]  # names in lower case
-    body_start: bytes  # decoded; all of a short body, the first event of a stream
-
-
-#: A user's opinion about a reply: what it was really; None leaves it to its status.
-ReplyClassifier = Callable[[ReplyFacts], RequestOutcome | RequestReleaseOutcome | None]
 
 
 def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:

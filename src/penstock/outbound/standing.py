@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
+from penstock.model.provider import RequestResourceKey
 
 
 class Standing:
@@ -41,12 +43,13 @@ class Standing:
         for listener in listeners:
             listener()
 
-    def check(self, now: float, where: str) -> None:
+    def check(self, now: float, resource: RequestResourceKey) -> None:
         """Refuse a request of an attempt that is over."""
         over = self.over
         if over is None and now > self.deadline + self.waited_until(now):
             over = "has run past its time limit"
         if over is not None:
+            where = "/".join(resource)
             raise AttemptOver(f"Job {self.job!r} {over}: its request to {where} was not sent.")
 
     # ── Waiting for a permit ──────────────────────────────────────────────────────────────────
@@ -78,6 +81,10 @@ class Standing:
     def forget(self, listener: Callable[[], object]) -> None:
         self._listeners.pop(listener, None)
 
+
+#: Leases that this call, or one around it, was given: who waits for another permit while it keeps
+#: one back waits at its own cost, else calls inside calls could stand still for ever.
+given: ContextVar[tuple[RequestAdmissionLease, ...]] = ContextVar("penstock_given", default=())
 
 #: Follows child tasks and threads of an attempt; None: no run is about us.
 current: ContextVar[Standing | None] = ContextVar("penstock_standing", default=None)

@@ -74,6 +74,28 @@ class RequestTelling:
             kind = _WAIT_ENDS.get(denied.reason, Kind.REQUEST_ACQUIRE_DENIED)
             self._emit(kind, waiter.item, denied.reason.value)
 
+    def sent(self, lease: RequestAdmissionLease) -> None:
+        """A request that holds a lease goes out."""
+        if self._events.tells_steps:
+            self._emit(Kind.MODEL_REQUEST_STARTED, lease.item, None, None, lease.lease_id)
+
+    def ended(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, facts: dict[str, float]
+    ) -> None:
+        """Its reply was read, or will not be; before its lease is given back."""
+        if self._events.tells_steps:
+            if outcome.tokens_used is not None:
+                facts["tokens"] = float(outcome.tokens_used)
+            if outcome.retry_after_seconds is not None:
+                facts["retry_after_seconds"] = outcome.retry_after_seconds
+            self._emit(
+                Kind.MODEL_REQUEST_COMPLETED,
+                lease.item,
+                outcome.outcome.value,
+                facts,
+                lease.lease_id,
+            )
+
     def released(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, result: ReleaseResult
     ) -> None:

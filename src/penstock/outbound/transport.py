@@ -40,9 +40,9 @@ async def send_patiently(executor: ModelRequestExecutor, request: RepeatableRequ
     refused_since: float | None = None
     refusals = 0
     while True:
-        reply, exchange = attempted = await executor.execute_attempt(request, refusals)
-        ending = attempted.ending
-        if ending.outcome is RequestOutcome.SUCCESS:
+        reply, exchange = await executor.execute_attempt(request, refusals)
+        ending = exchange.ending
+        if ending is None or ending.outcome is RequestOutcome.SUCCESS:
             return reply
         reply = await request.discard(reply)
         said = f"{exchange.where} answered {exchange.status}"

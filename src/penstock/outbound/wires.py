@@ -53,6 +53,8 @@ class Wire:
         self._has_proxies = bool(urllib.request.getproxies())
         self._by_host: dict[tuple[str, str], Any] = {}
         self._by_trust: dict[Trust, Any] = {}
+        if not self._has_proxies:  # now: reading certificates is not the time of a request
+            self._by_host["", ""] = self._transport(Trust())
 
     def handle_async_request(self, request: Any) -> Awaitable[Any]:  # noqa: ANN401
         if TRUST in request.extensions:

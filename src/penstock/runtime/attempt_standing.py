@@ -10,18 +10,28 @@ from penstock.outbound.standing import Standing
 
 
 class AttemptStanding(Standing):
-    """The standing of one running attempt; tells when it asks its provider for the first time."""
+    """The standing of one running attempt; tells when it waits for its provider, and no longer."""
 
-    __slots__ = ("_asked", "wait_began")
+    __slots__ = ("_asked", "_waits", "wait_began")
 
-    def __init__(self, job: str, deadline: float, asked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        job: str,
+        deadline: float,
+        asked: Callable[[], None],
+        waits: Callable[[bool], None] | None = None,
+    ) -> None:
         super().__init__(job, deadline)
-        self._asked: Callable[[], None] | None = asked
+        self._asked: Callable[[], None] | None = asked  # for the first time
+        self._waits = waits
         self.wait_began = inf  # monotonic: since when it waits for a permit; inf: it does not
 
     def wait_begins(self, now: float) -> None:
         super().wait_begins(now)
-        self.wait_began = min(self.wait_began, now)
+        if self.wait_began == inf:
+            self.wait_began = now
+            if self._waits is not None:
+                self._waits(True)
         if self._asked is not None:
             asked, self._asked = self._asked, None
             asked()
@@ -30,6 +40,8 @@ class AttemptStanding(Standing):
         super().wait_ends(now)
         if not self._waiting:
             self.wait_began = inf
+            if self._waits is not None:
+                self._waits(False)
 
     @property
     def is_waiting(self) -> bool:

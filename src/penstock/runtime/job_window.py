@@ -8,7 +8,7 @@ admission; slots are resources like any other, so a job that has none holds noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
@@ -26,7 +26,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.pressure import RequestPressure
-from penstock.model.provider import gate_name
+from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
 from penstock.runtime.dispatcher import Appetite
@@ -66,7 +66,7 @@ class JobWindow:
         self._run_id = run_id
         self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
         for note in self._resolver.diagnostics:
-            usual = note.code == SchedulingNote.NO_CAP  # limits are found, not declared
+            usual = note.code in (SchedulingNote.NO_CAP, SchedulingNote.SEVERAL_ENDPOINTS)
             log.log(logging.DEBUG if usual else logging.WARNING, "%s", note.text)
         self._give_back = give_back
         self._failed = failed
@@ -88,6 +88,7 @@ class JobWindow:
             inner = BoundedBorrowTaskAdmissionPolicy()
             self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
         self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
+        self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
             self._source,
             TaskAdmissionController(
@@ -125,19 +126,24 @@ class JobWindow:
         )
 
     def held_back_by(self) -> dict[str, str]:
-        """Tasks that were not asked for last time, and their providers."""
-        return {name: gate_name(self._gates[name]) for name in sorted(self.held_back)}
+        """Tasks that were not asked for last time, and the providers that were in the way."""
+        return {
+            name: self._in_the_way.get(gate := self._gates[name]) or gate_name(gate)
+            for name in sorted(self.held_back)
+        }
 
     def _find_held_back(self) -> frozenset[str]:
         """Tasks whose providers could not serve them now: others get their room here."""
         pressure = self._pressure
         if pressure is None or not self._gates:
             return frozenset()
-        pressed = {
-            gate
-            for gate in set(self._gates.values())
-            if (snapshot := pressure.snapshot(gate)) is not None and is_pressed(snapshot)
-        }
+        pressed: dict[Hashable, str | None] = {}
+        for gate in set(self._gates.values()):
+            snapshot = pressure.snapshot(gate)
+            if snapshot is not None and is_pressed(snapshot):
+                several = isinstance(gate, SeveralResources) and snapshot.resource is not None
+                pressed[gate] = gate_name(snapshot.resource) if several else None
+        self._in_the_way = pressed
         return frozenset(name for name, gate in self._gates.items() if gate in pressed)
 
     def _parked(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.model.provider import ProviderModelKey
@@ -88,6 +88,13 @@ class LearnedLimits:
             self._is_saving = False
 
 
+def lesser(one: LearnedLimit, other: LearnedLimit | None) -> LearnedLimit:
+    """Of two limits of one model that with the lower ceiling; who has none was never refused."""
+    if other is None or other.ceiling is None:
+        return one
+    return other if one.ceiling is None or other.ceiling <= one.ceiling else one
+
+
 def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
     """The same for so many times the share."""
     if factor == 1:
@@ -97,11 +104,3 @@ def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
         ceiling=None if limit.ceiling is None else limit.ceiling * factor,
         rate=None if limit.rate is None else limit.rate * factor,
     )
-
-
-def read_learned(document: str) -> LearnedLimit | None:
-    """What a document says; None if it is of a version that says it otherwise."""
-    try:
-        return msgspec.json.decode(document, type=LearnedLimit)
-    except msgspec.MsgspecError:
-        return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.admission.requests.adaptive import Adaptive
 from penstock.admission.requests.aimd import Aimd
-from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm
+from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
 from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
@@ -29,15 +29,19 @@ from penstock.events.sink import RequestEvents
 from penstock.model.pressure import ProviderModelPressure
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.worker_status import PROVIDERS_SHOWN, ProviderUse
+from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.provider_clients import MakeWire, RunClients
+from penstock.redaction import redacted
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
-from penstock.runtime.learned_limits import LearnedLimits
+from penstock.runtime.learned_limits import LearnedLimits, lesser
+from penstock.runtime.lending import SlotLending
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
 from penstock.stores.store import LearnedLimitStore
 
+MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
 END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
 
 log = logging.getLogger("penstock.providers")
@@ -50,6 +54,7 @@ class ServedProvider(msgspec.Struct, frozen=True):
     policy: ProviderPolicy
     base_url: str | None = None
     make_wire: MakeWire | None = None  # None: the network
+    limits: ReplyLimits = ReplyLimits()
 
 
 class ProviderRun:
@@ -83,14 +88,16 @@ class ProviderRun:
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_relief(self.pressure.relieved)
+        self._lending: SlotLending | None = None
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 
     def __repr__(self) -> str:
         return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
 
-    def connect(self, changed: Callable[[Hashable], None]) -> None:
-        """Who is told that a task may start which had to wait for its provider."""
+    def connect(self, changed: Callable[[Hashable], None], lending: SlotLending) -> None:
+        """Who is told that a task may start which had to wait for its provider; who lends slots."""
         self.pressure.connect(changed)
+        self._lending = lending
 
     async def begin(self) -> None:
         """Read what was learned, and serve."""
@@ -103,6 +110,8 @@ class ProviderRun:
         for provider, clients in self._clients:
             provider.unbind(clients)
         self.pressure.close()
+        if self._lending is not None:
+            self._lending.close()
         self._admission.shut()
         await _within(self.save())
         for _, clients in self._clients:
@@ -118,6 +127,9 @@ class ProviderRun:
         for key, algorithm in self._core.algorithms().items():
             if isinstance(key, ProviderModelKey):
                 found[key] = algorithm.learned()
+            else:  # of one domain: the least of them is kept for all
+                model = key.provider_model
+                found[model] = lesser(algorithm.learned(), found.get(model))
         await self._learned.save(found)
 
     # ── Attempts ──────────────────────────────────────────────────────────────────────────────
@@ -131,11 +143,31 @@ class ProviderRun:
             attempt.job.key,
             inf if deadline is None else deadline,
             partial(self.pressure.asked, ref),
+            partial(self._waits, attempt),
         )
+
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
+        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        gate = attempt.lease.item.request_resource_key
+        if gate is None or not attempt.stands_still:
+            return False
+        found = self.pressure.snapshot(gate)
+        return found is not None and found.cooldown_seconds > seconds
+
+    def _waits(self, attempt: Attempt, begins: bool) -> None:
+        """An attempt begins to wait for a permit, or waits no longer."""
+        if self._lending is None:
+            return
+        if not begins:
+            self._lending.wait_ends(attempt)
+        elif not attempt.ended:  # a body that was given up keeps its slot
+            self._lending.wait_begins(attempt, attempt.task.kind)
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
         self.pressure.asked(attempt.ref)
+        if self._lending is not None:
+            self._lending.wait_ends(attempt)
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -163,6 +195,7 @@ class ProviderRun:
         requests, tokens = counts.last_minute(now)
         until = one.blocked_until
         part = 1 / self._share.count
+        found = LearnedLimit() if algorithm is None else algorithm.learned()
         return ProviderUse(
             provider=one.key.provider,
             model=one.key.model,
@@ -171,13 +204,16 @@ class ProviderRun:
             in_flight=one.in_flight,
             waiting=one.waiters,
             refused=counts.refused,
+            failed=counts.failed,
+            failed_in_row=counts.failed_in_row,
             blocked_until_at=None if until is None else round((until + offset) * MICROSECONDS),
             requests_last_minute=requests,
             tokens_last_minute=tokens,
             rpm=None if caps.rpm is None else caps.rpm * part,
             tpm=None if caps.tpm is None else caps.tpm * part,
             algorithm=one.algorithm,
-            mode="" if algorithm is None else algorithm.learned().mode.value,
+            mode="" if algorithm is None else found.mode.value,
+            rate=None if found.mode is LimitMode.CONCURRENCY else found.rate,
             ceiling=one.ceiling,
         )
 
@@ -186,12 +222,11 @@ class ProviderRun:
     def _algorithm(
         self, policy: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
     ) -> LimitAlgorithm:
-        if policy.algorithm == "aimd":
-            return Aimd(policy.aimd, effective_max, now)
         before = self._learned.before(key)
-        if before is None:
-            return Adaptive(effective_max, now, self._rand)
-        return Adaptive(effective_max, now, self._rand, before.limit, before.age_seconds)
+        limit, age_seconds = (None, 0.0) if before is None else before
+        if policy.algorithm == "aimd":
+            return Aimd(policy.aimd, effective_max, now, limit, age_seconds)
+        return Adaptive(effective_max, now, self._rand, limit, age_seconds)
 
     def _counted_as(self, provider: str) -> str:
         """The name of a provider, or of another with the same base URL that came first."""
@@ -205,15 +240,26 @@ class ProviderRun:
 
     def _clients_of(self, one: ServedProvider) -> RunClients:
         executor = ModelRequestExecutor(
-            self._admission, partial(self._resolve, one.provider.name), self._clock
+            self._admission,
+            partial(self._resolve, one.provider.name),
+            self._clock,
+            limits=one.limits,
+            classifier=one.provider.options.classify,
         )
         name = self._counted_as(one.provider.name)
         return RunClients(name, executor, base_url=one.base_url, make_wire=one.make_wire)
 
     def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
-        return self._resolver.resolve(
+        key = self._resolver.resolve(
             provider, host=facts.host, path=facts.path, model=facts.asked.model
         )
+        shown = _shown(key.model)  # it goes into rows, events and lines
+        return key if shown == key.model else key._replace(model=shown)
+
+
+@lru_cache(MODELS_REMEMBERED)
+def _shown(model: str) -> str:
+    return redacted(model)
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:

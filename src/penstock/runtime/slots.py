@@ -35,6 +35,7 @@ from penstock.runtime.attempt import (
     time_limit_error,
 )
 from penstock.runtime.attempt_standing import AttemptStanding
+from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner, RemoteValue
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
@@ -42,6 +43,7 @@ from penstock.runtime.threads import ThreadRunner
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
 START_SECONDS = 60.0  # for a process that has to import the app first
+LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
 
 log = logging.getLogger("penstock.worker")
 
@@ -58,6 +60,8 @@ class Standings(Protocol):
     """Whoever admits the requests of attempts, and wants to know which there are."""
 
     def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding: ...
+
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool: ...
 
     def ended(self, attempt: Attempt) -> None: ...
 
@@ -79,11 +83,15 @@ class Slots:
         vacated: Vacated,
         ended: Ended,
         standings: Standings | None = None,
+        lending: SlotLending | None = None,
     ) -> None:
         self._tasks = tasks
+        self._counts = counts
         self._standings = standings
-        self._kinds = [kind for kind, count in counts.items() for _ in range(count)]
-        self._free: dict[str, list[int]] = {kind: [] for kind in counts}
+        self._lending = lending
+        places = 1 if lending is None else LENT_PLACES
+        self._kinds = [kind for kind, count in counts.items() for _ in range(places * count)]
+        self._free: dict[str, list[int]] = {kind: [] for kind in counts}  # places in the table
         for slot, kind in enumerate(self._kinds):
             self._free[kind].append(slot)
         self._table = table
@@ -105,7 +113,14 @@ class Slots:
 
     def free(self) -> dict[str, int]:
         """Free slots by kind."""
-        return {kind: len(slots) for kind, slots in self._free.items()}
+        lending = self._lending
+        if lending is None:
+            return {kind: len(places) for kind, places in self._free.items()}
+        # Whoever has lent a slot holds a place in the table, and no slot.
+        return {
+            kind: max(0, len(places) - (LENT_PLACES - 1) * self._counts[kind] + lending.lent(kind))
+            for kind, places in self._free.items()
+        }
 
     def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
         """Run a job in a free slot, which its lease stands for.
@@ -312,6 +327,14 @@ class Slots:
         self.abandoned[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, verdict)
+
+    def stop_hopeless(self, seconds: float) -> None:
+        """Ask to stop whatever cannot end in so many seconds: all, or who waits for longer."""
+        for attempt in list(self.running.values()):
+            if seconds <= 0 or (
+                self._standings is not None and self._standings.waits_longer(attempt, seconds)
+            ):
+                attempt.ask_to_stop(Stop.SHUTDOWN)
 
     def stop_all(self, why: Stop) -> None:
         """Ask every running attempt to stop."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a long run say now and again how it stands?
 
-One line in the log and one event every so many seconds, from the store's counters. The supervisor
-tells it for its whole run; an embedded run tells it itself.
+One line in the log and one event every so many seconds, from the store's counters and the rows of
+its workers. The supervisor tells it for its whole run; an embedded run tells it itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from penstock.events.default_sinks import default_sinks
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobState, WorkerId
-from penstock.model.views import Outlook, Stats
+from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.runtime.asking import Question
+from penstock.runtime.moving_limits import limit_words, seen_limits
 from penstock.stores.reply import Reply
-from penstock.stores.store import JobStore
+from penstock.stores.store import Store
 
 SILENT_MAX = 9  # so many times nothing is said while nothing changes; the next time it is
 
@@ -95,7 +96,7 @@ class StatisticsLine:
         self,
         every_seconds: float,
         run_id: str,
-        store: JobStore,
+        store: Store,
         clock: Clock,
         events: SchedulerEvents | None = None,
     ) -> None:
@@ -111,13 +112,18 @@ class StatisticsLine:
         self._silent = 0
         self._stats_question = Question(self._ask_for_stats)
         self._outlook_question = Question(self._ask_for_outlook)
-        self._stats: Stats | None = None  # the first of the two answers
+        self._workers_question = Question(self._ask_for_workers)
+        self._stats: Stats | None = None  # the first of the three answers
+        self._outlook: Outlook | None = None  # the second
 
     def _ask_for_stats(self) -> Reply[Stats]:
         return self._store.stats()
 
     def _ask_for_outlook(self) -> Reply[Outlook]:
         return self._store.outlook(WorkerId(""), self._run_id)
+
+    def _ask_for_workers(self) -> Reply[list[WorkerView]]:
+        return self._store.workers()
 
     def tick(self) -> bool:
         """Tell it if it is time to and the answers are there; True if something was said."""
@@ -127,16 +133,19 @@ class StatisticsLine:
         try:
             if self._stats is None:
                 self._stats = self._stats_question.answer()
-            outlook = None if self._stats is None else self._outlook_question.answer()
+            if self._stats is not None and self._outlook is None:
+                self._outlook = self._outlook_question.answer()
+            workers = None if self._outlook is None else self._workers_question.answer()
         except StoreError as error:
             log.warning("The store cannot be read: %s", error)
             self._due_at = now + self._every_seconds
             return False
-        if self._stats is None or outlook is None:
+        stats, outlook = self._stats, self._outlook
+        if stats is None or outlook is None or workers is None:
             return False  # the next tick looks again
-        stats, self._stats = self._stats, None
+        self._stats = self._outlook = None
         self._due_at = now + self._every_seconds
-        return self._look(stats, outlook, now)
+        return self._look(stats, outlook, workers, now)
 
     async def run(self) -> None:
         """Tell it again and again, on a loop, until it is cancelled."""
@@ -145,12 +154,13 @@ class StatisticsLine:
             try:
                 stats = await self._ask_for_stats()
                 outlook = await self._ask_for_outlook()
+                workers = await self._ask_for_workers()
             except StoreError as error:
                 log.warning("The store cannot be read: %s", error)
             else:
-                self._look(stats, outlook, self._clock.monotonic())
+                self._look(stats, outlook, workers, self._clock.monotonic())
 
-    def _look(self, stats: Stats, outlook: Outlook, now: float) -> bool:
+    def _look(self, stats: Stats, outlook: Outlook, workers: list[WorkerView], now: float) -> bool:
         standing = Standing.of(stats, outlook)
         rate = (standing.done - self._done_before) / max(now - self._looked_at, 0.001)
         self._looked_at, self._done_before = now, standing.done
@@ -158,16 +168,19 @@ class StatisticsLine:
             self._silent += 1
             return False
         self._last, self._silent = standing, 0
-        self._tell(standing, rate, stats.oldest_ready_seconds)
+        limits = limit_words(seen_limits(workers))
+        self._tell(standing, rate, stats.oldest_ready_seconds, limits)
         return True
 
-    def _tell(self, standing: Standing, rate: float, oldest: float | None) -> None:
+    def _tell(
+        self, standing: Standing, rate: float, oldest: float | None, limits: list[str]
+    ) -> None:
         words = list(standing.words(rate))
         numbers = {**standing.numbers(), "done_per_second": rate}
         if oldest is not None:
             words.append(f"oldest ready {oldest:,.0f} s")
             numbers["oldest_ready_seconds"] = oldest
-        log.info("%s.", ", ".join(words))
+        log.info("%s.", ", ".join([*words, *limits]))
         kind = SchedulerEventKind.SCHEDULER_HEALTH_SNAPSHOT
         self.events.emit(kind, Correlation(self._run_id), numbers=numbers)
 

@@ -5,6 +5,8 @@ Request admission knows who waits there. A job that has just begun has not asked
 will: if nobody counted it, a free worker would fill all its slots with jobs of one provider before
 the first request is seen. So it counts as one that waits, until it asks, ends, or has shown for a
 moment that it has something else to do first.
+
+A task of several providers needs room at each of them: the fullest one speaks for all.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from penstock.admission.tasks.provider_aware import is_pressed
 from penstock.model.pressure import PressureSnapshot, RequestPressure
-from penstock.model.provider import ANY, RequestResourceKey
+from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
 
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first
 FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anything yet
@@ -43,7 +45,7 @@ class TaskPressure:
         self._loop = asyncio.get_running_loop()
         self._changed: Changed | None = None
         self._fresh: OrderedDict[Hashable, tuple[Hashable, float]] = OrderedDict()  # oldest first
-        self._counts: dict[Hashable, int] = {}  # by gate
+        self._counts: dict[Hashable, int] = {}  # of the fresh ones, by resource
         self._closed: dict[Hashable, asyncio.TimerHandle | None] = {}  # gates; when they open
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,21 +54,27 @@ class TaskPressure:
 
     def snapshot(self, key: Hashable) -> PressureSnapshot | None:
         """The load, with those that are about to ask as waiters."""
-        found = self._requests.snapshot(self._asked_as(key))
-        fresh = self._counts.get(key, 0)
-        if fresh:
-            found = found or PressureSnapshot(self._first_limit(key))
-            room = max(0, found.limit - found.in_flight - found.waiters)
-            waiters = found.waiters + max(0, fresh - room)
-            found = msgspec.structs.replace(found, waiters=waiters)
+        loads = [load for one in _parts(key) if (load := self._load(one)) is not None]
+        found = max(loads, key=_fullness, default=None)
         if found is not None and is_pressed(found):
             self._close(key, found.cooldown_seconds)
         return found
 
+    def _load(self, key: Hashable) -> PressureSnapshot | None:
+        found = self._requests.snapshot(self._asked_as(key))
+        fresh = self._counts.get(key, 0)
+        if fresh:
+            found = found or self._unknown(key)
+            room = max(0, found.limit - found.in_flight - found.waiters)
+            waiters = found.waiters + max(0, fresh - room)
+            found = msgspec.structs.replace(found, waiters=waiters)
+        return found
+
     def began(self, job: Hashable, gate: Hashable) -> None:
-        """A job that calls this provider runs."""
+        """A job that calls what this gate stands for runs."""
         self._fresh[job] = (gate, self._monotonic() + FRESH_SECONDS)
-        self._counts[gate] = self._counts.get(gate, 0) + 1
+        for one in _parts(gate):
+            self._counts[one] = self._counts.get(one, 0) + 1
         if self._timer is None:
             self._set_timer()
 
@@ -75,20 +83,22 @@ class TaskPressure:
         found = self._fresh.pop(job, None)
         if found is None:
             return
-        gate = found[0]
-        left = self._counts[gate] - 1
-        if left:
-            self._counts[gate] = left
-        else:
-            del self._counts[gate]
-        self._open(gate)
+        parts = _parts(found[0])
+        for one in parts:
+            left = self._counts[one] - 1
+            if left:
+                self._counts[one] = left
+            else:
+                del self._counts[one]
+        for gate in [gate for gate in self._closed if not set(parts).isdisjoint(_parts(gate))]:
+            self._open(gate)
 
     def relieved(self, resource: RequestResourceKey) -> None:
         """Fewer wait for a resource, or its cool-down has ended."""
         provider, model, _ = resource
         alike = (RequestResourceKey(provider, ANY, ANY), RequestResourceKey(provider, model, ANY))
         for gate in list(self._closed):
-            if self._asked_as(gate) in alike:
+            if any(self._asked_as(one) in alike for one in _parts(gate)):
                 self._open(gate)
 
     def close(self) -> None:
@@ -133,13 +143,25 @@ class TaskPressure:
             self.asked(job)
         self._set_timer()
 
-    def _first_limit(self, key: Hashable) -> int:
+    def _unknown(self, key: Hashable) -> PressureSnapshot:
+        """A provider that nobody has asked for anything yet."""
         if not isinstance(key, RequestResourceKey):
-            return FIRST_LIMIT
-        return min(FIRST_LIMIT, self._cap_of(self._counted_as(key.provider), key.model))
+            return PressureSnapshot(FIRST_LIMIT)
+        cap = self._cap_of(self._counted_as(key.provider), key.model)
+        return PressureSnapshot(min(FIRST_LIMIT, cap), resource=key)
 
     def _asked_as(self, key: Hashable) -> Hashable:
         """What request admission calls the gate of a task."""
         if not isinstance(key, RequestResourceKey):
             return key
         return key._replace(provider=self._counted_as(key.provider))
+
+
+def _parts(gate: Hashable) -> tuple[Hashable, ...]:
+    """The resources that a gate stands for."""
+    return gate.resources if isinstance(gate, SeveralResources) else (gate,)
+
+
+def _fullness(load: PressureSnapshot) -> tuple[float, int]:
+    """Who keeps a task of several waiting: the longest cool-down, then the longest line."""
+    return load.cooldown_seconds, load.waiters - max(1, load.limit)

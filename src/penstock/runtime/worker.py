@@ -28,6 +28,7 @@ from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.leasing import Leasing
+from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
@@ -101,8 +102,11 @@ class Worker:
             self._fail,
             None if providers is None else providers.pressure,
         )
+        lending: SlotLending | None = None
         if providers is not None:
-            providers.connect(self._window.scheduler.pressure_changed)
+            scheduler = self._window.scheduler
+            lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
+            providers.connect(scheduler.pressure_changed, lending)
         self._slots = Slots(
             tasks,
             config.slots,
@@ -116,6 +120,7 @@ class Worker:
             self._window.scheduler.release,
             self._attempt_ended,
             providers,
+            lending,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._status = StatusRow(
@@ -254,8 +259,8 @@ class Worker:
             if now >= self._keeper.believed_until():
                 self._lose()
             self._slots.enforce_deadlines()
-            if self._stopping is not None and now >= self._stop_at:
-                self._slots.stop_all(Stop.SHUTDOWN)
+            if self._stopping is not None:
+                self._slots.stop_hopeless(self._stop_at - now)
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.occupied or len(self._window):

@@ -168,7 +168,7 @@ class Harness:
 
     async def _drain(self, within_seconds: float) -> None:
         beat = _VirtualBeat(self.store, self.clock, self._settings)
-        table = SlotTable.create(wiring.slot_count(self._settings))
+        table = SlotTable.create(wiring.slot_count(self._settings, self.app.providers))
         run_id = self._ids.new_id("run")
         events = SchedulerEvents(self.clock, (self.sink,))
         every = self._settings.runtime.statistics_seconds

@@ -133,7 +133,7 @@ class Campaign:
             path.write_bytes(content)
         try:
             return examine(root / log.database, finish=finish)
-        except (PenstockError, apsw.Error) as error:
+        except (PenstockError, apsw.Error, UnicodeError) as error:  # damaged text is none
             return Found({}, [f"{type(error).__name__}: {error}"], [])
 
 

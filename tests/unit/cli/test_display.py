@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.cli.display import LiveDisplay, PlainDisplay
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
+from penstock.model.worker_status import ProviderUse, WorkerStatus
 from penstock.runtime.display import Display
 from penstock.stores.memory import MemoryStore
 from penstock.testing import ManualClock
@@ -75,6 +76,49 @@ def test_the_live_display_shows_states_rate_and_what_workers_say(
     assert "before the start" in shown
     assert "[bold]not markup[/] \\x1b[2J" in shown
     assert "0 done, 0 skipped, 0 error in 1.0 s" in capsys.readouterr().out
+
+
+def publish_limit(store: MemoryStore, limit: int) -> None:
+    worker = WorkerId("w-limits")
+    if not store.workers().result():
+        store.register(WorkerInfo(id=worker, run_id="run-1", tasks=("t",)), 60).result()
+    found = ProviderUse(provider="[acme]", model="m", limit=limit, limit_max=256, in_flight=3)
+    store.publish(worker, WorkerStatus(captured_at=1, providers=(found,)).encoded()).result()
+
+
+def test_the_plain_display_tells_a_limit_that_moves(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    display = PlainDisplay(clock=clock)
+    display.started(store)
+
+    for limit in [4] * 8 + [16] * 36:  # eleven seconds, four ticks each
+        publish_limit(store, limit)
+        clock.advance(0.25)
+        display.tick(store)
+
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "[acme] limit 4 of 256 (3 in flight, 0 refused).",
+        "[acme] limit 4 → 16 of 256 (3 in flight, 0 refused).",
+        "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; "
+        "[acme] limit 16 of 256 (3 in flight, 0 refused).",
+    ]
+
+
+def test_the_live_display_shows_limits_that_move() -> None:
+    clock = ManualClock()
+    store = make_store(clock)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120, highlight=False)
+    display = LiveDisplay(clock=clock, console=console)
+    display.started(store)
+    publish_limit(store, 16)
+
+    clock.advance(1)
+    display.tick(store)
+
+    assert "[acme] limit 16 of 256 (3 in flight, 0 refused)" in screen.getvalue()
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])

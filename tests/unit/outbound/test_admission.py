@@ -475,6 +475,6 @@ def test_nothing_is_built_if_nobody_listens() -> None:
         admission = opened()
         await a_busy_moment(admission)
         assert not admission.core.notes.pending
-        assert not admission._telling.is_on
+        assert not admission.telling.is_on
 
     on_loop(main)

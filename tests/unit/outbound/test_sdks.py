@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real SDKs of OpenAI and Anthropic run on our transport, with no other change."""
+"""The real SDKs of OpenAI and Anthropic run on our transport, with no other change.
+
+They take seconds to import, so the tests that use them do so, and not every process of a test run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from penstock.model.request import Quota, RequestOutcome
@@ -110,6 +111,8 @@ QUESTION: Any = [{"role": "user", "content": "hi"}]
 
 @pytest.mark.parametrize("library", ["httpx2", "httpx"])
 def test_the_sdk_of_open_ai_chats_and_streams(library: str) -> None:
+    import openai
+
     async def main() -> None:
         async with scripted(provider) as server, outbound_run(server.url) as run:
             client = openai.AsyncOpenAI(
@@ -147,6 +150,8 @@ def test_the_sdk_of_open_ai_chats_and_streams(library: str) -> None:
 
 
 def test_the_sdk_of_anthropic_chats_and_streams() -> None:
+    import anthropic
+
     async def main() -> None:
         async with scripted(provider) as server, outbound_run(server.url) as run:
             client = anthropic.AsyncAnthropic(
@@ -172,6 +177,9 @@ def test_the_sdk_of_anthropic_chats_and_streams() -> None:
 
 
 def test_the_sync_sdks_run_in_threads() -> None:
+    import anthropic
+    import openai
+
     async def main() -> None:
         async with scripted(provider) as server, outbound_run(server.url) as run:
 
@@ -204,6 +212,8 @@ def test_the_sync_sdks_run_in_threads() -> None:
 
 
 def test_an_sdk_raises_its_own_error_of_a_refusal_and_the_baseline_knows_it() -> None:
+    import openai
+
     async def main() -> None:
         async with scripted(provider) as server, outbound_run(server.url) as run:
             client = openai.AsyncOpenAI(

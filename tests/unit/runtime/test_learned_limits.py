@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.errors import StoreBusy
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit
-from penstock.runtime.learned_limits import SAVE_SECONDS, LearnedLimits, read_learned
+from penstock.runtime.learned_limits import SAVE_SECONDS, LearnedLimits, lesser
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock
@@ -100,3 +100,11 @@ def test_a_document_of_another_version_is_passed_over() -> None:
     asyncio.run(limits.load())
 
     assert limits.before(KEY) is None
+
+
+def test_of_several_limits_of_a_model_the_least_is_kept() -> None:
+    low, high, never = LearnedLimit(ceiling=3), LearnedLimit(ceiling=9), LearnedLimit()
+
+    assert lesser(low, high) == lesser(high, low) == low
+    assert lesser(low, never) == lesser(never, low) == lesser(low, None) == low
+    assert lesser(never, None) == never

@@ -9,12 +9,14 @@ import pytest
 
 from penstock.admission.tasks.provider_aware import is_pressed
 from penstock.model.pressure import PressureSnapshot
-from penstock.model.provider import ANY, RequestResourceKey
+from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
 from penstock.runtime.task_pressure import FIRST_LIMIT, FRESH_SECONDS, TaskPressure
 from penstock.testing.virtual_loop import VirtualLoop
 
 AI = RequestResourceKey("ai", ANY, ANY)
 MODEL = RequestResourceKey("ai", "m", ANY)
+MAPS = RequestResourceKey("maps", ANY, ANY)
+BOTH = SeveralResources((AI, MAPS))
 
 
 class Requests:
@@ -134,3 +136,42 @@ def test_after_the_end_nobody_is_told(world: World) -> None:
     world.pass_(10.0)
 
     assert world.changed == []
+
+
+@pytest.mark.parametrize("full", [AI, MAPS])
+def test_any_of_several_providers_holds_a_task_back(world: World, full: RequestResourceKey) -> None:
+    world.requests.said = {AI: PressureSnapshot(4), MAPS: PressureSnapshot(4)}
+    assert not world.pressed(BOTH)
+
+    world.requests.said[full] = PressureSnapshot(1, 1, 1, resource=full)
+    assert world.pressed(BOTH)
+
+    found = world.pressure.snapshot(BOTH)
+    assert found is not None
+    assert found.resource == full
+    world.pressure.relieved(RequestResourceKey(full.provider, "m", "chat"))
+    assert world.changed == [BOTH]
+
+
+def test_the_longest_cool_down_of_several_providers_counts(world: World) -> None:
+    world.requests.said = {
+        AI: PressureSnapshot(1, cooldown_seconds=2.0),
+        MAPS: PressureSnapshot(1, cooldown_seconds=9.0),
+    }
+
+    found = world.pressure.snapshot(BOTH)
+
+    assert found is not None
+    assert found.cooldown_seconds == 9.0
+
+
+def test_a_fresh_job_of_several_providers_counts_at_each(world: World) -> None:
+    world.requests.said = {AI: PressureSnapshot(1), MAPS: PressureSnapshot(1)}
+    for n in range(2):
+        world.pressure.began(n, BOTH)
+    assert [world.pressed(key) for key in (AI, MAPS, BOTH)] == [True] * 3
+
+    world.pressure.asked(0)
+
+    assert sorted(map(str, world.changed)) == sorted(map(str, [AI, MAPS, BOTH]))
+    assert [world.pressed(key) for key in (AI, MAPS, BOTH)] == [False] * 3

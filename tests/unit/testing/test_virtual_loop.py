@@ -357,12 +357,12 @@ def test_call_soon_threadsafe_works_from_the_same_thread_however_often() -> None
     async def main() -> int:
         seen: list[int] = []
         loop = asyncio.get_running_loop()
-        for number in range(300_000):  # more than a socket buffer holds
+        for number in range(150_000):  # more than a socket buffer holds
             loop.call_soon_threadsafe(seen.append, number)
         await asyncio.sleep(0)
         return len(seen)
 
-    assert run_virtual(main()) == 300_000
+    assert run_virtual(main()) == 150_000
 
 
 def test_time_waits_for_work_in_a_thread() -> None:

@@ -13,6 +13,8 @@ from penstock.admission.requests.algorithm import LearnedLimit, LimitChange
 from penstock.admission.requests.caps import AimdConfig
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
+FORGOTTEN_SECONDS = 86_400.0  # after this long what was learned counts no more
+
 
 class AimdMark(msgspec.Struct, frozen=True, gc=False):
     """What a request remembers of its grant."""
@@ -27,18 +29,27 @@ class Aimd:
     that was granted under a higher limit than the present one changes only the cool-down.
     """
 
-    def __init__(self, config: AimdConfig, effective_max: int, now: float) -> None:
+    def __init__(
+        self,
+        config: AimdConfig,
+        effective_max: int,
+        now: float,
+        learned: LearnedLimit | None = None,
+        learned_age_seconds: float = 0.0,
+    ) -> None:
         self._config = config
         self._max = effective_max
         initial = effective_max if config.initial_limit is None else config.initial_limit
         self._limit = self._clamped(initial)
+        self._ceiling: int | None = None  # the limit at the last refusal
+        self._is_reduced = False  # below the maximum because of a refusal
+        if learned is not None and learned.ceiling is not None:
+            self._resume(learned.ceiling, learned_age_seconds)
         self._ramp_to: int | None = None
         self._ramp_from = now
         if config.startup_ramp_seconds > 0 and self._limit > 1:
             self._ramp_to, self._limit = self._limit, 1
         self._successes = 0
-        self._ceiling: int | None = None  # the limit at the last refusal
-        self._is_reduced = False  # below the maximum because of a refusal
         self.blocked_until = -inf
         self.consecutive_refusals = 0
 
@@ -83,14 +94,28 @@ class Aimd:
         return ()
 
     def learned(self) -> LearnedLimit:
-        return LearnedLimit(ceiling=self._ceiling)
+        """Where it was refused, or how far it has come since."""
+        if self._ceiling is None:
+            return LearnedLimit()
+        return LearnedLimit(ceiling=float(max(self._ceiling, self._limit)))
+
+    def _resume(self, ceiling: float, age_seconds: float) -> None:
+        """Begin as after a refusal at that level; a day later as if nothing were known."""
+        known = self._clamped(math.floor(ceiling * self._config.decrease_factor))
+        if age_seconds >= FORGOTTEN_SECONDS or known >= self._limit:
+            return
+        doubt = max(0.0, age_seconds) / FORGOTTEN_SECONDS
+        self._limit = known + math.floor((self._limit - known) * doubt)
+        self._ceiling = self._clamped(round(ceiling))
+        self._is_reduced = True
 
     def _refused(
         self, now: float, mark: AimdMark, ending: RequestReleaseOutcome
     ) -> Sequence[LimitChange]:
         self.consecutive_refusals += 1
         rest = ending.retry_after_seconds
-        rest = self._config.cooldown_seconds if rest is None else rest
+        if rest is None or (not rest and self._limit == 1):  # less often is all that is left
+            rest = self._config.cooldown_seconds
         self.blocked_until = max(self.blocked_until, now + rest)
         self._ramp_to = None
         self._successes = 0

@@ -2,7 +2,8 @@
 """May a task start whose provider could not serve it now? No: it would only hold a slot.
 
 A provider that cools down, or has a full line of waiters, is a gate of its own, peers or no peers.
-It opens with the provider's next release, or at the end of the cool-down.
+It opens with the provider's next release, or at the end of the cool-down. A task of several
+providers is held back by any of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.admission.tasks.policy import (
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.model.diagnostic import Diagnostic
 from penstock.model.pressure import PressureSnapshot, RequestPressure
+from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.task import SchedulableTask
 
 PRESSURE_UNREADABLE = "pressure_unreadable"
@@ -43,7 +45,7 @@ class ProviderAwareTaskAdmissionPolicy:
         if key is not None:
             snapshot = self._read(key)
             if snapshot is not None and is_pressed(snapshot):
-                return _denied(snapshot)
+                return _denied(key, snapshot)
         return self._inner.evaluate(item, queue_view, admission_view)
 
     def on_acquire(self, lease: TaskAdmissionLease, decision: PolicyDecision) -> PolicyStateDelta:
@@ -80,11 +82,14 @@ def is_pressed(snapshot: PressureSnapshot) -> bool:
     return snapshot.cooldown_seconds > 0 or snapshot.waiters >= max(1, snapshot.limit)
 
 
-def _denied(snapshot: PressureSnapshot) -> PolicyDecision:
-    rest = snapshot.cooldown_seconds
+def _denied(key: Hashable, snapshot: PressureSnapshot) -> PolicyDecision:
+    """The denial; of several providers it names the one that is in the way."""
+    rest, where = snapshot.cooldown_seconds, snapshot.resource
+    is_one_of = isinstance(key, SeveralResources) and where is not None
     return PolicyDecision(
         DenialReason.POLICY,
         Until.GATE,
+        gate_name(where) if is_one_of else None,
         available_after=rest if rest > 0 else None,
         numbers={
             "limit": snapshot.limit,

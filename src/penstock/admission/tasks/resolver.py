@@ -17,7 +17,7 @@ import msgspec
 from penstock.errors import InternalError, SchedulingMetadataError, UsageError
 from penstock.model.diagnostic import Diagnostic
 from penstock.model.job import NAME_LENGTH_MAX
-from penstock.model.provider import Endpoint, RequestResourceKey
+from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
 from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.scheduling import SchedulingDefinition, SchedulingMetadata, metadata_of
 from penstock.model.task import TaskGroupSpec
@@ -42,7 +42,7 @@ class ResolvedTaskScheduling(msgspec.Struct, frozen=True):
 
     group: TaskGroupSpec
     resource_request: SchedulerResourceRequest
-    request_resource_key: Hashable | None = None  # the one endpoint that it calls
+    request_resource_key: Hashable | None = None  # what it calls: one resource, or several
 
 
 class TaskSchedulingResolver:
@@ -64,7 +64,7 @@ class TaskSchedulingResolver:
             name: ResolvedTaskScheduling(
                 _group(metadata),
                 _request(self._definitions[name], self._definitions[name].limit_keys),
-                _only_resource(self._definitions[name].endpoints),
+                _gate(self._definitions[name].endpoints),
             )
             for name, metadata in said.items()
         }
@@ -206,7 +206,7 @@ class _Metadata:
             SchedulingNote.SEVERAL_ENDPOINTS,
             name,
             f"{name!r} calls {len(models)} endpoints, so it is scheduled as "
-            f"{metadata.group_key!r}, and no pressure of theirs holds it back.",
+            f"{metadata.group_key!r}, and held back while any of them has no room.",
         )
         return metadata
 
@@ -280,9 +280,11 @@ def _request(
     return SchedulerResourceRequest(amounts)
 
 
-def _only_resource(endpoints: Iterable[Endpoint]) -> RequestResourceKey | None:
-    resources = {endpoint.resource for endpoint in endpoints}
-    return resources.pop() if len(resources) == 1 else None
+def _gate(endpoints: Iterable[Endpoint]) -> RequestResourceKey | SeveralResources | None:
+    resources = sorted({endpoint.resource for endpoint in endpoints})
+    if len(resources) > 1:
+        return SeveralResources(tuple(resources))
+    return resources[0] if resources else None
 
 
 def _refusal(refused: Mapping[str, SchedulingMetadataError]) -> SchedulingMetadataError:

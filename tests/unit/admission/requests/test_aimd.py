@@ -86,6 +86,13 @@ def test_retry_after_of_zero_is_no_pause() -> None:
     assert limit.send_at(10.0, 0, 0.0) == 10.0
 
 
+def test_retry_after_of_zero_is_a_pause_once_the_limit_cannot_fall() -> None:
+    limit = aimd(1)
+    refuse(limit, 10.0, 0.0)
+
+    assert limit.send_at(10.0, 0, 0.0) == 12.0
+
+
 def test_later_signal_never_shortens_the_pause() -> None:
     limit = aimd()
     refuse(limit, 10.0, 60.0)
@@ -241,3 +248,46 @@ def test_learned_is_where_it_was_refused() -> None:
 
     refuse(limit, 0.0)
     assert limit.learned() == LearnedLimit(ceiling=16)
+
+
+def resumed(ceiling: float, age_seconds: float = 0.0, most: int = 16, **config: float) -> Aimd:
+    known = LearnedLimit(ceiling=ceiling)
+    return Aimd(AimdConfig(**config), most, 0.0, known, age_seconds)  # type: ignore[arg-type]
+
+
+def test_what_was_learned_is_where_the_next_run_begins() -> None:
+    first = aimd(16)
+    refuse(first, 0.0)
+    assert first.learned() == LearnedLimit(ceiling=16.0)
+    refuse(first, 10.0)  # at 12
+
+    second = resumed(first.learned().ceiling or 0.0)
+
+    assert first.learned() == LearnedLimit(ceiling=12.0)
+    assert second.window(0.0, 0) == 9  # 12 × 0.75
+    assert second.learned() == first.learned()
+
+
+def test_what_was_reached_after_a_refusal_is_kept() -> None:
+    limit = aimd(16, successes_until_increase=1)
+    refuse(limit, 0.0)
+    refuse(limit, 10.0)
+
+    succeed(limit, 20.0, 6)
+
+    assert limit.window(20.0, 0) == 15  # 9 + 6
+    assert limit.learned() == LearnedLimit(ceiling=15.0)
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "begins"),
+    [(0, 6), (43_200, 11), (86_399, 15), (86_400, 16), (1e9, 16)],  # 8 × 0.75 = 6; (6 + 16) / 2
+)
+def test_what_was_learned_is_forgotten_in_a_day(age_seconds: float, begins: int) -> None:
+    assert resumed(8.0, age_seconds).window(0.0, 0) == begins
+
+
+def test_what_was_learned_never_exceeds_what_is_declared() -> None:
+    assert resumed(100.0, most=4).window(0.0, 0) == 4
+    assert resumed(100.0, initial_limit=2).window(0.0, 0) == 2
+    assert resumed(0.1).window(0.0, 0) == 1

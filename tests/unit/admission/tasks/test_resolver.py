@@ -15,7 +15,7 @@ from penstock.errors import (
     SchedulingMetadataError,
     UsageError,
 )
-from penstock.model.provider import Endpoint, RequestResourceKey
+from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
 from penstock.model.scheduling import SchedulingDefinition, SchedulingMetadata
 from penstock.model.task import TaskGroupSpec
 
@@ -205,7 +205,7 @@ def test_a_task_of_several_endpoints_is_a_model_of_its_own_the_same_in_any_order
         assert resolved.group == TaskGroupSpec(
             "custom_model:endpoints:openai/embed/embedding+openai/gpt-5/chat:1", 3
         )
-        assert resolved.request_resource_key is None
+        assert resolved.request_resource_key == SeveralResources((EMBED, GPT))
         assert [note.code for note in resolver.diagnostics] == [SchedulingNote.SEVERAL_ENDPOINTS]
 
 

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who lends a slot to others while it waits for its provider?
+
+A job that would wait for its provider does not start; but one that runs may be refused, and would
+then hold its slot through the whole cool-down. It lends it instead: there is one slot more of its
+kind until its permit comes. It goes on at once then, so for a moment more bodies run than there are
+slots; the next ends make up for it. Each slot is lent once at most: there are never more than
+twice as many bodies as slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+
+from penstock.model.resource import SUBMISSION
+
+LEND_SECONDS = 0.25  # a permit that comes sooner is waited for with the slot in hand
+
+#: There is so much of a resource from now on.
+SetLimit = Callable[[str, int], None]
+
+
+class SlotLending:
+    """Owns which attempts wait for permits, and which of them have lent their slots.
+
+    Belongs to one loop.
+    """
+
+    def __init__(
+        self, counts: Mapping[str, int], monotonic: Callable[[], float], set_limit: SetLimit
+    ) -> None:
+        self._counts = counts
+        self._monotonic = monotonic
+        self._set_limit = set_limit
+        self._loop = asyncio.get_running_loop()
+        self._waiting: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()  # oldest first
+        self._lenders: dict[Hashable, str] = {}  # attempt → kind of its slot
+        self._lent = dict.fromkeys(counts, 0)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<SlotLending {self._lent}, {len(self._waiting)} may follow>"
+
+    def lent(self, kind: str) -> int:
+        """How many slots of this kind are lent."""
+        return self._lent[kind]
+
+    def wait_begins(self, attempt: Hashable, kind: str) -> None:
+        """An attempt waits for a permit."""
+        self._waiting[attempt] = (kind, self._monotonic() + LEND_SECONDS)
+        if self._timer is None:
+            self._set_timer()
+
+    def wait_ends(self, attempt: Hashable) -> None:
+        """It has its permit, gave up, or has ended; safe to repeat."""
+        self._waiting.pop(attempt, None)
+        kind = self._lenders.pop(attempt, None)
+        if kind is not None:
+            self._change(kind, -1)
+
+    def close(self) -> None:
+        """The run ends."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _lend(self, attempt: Hashable, kind: str) -> None:
+        if self._lent[kind] < self._counts[kind]:
+            self._lenders[attempt] = kind
+            self._change(kind, 1)
+
+    def _change(self, kind: str, by: int) -> None:
+        self._lent[kind] += by
+        self._set_limit(SUBMISSION, sum(self._counts.values()) + sum(self._lent.values()))
+        self._set_limit(kind, self._counts[kind] + self._lent[kind])
+
+    def _set_timer(self) -> None:
+        first = next(iter(self._waiting.values()), None)
+        if first is not None:
+            delay = max(0.0, first[1] - self._monotonic())
+            self._timer = self._loop.call_later(delay, self._rang)
+
+    def _rang(self) -> None:
+        self._timer = None
+        now = self._monotonic()
+        while self._waiting:
+            attempt, (kind, due) = next(iter(self._waiting.items()))
+            if due > now:
+                break
+            del self._waiting[attempt]
+            self._lend(attempt, kind)
+        self._set_timer()
