@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock import Context, Penstock
 from penstock.errors import BudgetUsedUp, StoreUnavailable, StoreUnknown
 from penstock.model.job import JobId, JobState
 from penstock.model.journal import CallRecord, CallState
+from penstock.model.reply import ReplyFacts
 from penstock.model.spending import Amount, Budget, Period
 from penstock.stores.reply import Reply as StoreReply
 from penstock.testing import Harness, harness
@@ -277,6 +279,67 @@ def _second(request: SimulatedRequest) -> SimulatedRequest:
     return replace(request, number=2)
 
 
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_reader_may_leave_with_the_last_event_of_a_stream(ending: Ending) -> None:
+    def script(request: SimulatedRequest) -> Reply:
+        parts = [Part(b'data: {"x":1}\n\n'), Part(b"data: [DONE]\n\n")]
+        return Reply(parts=parts, ending=ending)
+
+    async def body(shop: Shop) -> int:
+        pieces = 0
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for piece in reply.aiter_bytes():
+                pieces += 1
+                if b"[DONE]" in piece:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return pieces
+
+    shop = Shop(body, SimulatedProvider(script=script))
+    shop.run()
+
+    assert shop.provider.counts.calls == 1
+    assert (shop.figures.bought, shop.figures.reused) == (1, 1)
+
+
+def test_a_reader_who_leaves_in_the_middle_leaves_a_doubt_that_is_resent() -> None:
+    async def body(shop: Shop) -> int:
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for _ in reply.aiter_bytes():
+                if shop.attempts == 1:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return shop.attempts
+
+    shop = Shop(body, SimulatedProvider(script=lambda request: stream_cut_once(_second(request))))
+    shop.run()
+
+    assert shop.provider.counts.calls == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 0)
+
+
+def test_a_success_that_is_none_is_not_bought() -> None:
+    def classify(reply: ReplyFacts) -> str | None:
+        return "rate_limited" if b"busy" in reply.body_start else None
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of(b"busy") if request.number == 1 else None
+
+    async def body(shop: Shop) -> int:
+        found = await shop.ask("x")
+        if shop.attempts == 1:
+            raise Lost
+        return found
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered), classify=classify)
+    shop.run()
+
+    assert shop.result == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 1, 0)
+
+
 def test_a_call_in_doubt_is_held_until_a_person_puts_its_job_back() -> None:
     async def body(shop: Shop) -> int:
         return await read_stream(shop)
@@ -383,6 +446,71 @@ def test_a_store_that_is_away_for_a_while_is_waited_for(name: str, takes: bool) 
         assert figures.in_doubt == 0
         assert away.asked >= 2
     assert shop.provider.counts.served == 3
+
+
+def test_whoever_leaves_while_his_answer_is_written_finds_it_when_he_asks_again() -> None:
+    async def body(shop: Shop) -> int:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):  # the provider takes 0.1, and the store is away
+                await shop.ask("a")
+        return await shop.ask("a")
+
+    shop = Shop(body)
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        AwayStore(t.store, "answered", [StoreUnavailable("away") for _ in range(6)], takes=False)
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.results["job"] == 1
+    assert shop.provider.counts.calls == 1
+
+
+def test_a_call_is_begun_again_when_its_end_before_is_durable() -> None:
+    async def body(shop: Shop) -> int:
+        client = shop.api.http_client()
+        assert (await client.post("/ask", json={"prompt": "x"})).status_code == 429
+        return int((await client.post("/ask", json={"prompt": "x"})).json()["n"])
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of({}, status=429) if request.number == 1 else None
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered))
+    order: list[str] = []
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        AwayStore(t.store, "closed", [StoreUnavailable("away") for _ in range(6)], takes=False)
+        for name in ("intend", "closed", "answered"):
+            listen(t.store, name, order)
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.results["job"] == 2
+    assert order == ["intend", "closed", "intend", "answered"]
+
+
+def listen(store: Any, name: str, order: list[str]) -> None:
+    """Write down what a store has done, in order."""
+    inner = getattr(store, name)
+
+    def asked(*args: Any) -> StoreReply[Any]:
+        reply: StoreReply[Any] = inner(*args)
+        with contextlib.suppress(StoreUnavailable):
+            reply.result()
+            order.append(name)
+        return reply
+
+    setattr(store, name, asked)
+
+
+def test_a_first_attempt_looks_nothing_up() -> None:
+    async def body(shop: Shop) -> int:
+        return await shop.ask("a")
+
+    shop = Shop(body)
+    order: list[str] = []
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        listen(t.store, "calls", order)
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.results["job"] == 1
+    assert order == []
 
 
 def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
