@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.caps import AimdConfig, ProviderPolicy, RequestCaps
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.clock import Clock, SystemClock
+from penstock.events.kinds import RequestEvent
+from penstock.events.sink import RequestEvents
 from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
 from penstock.model.reply import ReplyClassifier
@@ -27,8 +29,13 @@ PROVIDER = "acme"
 class RecordingAdmission(RequestAdmissionController):
     """Remembers every release."""
 
-    def __init__(self, core: AdaptiveRequestAdmissionController, clock: Clock) -> None:
-        super().__init__(core, clock)
+    def __init__(
+        self,
+        core: AdaptiveRequestAdmissionController,
+        clock: Clock,
+        events: RequestEvents | None = None,
+    ) -> None:
+        super().__init__(core, clock, events)
         self.leases: list[RequestAdmissionLease] = []
         self.endings: list[RequestReleaseOutcome] = []
 
@@ -53,9 +60,10 @@ class RecordingAdmission(RequestAdmissionController):
 class Run:
     """What a test needs of a run."""
 
-    def __init__(self, admission: RecordingAdmission, clients: RunClients) -> None:
+    def __init__(self, admission: RecordingAdmission, clients: RunClients, url: str) -> None:
         self.admission = admission
         self.clients = clients
+        self.url = url
 
 
 @contextlib.asynccontextmanager
@@ -70,6 +78,7 @@ async def outbound_run(
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
     paid: PaidCalls | None = None,
+    sink: Callable[[RequestEvent], None] | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()
@@ -79,11 +88,12 @@ async def outbound_run(
     core = AdaptiveRequestAdmissionController(
         [policy], lambda policy, key, most, now: Aimd(policy.aimd, most, now)
     )
-    admission = RecordingAdmission(core, clock)
+    events = None if sink is None else RequestEvents(clock, [sink])
+    admission = RecordingAdmission(core, clock, events)
     executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
     clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire, paid=paid)
     try:
-        yield Run(admission, clients)
+        yield Run(admission, clients, base_url)
     finally:
         await clients.aclose()
         admission.shut()

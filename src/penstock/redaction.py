@@ -77,8 +77,8 @@ _PASSES = (
         rf"{_NAME}(?:{_QUOTE})?{_GAP}[:=]{_GAP}b?\\{{0,3}}(?P<quote>[\"'])",
         _TO_QUOTE,
     ),
-    # password=abc · ?token=abc&x=1
-    _pattern(rf"{_NAME}=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
+    # password=abc · ?token=abc&x=1 · ?key=abc
+    _pattern(rf"(?:{_NAME}|[?&]key)=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
     # keys of known makes, and JSON web tokens
     _pattern(
         r"(?<![a-z0-9])",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from math import inf, isfinite
 
 from hypothesis import HealthCheck, Phase, settings
@@ -20,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.admission.requests.adaptive import Adaptive, AdaptiveMark
+from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.adaptive_mark import AdaptiveMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitMode
 from penstock.model.request import (
     Quota,
@@ -45,6 +47,7 @@ LOCAL = (
     RequestOutcome.LOCAL_TIMEOUT,
     RequestOutcome.UNEXPECTED_EXCEPTION,
 )
+EXACT_SECONDS = 1e-4
 SECONDS = st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 5.0), st.floats(0.0, 1_000.0))
 
 
@@ -91,15 +94,27 @@ class AdaptiveMachine(RuleBasedStateMachine):
         if len(self.marks) < before / 2 - 1 and self.limit.mode is LimitMode.CONCURRENCY:
             assert after == before  # F51: what nobody uses does not grow
 
-    @rule()
-    def wait_until_it_grows(self) -> None:
-        if len(self.marks) < self.window():
-            return
-        due = self.limit.grows_at(self.now, len(self.marks))
+    def window_later(self, time: float) -> int:
+        """Of a copy, so that nothing has happened."""
+        return deepcopy(self.limit).window(time, len(self.marks))
+
+    @precondition(lambda self: len(self.marks) >= self.window())
+    @rule(part=st.floats(0.0, 0.999), wait=st.booleans())
+    def ask_when_it_grows(self, part: float, wait: bool) -> None:
+        """A full window grows at the time that it names, and not before."""
+        in_flight = len(self.marks)
+        due = self.limit.grows_at(self.now, in_flight)
         assert due > self.now
-        if isfinite(due):
+        if not isfinite(due):
+            if self.limit.mode is LimitMode.CONCURRENCY:
+                assert self.window_later(self.now + 1e5) <= in_flight
+            return
+        assert self.window_later(due) > in_flight
+        if due - self.now > EXACT_SECONDS:
+            before = self.now + part * (due - self.now - EXACT_SECONDS)
+            assert self.window_later(before) <= in_flight
+        if wait:
             self.now = due
-            assert self.window() > len(self.marks)
 
     @rule(count=st.integers(1, 40), tokens=st.floats(0.0, 1e5))
     def send(self, count: int, tokens: float) -> None:

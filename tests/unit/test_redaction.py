@@ -33,6 +33,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"postgresql://me:{X}/{X}@host/db", f"postgresql://me:{REDACTED}@host/db"),
         (f"https://h/x?api_key={X}&page=2", f"https://h/x?api_key={REDACTED}&page=2"),
         (f"https://h/x?page=2&access_token={X}", f"https://h/x?page=2&access_token={REDACTED}"),
+        (f"https://h/x?alt=sse&key={X}", f"https://h/x?alt=sse&key={REDACTED}"),
         (f"https://s/b?X-Amz-Signature={X}", f"https://s/b?X-Amz-Signature={REDACTED}"),
         (f"https://s/b?sv=1&sig={X}", f"https://s/b?sv=1&sig={REDACTED}"),
         (f"password={X}, retry", f"password={REDACTED}, retry"),

@@ -11,7 +11,19 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.observe.provider_board import LearnedBefore, LiveLimit, ProviderRow, provider_rows
 from penstock.redaction import redacted
 
-LIVE = ("in flight", "limit", "waiting", "429s", "cool-down", "rpm", "tpm", "mode", "as of")
+LIVE = (
+    "in flight",
+    "limit",
+    "rate",
+    "waiting",
+    "429s",
+    "failed",
+    "cool-down",
+    "rpm",
+    "tpm",
+    "mode",
+    "as of",
+)
 
 
 def providers(
@@ -52,8 +64,10 @@ def _live(use: LiveLimit) -> list[str]:
     return [
         f"{use.in_flight:,}",
         f"{use.limit:,}{beyond}",
+        _a_second(use.rate),
         f"{use.waiting:,}",
         f"{use.refused:,}",
+        f"{use.failed:,}",
         span(use.cooldown_seconds) if use.cooldown_seconds > 0 else "-",
         _rate(use.requests_last_minute, use.rpm),
         _rate(use.tokens_last_minute, use.tpm),
@@ -66,12 +80,16 @@ def _rate(used: int, cap: float | None) -> str:
     return f"{used:,}" if cap is None else f"{used:,} of {cap:,.0f}"
 
 
+def _a_second(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.4g}/s"
+
+
 def _learned(known: LearnedBefore) -> list[str]:
     return [
         "-" if known.ceiling is None else f"{known.ceiling:.4g}",
         f"{known.confidence}",
         known.mode,
-        "-" if known.rate is None else f"{known.rate:.4g}/s",
+        _a_second(known.rate),
         "-" if known.latency_seconds is None else span(known.latency_seconds),
         f"{span(known.seconds_ago)} ago",
     ]

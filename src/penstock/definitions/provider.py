@@ -7,7 +7,6 @@ loop, in threads, in tests and in every worker, and does nothing where nobody ad
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import TracebackType
@@ -30,6 +29,7 @@ from penstock.model.provider import (
 from penstock.model.reply import ReplyClassifier
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
+RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is one too
 
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx", "aiohttp", "requests"]
@@ -84,8 +84,8 @@ class AdmittedCall(Protocol):
         """The service is ill."""
         ...
 
-    def used(self, tokens: int) -> None:
-        """So many tokens were really used."""
+    def used(self, tokens: int | None) -> None:
+        """So many tokens were really used; None: nobody has told."""
         ...
 
 
@@ -253,7 +253,10 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
     for name in ("rpm", "tpm"):
         rate = getattr(options, name)
         if rate is not None and not _is_rate(rate):
-            raise UsageError(f"{name} of {about} is a number above 0, got {rate!r:.200}.")
+            raise UsageError(
+                f"{name} of {about} is a number from {RATE_MIN:g} to {RATE_MAX:g}, got "
+                f"{rate!r:.200}."
+            )
     if isinstance(options, ModelOptions):
         return
     deadline = options.reply_deadline_seconds
@@ -287,4 +290,4 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
 def _is_rate(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return math.isfinite(value) and value > 0
+    return RATE_MIN <= value <= RATE_MAX

@@ -68,6 +68,8 @@ class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     waiting: int = 0
     refused: int = 0  # so often, since the worker began
+    failed: int = 0  # 5xx, no connection, no reply in time; so often, since the worker began
+    failed_in_row: int = 0  # up to now, without a reply that was better
     blocked_until_at: int | None = None  # nothing is sent before; None: no cool-down
     requests_last_minute: int = 0
     tokens_last_minute: int = 0
@@ -75,6 +77,7 @@ class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
     tpm: float | None = None
     algorithm: str = ""
     mode: str = ""  # what the provider seems to limit
+    rate: float | None = None  # a second, of what the mode counts; None: it limits no rate
     ceiling: float | None = None  # in flight when it was refused
 
 

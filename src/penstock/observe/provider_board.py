@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit, WorkerView
@@ -23,6 +23,8 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     waiting: int
     refused: int
+    failed: int
+    failed_in_row: int  # up to now; of several workers the most
     cooldown_seconds: float  # that is left; of several workers the longest
     requests_last_minute: int
     tokens_last_minute: int
@@ -30,6 +32,7 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
     tpm: float | None
     algorithm: str
     mode: str
+    rate: float | None  # a second, of what the mode counts
     ceiling: float | None
     as_of_seconds: float  # how old the oldest of these words is
 
@@ -98,6 +101,8 @@ def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
         in_flight=sum(use.in_flight for use in uses),
         waiting=sum(use.waiting for use in uses),
         refused=sum(use.refused for use in uses),
+        failed=sum(use.failed for use in uses),
+        failed_in_row=max(use.failed_in_row for use in uses),
         cooldown_seconds=max(0, until - now) / MICROSECONDS,
         requests_last_minute=sum(use.requests_last_minute for use in uses),
         tokens_last_minute=sum(use.tokens_last_minute for use in uses),
@@ -105,6 +110,7 @@ def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
         tpm=_sum([use.tpm for use in uses]),
         algorithm=uses[0].algorithm,
         mode=uses[0].mode,
+        rate=_sum([use.rate for use in uses]),
         ceiling=sum(ceilings) if ceilings else None,
         as_of_seconds=max(0, now - min(told_at for _, told_at in said)) / MICROSECONDS,
     )
@@ -116,9 +122,8 @@ def _sum(parts: list[float | None]) -> float | None:
 
 
 def _learned(one: KeptLimit, now: int) -> LearnedBefore | None:
-    try:
-        limit = msgspec.json.decode(one.document, type=LearnedLimit)
-    except msgspec.MsgspecError:  # of a version that says it otherwise
+    limit = read_learned(one.document)
+    if limit is None:
         return None
     return LearnedBefore(
         ceiling=limit.ceiling,

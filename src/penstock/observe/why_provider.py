@@ -6,10 +6,11 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.worker_status import ProviderUse, WorkerStatus
-from penstock.observe.phrases import at, command, span
+from penstock.observe.phrases import at, command, counted, span
 from penstock.observe.why_facts import Gate, Why
 
 LOOK = command("providers")
+ILL = 2  # failures in a row: one may come late, after a refusal
 NEARLY = 0.95  # of a budget: the minute that is looked at is not the bucket's own
 
 
@@ -39,8 +40,7 @@ def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, wa
             gate=Gate.COOLDOWN,
             sentence=(
                 f"{waits} for its provider {name!r}, which cools down for another "
-                f"{span(until - now)} ({use.refused:,} refusals so far): it asked for a pause, or "
-                "is ill."
+                f"{span(until - now)}: {_reason(use)}."
             ),
             unblocks=f"the cool-down of {name!r} ends",
             when=until,
@@ -53,6 +53,18 @@ def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, wa
             gate=Gate.REQUEST_BUDGET,
             sentence=f"{waits} for its provider {name!r}: of its budget, {budget} is used up.",
             unblocks="the budget refills, or more is declared for it in [providers.…]",
+            command=LOOK,
+        )
+    if use.rate is not None and use.in_flight < use.limit:
+        return msgspec.structs.replace(
+            found,
+            gate=Gate.PROVIDER_LIMIT,
+            sentence=(
+                f"{waits} for its provider {name!r}, which seems to allow {use.rate:,.4g} "
+                f"{use.mode} a second ({counted(use.refused, 'refusal')} so far); {use.waiting:,} "
+                "wait."
+            ),
+            unblocks="its turn comes at that rate, or more is found to be allowed",
             command=LOOK,
         )
     most = " (all that is declared)" if use.limit >= use.limit_max else ""
@@ -83,6 +95,17 @@ def _pressed(name: str, status: WorkerStatus) -> ProviderUse | None:
         if use.provider == provider and (not model or use.model == model)
     ]
     return max(uses, key=lambda use: (use.waiting, use.in_flight), default=None)
+
+
+def _reason(use: ProviderUse) -> str:
+    """Why nothing is sent for a while."""
+    if use.failed_in_row >= ILL or not use.refused:
+        row = f", {use.failed_in_row:,} in a row" if use.failed_in_row else ""
+        return (
+            f"it is ill ({counted(use.failed, 'request')} failed{row}), and single requests test "
+            "it; the log says how they fail"
+        )
+    return f"it refused and asked for a pause ({counted(use.refused, 'refusal')} so far)"
 
 
 def _used_up(use: ProviderUse) -> str | None:

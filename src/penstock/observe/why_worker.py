@@ -102,14 +102,15 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     limit = "it has no time limit" if until is None else f"its time limit is {at(until)}"
     permit = answer.permit_since_at
     waits = "" if permit is None else permit_clause(permit, answer.permit_of, this.now)
+    granted = "" if permit is None else "it gets its permit, and "
     return msgspec.structs.replace(
         found,
         sentence=(
             f"{job.key!r} is running on worker {found.worker!r}{began}: attempt {attempt}, and "
             f"{limit}.{waits}"
         ),
-        unblocks="its attempt ends",
-        when=until,
+        unblocks=f"{granted}its attempt ends",
+        when=until if permit is None else None,  # meanwhile its time limit stands still
     )
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.clock import Duration, to_seconds
+from penstock.errors import UsageError
 from penstock.model.request import (
     RequestAdmissionItem,
     RequestOutcome,
@@ -15,6 +16,7 @@ from penstock.model.request import (
 from penstock.outbound.executor import ModelRequestExecutor
 from penstock.outbound.handover import Handover
 from penstock.outbound.outcomes import outcome_of_error
+from penstock.outbound.usage import check_tokens
 from penstock.retry.classify import FailureClass, classify
 from penstock.retry.retry_after import clamp
 
@@ -38,8 +40,10 @@ class AdmittedCall:
         """The service is ill."""
         self._outcome = RequestOutcome.PROVIDER_FAILURE
 
-    def used(self, tokens: int) -> None:
-        """So many tokens were really used."""
+    def used(self, tokens: int | None) -> None:
+        """So many tokens were really used; None: nobody has told."""
+        if tokens is not None:
+            check_tokens("used(...)", tokens)
         self._tokens_used = tokens
 
     def ending(self, error: BaseException | None, now: float) -> RequestReleaseOutcome:
@@ -67,7 +71,7 @@ def _is_refusal(error: BaseException, classified: object) -> bool:
 class Admission:
     """`async with` or, in a thread, `with`: a permit for the time inside."""
 
-    __slots__ = ("_call", "_executor", "_handover", "_item", "_lease")
+    __slots__ = ("_call", "_executor", "_handover", "_is_used", "_item", "_lease")
 
     def __init__(
         self, executor: ModelRequestExecutor, handover: Handover, item: RequestAdmissionItem
@@ -77,8 +81,10 @@ class Admission:
         self._item = item
         self._call = AdmittedCall()
         self._lease: RequestAdmissionLease | None = None
+        self._is_used = False
 
     async def __aenter__(self) -> AdmittedCall:
+        self._check_first()
         await self._begin()
         return self._call
 
@@ -91,7 +97,8 @@ class Admission:
         self._release(error)
 
     def __enter__(self) -> AdmittedCall:
-        self._handover.call(self._begin)
+        self._check_first()
+        self._executor.note_given(self._handover.call(self._begin))
         return self._call
 
     def __exit__(
@@ -102,9 +109,17 @@ class Admission:
     ) -> None:
         self._handover.tell(lambda: self._release(error))
 
-    async def _begin(self) -> None:
+    def _check_first(self) -> None:
+        if self._is_used:
+            raise UsageError(
+                "A permit of ctx.admit(...) is for one call; write ctx.admit(...) again for each."
+            )
+        self._is_used = True
+
+    async def _begin(self) -> RequestAdmissionLease:
         self._lease = lease = await self._executor.acquire(self._item)
         self._executor.admission.telling.sent(lease)
+        return lease
 
     def _release(self, error: BaseException | None) -> None:
         lease, self._lease = self._lease, None

@@ -175,7 +175,10 @@ class ModelRequestExecutor:
             raise
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """Wait for a permit, unless the attempt that asks is over; its time limit stands still."""
+        """Wait for a permit, unless the attempt that asks is over; its time limit stands still.
+
+        Unless the call that asks keeps a permit of the same provider back: then it runs on.
+        """
         attempt = standing.current.get()
         answer = self._ask(item, attempt)
         if isinstance(answer, RequestAdmissionLease):
@@ -198,21 +201,36 @@ class ModelRequestExecutor:
             raise
         if isinstance(answer, RequestAdmissionLease):
             attempt.wait_ends(now)
+            self.note_given(answer)
+        elif self._keeps_back(item.resource.provider):
+            attempt.wait_ends(now)  # it waits at its own cost
         return answer
 
     async def _wait(self, waiter: RequestWaiter, attempt: Standing | None) -> RequestAdmissionLease:
         if attempt is None:
             return await self.admission.wait(waiter)
+        stands_still = not self._keeps_back(waiter.item.resource.provider)
         try:
             lease = await self.admission.wait(waiter)
         finally:
-            attempt.wait_ends(self.clock.monotonic())
+            if stands_still:
+                attempt.wait_ends(self.clock.monotonic())
         try:
             attempt.check(self.clock.monotonic(), waiter.item.resource)
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
+        self.note_given(lease)
         return lease
+
+    def note_given(self, lease: RequestAdmissionLease) -> None:
+        """Let calls inside this one know that it has a permit."""
+        given = standing.given.get()
+        standing.given.set((*filter(self.admission.core.is_held, given), lease))
+
+    def _keeps_back(self, provider: str) -> bool:
+        given = filter(self.admission.core.is_held, standing.given.get())
+        return any(lease.item.resource.provider == provider for lease in given)
 
     def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
         on_used: Callable[[int], None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ class Handover:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._pid = os.getpid()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -31,6 +33,11 @@ class Handover:
             raise UsageError(
                 "A blocking call of a provider would stop the loop that it is made on; use the "
                 "async one (`provider.http`, `async with`), or make the task a plain `def`."
+            )
+        if os.getpid() != self._pid:
+            raise ProviderNotAvailableHere(
+                "A client of a provider is used in a forked process, where no run admits its "
+                "requests; use it in the process of the task."
             )
         coroutine = self._run(make)
         try:

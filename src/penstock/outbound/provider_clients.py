@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from penstock.admission.requests.resolver import DOMAINS
 from penstock.errors import ConfigError, ProviderNotAvailableHere, UsageError
 from penstock.events import correlation
 from penstock.model.request import RequestAdmissionItem
@@ -25,7 +26,7 @@ from penstock.outbound.handover import Handover
 from penstock.outbound.httpx_transport import AdmittedTransport, HandedTransport
 from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.journal.paid_transport import PaidTransport
-from penstock.outbound.usage import Asked
+from penstock.outbound.usage import Asked, check_tokens
 from penstock.outbound.wires import Wires
 
 CONNECT_SECONDS = 10.0
@@ -91,6 +92,12 @@ class RunClients:
     def admit(self, model: str | None, domain: str, tokens: int | None) -> Admission:
         """A permit for a call that is not HTTP, on the loop or in a thread."""
         self._check()
+        if domain not in DOMAINS:
+            raise UsageError(f"A domain is one of {', '.join(DOMAINS)}, got {domain!r:.200}.")
+        if model is not None and not isinstance(model, str):
+            raise UsageError(f"model= is the name of a model, got {model!r:.200}.")
+        if tokens is not None:
+            check_tokens("tokens=", tokens)
         resource = self._executor.resolve(RequestFacts("", "", Asked(model)))
         resource = resource._replace(domain=domain)
         item = RequestAdmissionItem(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
 from penstock.model.provider import RequestResourceKey
 from penstock.outbound.journal.attempt_calls import AttemptCalls
@@ -91,6 +92,10 @@ class Standing:
     def forget(self, listener: Callable[[], object]) -> None:
         self._listeners.pop(listener, None)
 
+
+#: Leases that this call, or one around it, was given: who waits for another permit while it keeps
+#: one back waits at its own cost, else calls inside calls could stand still for ever.
+given: ContextVar[tuple[RequestAdmissionLease, ...]] = ContextVar("penstock_given", default=())
 
 #: Follows child tasks and threads of an attempt; None: no run is about us.
 current: ContextVar[Standing | None] = ContextVar("penstock_standing", default=None)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.errors import UsageError
+
 BYTES_PER_TOKEN = 4  # of English text and of JSON around it
 PROMPT_TOKENS_MAX = 100_000  # an estimate; images in a body are not read as text
 TOKENS_MAX = 10**9  # more than this is no count
@@ -65,6 +67,14 @@ _FOR_LIMITS = frozenset(_Usage.__struct_fields__) - {"cache_read_input_tokens"} 
 _NOTHING_ASKED = Asked()
 _asked = msgspec.json.Decoder(Asked)
 _usage = msgspec.json.Decoder(_Usage)
+
+
+def check_tokens(what: str, tokens: object) -> None:
+    """Refuse what is no count; budgets would never recover from it."""
+    if _count(tokens) is None:
+        raise UsageError(
+            f"{what} is a whole number of tokens from 0 to {TOKENS_MAX:,}, got {tokens!r:.200}."
+        )
 
 
 def read_request(body: bytes | None) -> Asked:

@@ -38,6 +38,7 @@ from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
+from penstock.runtime.broken_way import way_words
 
 NEVER = float("inf")
 
@@ -220,11 +221,14 @@ def failed(
         now=now_at / MICROSECONDS,
         rand=rand(),
     )
+    message = message_of(error)
+    if decision.category is ErrorCategory.NODE:
+        message += way_words(error, message)
     return JobFailure(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(decision.category, kind_of(error), message_of(error), where_of(error)),
+        error=AttemptError(decision.category, kind_of(error), message, where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,

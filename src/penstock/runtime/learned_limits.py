@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.model.provider import ProviderModelKey
@@ -104,11 +104,3 @@ def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
         ceiling=None if limit.ceiling is None else limit.ceiling * factor,
         rate=None if limit.rate is None else limit.rate * factor,
     )
-
-
-def read_learned(document: str) -> LearnedLimit | None:
-    """What a document says; None if it is of a version that says it otherwise."""
-    try:
-        return msgspec.json.decode(document, type=LearnedLimit)
-    except msgspec.MsgspecError:
-        return None

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.admission.requests.adaptive import Adaptive
 from penstock.admission.requests.aimd import Aimd
-from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm
+from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
 from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
@@ -172,6 +172,14 @@ class ProviderRun:
             standing.calls = AttemptCalls(attempt.job)
         return standing
 
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
+        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        gate = attempt.lease.item.request_resource_key
+        if gate is None or not attempt.stands_still:
+            return False
+        found = self.pressure.snapshot(gate)
+        return found is not None and found.cooldown_seconds > seconds
+
     def _waits(self, attempt: Attempt, begins: bool) -> None:
         """An attempt begins to wait for a permit, or waits no longer."""
         if self._lending is None:
@@ -213,6 +221,7 @@ class ProviderRun:
         requests, tokens = counts.last_minute(now)
         until = one.blocked_until
         part = 1 / self._share.count
+        found = LearnedLimit() if algorithm is None else algorithm.learned()
         return ProviderUse(
             provider=one.key.provider,
             model=one.key.model,
@@ -221,13 +230,16 @@ class ProviderRun:
             in_flight=one.in_flight,
             waiting=one.waiters,
             refused=counts.refused,
+            failed=counts.failed,
+            failed_in_row=counts.failed_in_row,
             blocked_until_at=None if until is None else round((until + offset) * MICROSECONDS),
             requests_last_minute=requests,
             tokens_last_minute=tokens,
             rpm=None if caps.rpm is None else caps.rpm * part,
             tpm=None if caps.tpm is None else caps.tpm * part,
             algorithm=one.algorithm,
-            mode="" if algorithm is None else algorithm.learned().mode.value,
+            mode="" if algorithm is None else found.mode.value,
+            rate=None if found.mode is LimitMode.CONCURRENCY else found.rate,
             ceiling=one.ceiling,
         )
 

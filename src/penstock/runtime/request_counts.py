@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests and tokens went to a model in the last minute, and how often was it refused?"""
+"""How many requests and tokens went to a model in the last minute, and how many were in vain?"""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections import deque
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.model.provider import ProviderModelKey
 from penstock.model.release import ReleaseResult
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.admission import RequestAdmissionController
 
 MINUTE_SECONDS = 60
+FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_TIMEOUT})
 
 
 class ModelCounts:
     """The last minute of one model, second by second."""
 
-    __slots__ = ("_seconds", "refused")
+    __slots__ = ("_seconds", "failed", "failed_in_row", "refused")
 
     def __init__(self) -> None:
         self._seconds: deque[list[int]] = deque()  # second, requests, tokens
         self.refused = 0
+        self.failed = 0
+        self.failed_in_row = 0
 
     def add(self, now: float, tokens: int) -> None:
         second = int(now)
@@ -31,6 +34,15 @@ class ModelCounts:
         last = self._seconds[-1]
         last[1] += 1
         last[2] += tokens
+
+    def ended(self, outcome: RequestOutcome) -> None:
+        """How one of them has ended; what is our own doing says nothing."""
+        if outcome in FAILURES:
+            self.failed += 1
+            self.failed_in_row += 1
+        elif outcome not in LOCAL_OUTCOMES:
+            self.refused += outcome is RequestOutcome.RATE_LIMITED
+            self.failed_in_row = 0
 
     def last_minute(self, now: float) -> tuple[int, int]:
         """Requests and tokens."""
@@ -59,6 +71,5 @@ class CountedAdmission(RequestAdmissionController):
             used = outcome.tokens_used
             tokens = lease.item.tokens_estimate or 0 if used is None else used
             counts.add(self._monotonic(), tokens)
-            if outcome.outcome is RequestOutcome.RATE_LIMITED:
-                counts.refused += 1
+            counts.ended(outcome.outcome)
         return result

@@ -61,6 +61,8 @@ class Standings(Protocol):
 
     def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding: ...
 
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool: ...
+
     def ended(self, attempt: Attempt) -> None: ...
 
 
@@ -325,6 +327,14 @@ class Slots:
         self.abandoned[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, verdict)
+
+    def stop_hopeless(self, seconds: float) -> None:
+        """Ask to stop whatever cannot end in so many seconds: all, or who waits for longer."""
+        for attempt in list(self.running.values()):
+            if seconds <= 0 or (
+                self._standings is not None and self._standings.waits_longer(attempt, seconds)
+            ):
+                attempt.ask_to_stop(Stop.SHUTDOWN)
 
     def stop_all(self, why: Stop) -> None:
         """Ask every running attempt to stop."""

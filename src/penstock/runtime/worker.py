@@ -259,8 +259,8 @@ class Worker:
             if now >= self._keeper.believed_until():
                 self._lose()
             self._slots.enforce_deadlines()
-            if self._stopping is not None and now >= self._stop_at:
-                self._slots.stop_all(Stop.SHUTDOWN)
+            if self._stopping is not None:
+                self._slots.stop_hopeless(self._stop_at - now)
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.occupied or len(self._window):

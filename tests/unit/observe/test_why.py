@@ -616,7 +616,37 @@ def test_workers_that_stop_take_nothing_more() -> None:
                 blocked_until_at=NOW + 12 * MICROSECONDS,
             ),
             Gate.COOLDOWN,
-            "'ai', which cools down for another 12 s (3 refusals so far)",
+            "'ai', which cools down for another 12 s: it refused and asked for a pause (3 refusals",
+        ),
+        (
+            ProviderUse(
+                provider="ai",
+                model="m",
+                limit=8,
+                limit_max=8,
+                waiting=9,
+                refused=3,
+                failed=40,
+                failed_in_row=13,
+                blocked_until_at=NOW + 12 * MICROSECONDS,
+            ),
+            Gate.COOLDOWN,
+            "for another 12 s: it is ill (40 requests failed, 13 in a row), and single",
+        ),
+        (
+            ProviderUse(
+                provider="ai",
+                model="m",
+                limit=32,
+                limit_max=64,
+                in_flight=14,
+                waiting=9,
+                refused=1,
+                mode="requests",
+                rate=29.523,
+            ),
+            Gate.PROVIDER_LIMIT,
+            "which seems to allow 29.52 requests a second (1 refusal so far); 9 wait",
         ),
         (
             ProviderUse(
@@ -676,6 +706,7 @@ def test_a_running_job_that_waits_for_a_permit_says_so() -> None:
     assert found.gate is Gate.RUNNING
     assert "It has waited for a permit of its provider 'ai' since" in found.sentence
     assert "(7.0 s), uncounted." in found.sentence
+    assert (found.when, found.unblocks) == (None, "it gets its permit, and its attempt ends")
 
 
 def test_a_ready_job_whose_task_is_held_back_waits_for_its_provider() -> None:

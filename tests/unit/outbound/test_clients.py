@@ -8,6 +8,8 @@ import gc
 import gzip
 import json
 import logging
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -358,6 +360,24 @@ def test_a_call_that_is_not_http_says_how_it_ended() -> None:
     ]
     assert run.admission.endings[0].tokens_used == 40
     assert run.admission.endings[-1].retry_after_seconds == 7.0
+
+
+def test_a_client_that_a_forked_child_has_kept_is_refused_there() -> None:
+    def work(run: Run) -> None:
+        client = run.clients.http_sync
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)  # it would wait for a loop that does not run here
+            try:
+                client.get("/plain")
+            except ProviderNotAvailableHere:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+    in_thread(work)
 
 
 def test_a_thread_admits_too() -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.admission.requests.algorithm import LearnedLimit
+from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.errors import StoreBusy
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit
-from penstock.runtime.learned_limits import SAVE_SECONDS, LearnedLimits, lesser, read_learned
+from penstock.runtime.learned_limits import SAVE_SECONDS, LearnedLimits, lesser
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from penstock.model.request import RequestOutcome
 from penstock.runtime.request_counts import ModelCounts
 
 
@@ -24,3 +25,16 @@ def test_it_holds_no_more_than_a_minute_however_long_it_counts() -> None:
 
     assert len(counts._seconds) <= 61
     assert counts.last_minute(9_999.0) == (60, 60)
+
+
+def test_failures_are_in_a_row_until_a_reply_is_better_and_our_own_doing_is_no_reply() -> None:
+    counts = ModelCounts()
+    counts.ended(RequestOutcome.PROVIDER_FAILURE)
+    counts.ended(RequestOutcome.LOCAL_CANCELLED)
+    counts.ended(RequestOutcome.PROVIDER_TIMEOUT)
+
+    assert (counts.failed, counts.failed_in_row, counts.refused) == (2, 2, 0)
+
+    counts.ended(RequestOutcome.RATE_LIMITED)
+
+    assert (counts.failed, counts.failed_in_row, counts.refused) == (2, 0, 1)

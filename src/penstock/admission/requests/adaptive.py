@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-import msgspec
-
-from penstock.admission.requests.adaptive_latency import Cohort, LatencyWatch
-from penstock.admission.requests.adaptive_mirrors import Mirrors, Sent
+from penstock.admission.requests.adaptive_latency import LatencyWatch
+from penstock.admission.requests.adaptive_mark import AdaptiveMark
+from penstock.admission.requests.adaptive_mirrors import Mirrors
 from penstock.admission.requests.adaptive_mode import ModeDetector, Rates
 from penstock.admission.requests.adaptive_rate import RateLimit
 from penstock.admission.requests.adaptive_window import FREE, SURE, Window
@@ -21,7 +20,7 @@ from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, Lim
 from penstock.admission.requests.breaker import Breaker
 from penstock.admission.requests.cooldown import Cooldown
 from penstock.admission.requests.limit_changes import LimitChanges
-from penstock.admission.requests.pacer import Pacer
+from penstock.admission.requests.pacer import CALM, Pacer
 from penstock.admission.requests.probing import hold_seconds
 from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
@@ -32,10 +31,11 @@ GAP_AT_START_SECONDS = 0.02  # before anything has ended
 LATENCY_MIN_SECONDS = 1e-4
 LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
 LATENCY_SMOOTHING = 0.05
-TUNE_STEP = 0.02  # change of the latency that matters
+TUNE_STEP = 0.05  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
-NEAR_CEILING = 0.97  # in flight, of the ceiling: a probe of our own
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
+COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
+CERTAIN = 3  # refusals in a row that agree: it is concurrency, and a second strike will not come
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
@@ -43,19 +43,9 @@ SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
 ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
 ONE_LEVEL_MAX = 3
+CLOSED_DOOR = 4  # refusals with nothing accepted between say nothing about a rate
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-
-
-class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
-    """What a request remembers of its grant."""
-
-    epoch: int
-    in_flight_before: int
-    tokens: float
-    cohort: Cohort
-    sent: Sent
-    is_test: bool
 
 
 class Adaptive:
@@ -171,7 +161,7 @@ class Adaptive:
         self._mode.sent(tokens)
         self._mean_tokens += TOKENS_SMOOTHING * (tokens - self._mean_tokens)
         self._sent_at = now
-        self._pacer.sent(now, self._gap(tokens), self._latency or 1.0, self._transit)
+        self._pacer.sent(now, self._gap(now, tokens), self._latency or 1.0, self._transit)
         return AdaptiveMark(
             self._epoch,
             in_flight_before,
@@ -230,19 +220,20 @@ class Adaptive:
         is_bound = in_flight >= self._whole()
         if is_bound:
             self._window.widen(seconds, self._in_flight_needed())
-        gap = self._gap(self._mean_tokens)
+        gap = self._gap(now, self._mean_tokens)
         if now - self._sent_at <= max(IDLE_SECONDS, IDLE_GAPS * gap):
             hold = self._rate.hold(
                 self._unit(), self._latency or 1.0, 1.5 * self._cooldown.strike_seconds
             )
             self._rate.advance(seconds, hold, may_probe=not is_bound)
 
-    def _gap(self, tokens: float) -> float:
+    def _gap(self, now: float, tokens: float) -> float:
         """From one request of so many tokens to the next."""
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gap = self._latency / (self._pacer.gain * window.size)
+            gain = CALM if now < self._cooldown.calm_until else self._pacer.gain
+            gap = self._latency / (gain * window.size)
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
         if self._mode.mode is not LimitMode.CONCURRENCY:
@@ -307,9 +298,14 @@ class Adaptive:
         self._mode.not_accepted(mark.tokens)
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
-        if not self._is_forgiven(now, mark, retry_after, is_fresh=is_fresh) and (
-            is_fresh or retry_after
-        ):
+        latency = self._latency or 1.0
+        is_costly = self._window.confidence < CERTAIN and retry_after > COSTLY_LATENCIES * latency
+        if self._is_forgiven(now, mark, retry_after, is_fresh, is_costly):
+            if is_fresh and is_costly:
+                self._cooldown.calm_down(now)
+                if mark.in_flight_before < self._window.ceiling:
+                    self._cooldown.breathe(now, latency)
+        elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
             self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
         if not is_fresh:
@@ -317,23 +313,22 @@ class Adaptive:
         self._epoch += 1
         self._cooldown.refused()
         if not self._mirrors.explain(mark.tokens):
-            self._learn(now, mark.in_flight_before)
+            self._learn(now, mark.in_flight_before, is_costly=is_costly)
         self._tune()
 
     def _is_forgiven(
-        self, now: float, mark: AdaptiveMark, retry_after: float, *, is_fresh: bool
+        self, now: float, mark: AdaptiveMark, retry_after: float, is_fresh: bool, is_costly: bool
     ) -> bool:
         if not is_fresh:
             return self._cooldown.is_of_strike(mark.sent.at)
-        window = self._window
-        is_probe = (
+        is_wide = is_costly and not self._cooldown.failures
+        return (
             self._mode.mode is LimitMode.CONCURRENCY
-            and not window.is_starting
-            and mark.in_flight_before >= NEAR_CEILING * window.ceiling
+            and self._window.is_near(mark.in_flight_before, is_costly=is_wide)
+            and self._cooldown.strike(now, retry_after, self._latency or 1.0)
         )
-        return is_probe and self._cooldown.strike(now, retry_after, self._latency or 1.0)
 
-    def _learn(self, now: float, in_flight: int) -> None:
+    def _learn(self, now: float, in_flight: int, *, is_costly: bool) -> None:
         """What does the first refusal of an epoch say?"""
         mode, window = self._mode, self._window
         level = max(1, in_flight)
@@ -346,6 +341,8 @@ class Adaptive:
             window.confidence = 0
             if mode.mode is not LimitMode.CONCURRENCY:
                 self._open_window()
+            elif window.ceiling == inf:
+                window.settle(0)
         if (
             mode.mode is LimitMode.CONCURRENCY
             and level <= SUSPECT_LEVEL
@@ -362,7 +359,8 @@ class Adaptive:
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
-            window.refused(in_flight, transit, is_drained=self._is_drained(now))
+            is_drained = self._is_drained(now)
+            window.refused(in_flight, transit, is_drained=is_drained, is_costly=is_costly)
             self._told.refused()
             self._smooth(known)
 
@@ -386,8 +384,10 @@ class Adaptive:
             self._reject_rate(in_flight)
         elif rates is not None:
             self._rate.refused(rates.of(self._mode.mode), rates.seconds)
-        else:
+        elif self._cooldown.failures < CLOSED_DOOR:
             self._rate.refused_early()
+        else:
+            self._rate.stay()
 
     def _suspect_rate(self) -> None:
         """Refused with almost nothing in flight."""

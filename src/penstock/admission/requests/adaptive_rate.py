@@ -113,6 +113,11 @@ class RateLimit:
             self.confidence = 0
             self._fall(0.8 * self.per_second, 0.8 / 0.9 * self.per_second)
 
+    def stay(self) -> None:
+        """It was refused again with nothing accepted between: that is not its doing."""
+        self.is_searching = False
+        self.age = 0.0
+
     def _fall(self, per_second: float, ceiling: float) -> None:
         self.ceiling = ceiling
         self.per_second = self._fallen_to = per_second

@@ -13,6 +13,7 @@ from math import cbrt, ceil, exp2, floor, inf, log2
 START = 4  # in flight at first
 START_LATENCIES = 0.75  # to double, above FREE
 FREE = 32  # the start doubles each second up to here, before anything has ended
+FREE_LATENCIES = 2.0  # or in so many, if that is less
 USED_AT_START = 0.7  # part of the window in flight, without which the start does not double
 USED = 0.5  # the same of the way back to the ceiling
 USED_TO_PROBE = 0.9  # and of going beyond it
@@ -20,6 +21,7 @@ BACK_OFF = 0.9  # of the ceiling, after a refusal
 SURE = 2  # refusals in a row that agree: nothing is given up any more
 CONFIDENCE_MAX = 8
 LEVELS = 5  # of refusals that agree, of which the lowest is the ceiling
+NEAR = 0.97  # of the ceiling, in flight: a probe of our own
 SAME = 0.05  # refusals that differ by no more agree
 MARGIN_MAX = 0.05
 RECOVERY_MAX_SECONDS = 6.0
@@ -36,6 +38,7 @@ class Window:
     """
 
     __slots__ = (
+        "_free_seconds",
         "_levels",
         "_most",
         "_probe_seconds",
@@ -53,6 +56,7 @@ class Window:
         "seen",
         "size",
         "start_seconds",
+        "top",
     )
 
     def __init__(self, most: int) -> None:
@@ -60,6 +64,7 @@ class Window:
         self.size = float(min(START, most))
         self.is_starting = True
         self.ceiling = inf  # in flight when it was refused
+        self.top = inf  # where it stays between probes
         self.confidence = 0  # refusals in a row that agreed on it
         self.distance = 0.0  # part of the ceiling that refusals have taught to leave free
         self.margin = 0.0  # the same, or what requests on their way may add, if that is more
@@ -71,13 +76,14 @@ class Window:
         self.recent = 0  # in flight when the last one that worked was sent
         self.is_by_latency = False  # the ceiling comes from latency, not from a refusal
         self.start_seconds = 1.0  # to double, above FREE
+        self._free_seconds = 1.0  # below it
         self._recovery_seconds = 1.0
         self._probe_seconds = 0.5
 
     def resume(self, ceiling: float, confidence: int, trust: float) -> None:
         """Begin at a ceiling of an earlier run, the nearer to it the more it is trusted (0…1)."""
         self.is_starting = False
-        self.ceiling = min(max(1.0, ceiling), float(self._most))
+        self._find(min(max(1.0, ceiling), float(self._most)))
         self.confidence = floor(confidence * trust)
         start = BACK_OFF * self.ceiling * trust
         self.size = self.fallen_to = min(max(1.0, start, min(START, self.ceiling)), self.ceiling)
@@ -92,6 +98,7 @@ class Window:
     def tune(self, latency: float, hold: float) -> None:
         """What the pace of change depends on."""
         self.start_seconds = max(1.0, START_LATENCIES * latency)
+        self._free_seconds = min(1.0, FREE_LATENCIES * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
         if self.age <= self.hold:  # else it is probing already
             self.hold = max(hold, self._recovery_seconds, self.age)
@@ -108,21 +115,19 @@ class Window:
     def advance(self, seconds: float, in_flight: int, *, may_probe: bool = True) -> None:
         """So much time has passed with so many in flight."""
         if self.is_starting:
-            if in_flight >= USED_AT_START * self.size:
-                double = 1.0 if self.size < FREE else self.start_seconds
-                size = self.size * exp2(min(9.0, seconds / double))
+            if in_flight >= USED_AT_START * floor(self.size):
+                size = self._started(seconds)
                 self._raise(min(size, self._start_most(), in_flight / USED_AT_START + 1.0))
             return
         if self.age < self.hold:
-            part = min(seconds, self.hold - self.age)
+            left = self.hold - self.age
             stop = in_flight / USED + 1.0  # there it is not used enough any more
-            if stop < self.top:
-                part = min(part, max(0.0, self._age_of(stop) - self.age))
-            self.age += part
-            seconds -= part
+            most = left if stop >= self.top else max(0.0, self._age_of(stop) - self.age)
+            self.age = self.hold if seconds >= left <= most else self.age + min(seconds, most)
             self._raise(min(self.top, self._at(self.age)))
             if self.age < self.hold:
                 return
+            seconds -= left
         if seconds > 0 and may_probe and in_flight >= USED_TO_PROBE * floor(self.size):
             stop = floor(in_flight / USED_TO_PROBE) + 1
             self.age = max(self.age, min(self.age + seconds, self._age_of(stop)))
@@ -138,10 +143,11 @@ class Window:
             if self._start_most() < wanted:
                 return inf
             if self.size < FREE < wanted:
-                return log2(FREE / self.size) + self.start_seconds * log2(wanted / FREE)
-            double = 1.0 if self.size < FREE else self.start_seconds
+                free = self._free_seconds * log2(FREE / self.size)
+                return free + self.start_seconds * log2(wanted / FREE)
+            double = self._free_seconds if self.size < FREE else self.start_seconds
             return double * log2(wanted / self.size)
-        if wanted > self.top and not may_probe:
+        if not may_probe and (wanted > self.top or self.age >= self.hold):
             return inf
         return max(0.0, self._age_of(wanted) - self.age)
 
@@ -157,10 +163,15 @@ class Window:
             return inf
         return self.start_seconds * log2(wanted / self.size)
 
-    @property
-    def top(self) -> float:
-        """Where it stays between probes."""
-        return self.ceiling * (1.0 - self.margin)
+    def _started(self, seconds: float) -> float:
+        """Its size so much later, at the start."""
+        size = self.size
+        if size < FREE:
+            free = self._free_seconds * log2(FREE / size)
+            if seconds <= free:
+                return size * exp2(seconds / self._free_seconds)
+            size, seconds = float(FREE), seconds - free
+        return size * exp2(min(9.0, seconds / self.start_seconds))
 
     def _start_most(self) -> float:
         return min(float(self._most), max(float(FREE), 2.0 * self.seen))
@@ -198,6 +209,15 @@ class Window:
 
     # ── Falling ───────────────────────────────────────────────────────────────────────────────
 
+    def is_near(self, in_flight_before: int, *, is_costly: bool) -> bool:
+        """Was a request refused at the ceiling? Where a pause is costly, at the top is near too."""
+        if self.is_starting:
+            return False
+        near = NEAR * self.ceiling
+        if is_costly:
+            near = max(1.0, min(near, floor(self.top) - 1.0))
+        return in_flight_before >= near
+
     def agrees(self, in_flight: int) -> bool:
         """Does a refusal with so many in flight confirm the ceiling?"""
         known = self.ceiling
@@ -205,11 +225,19 @@ class Window:
             return False
         return abs(max(1, in_flight) - known) <= max(1.0, SAME * known)
 
-    def refused(self, in_flight_before: int, transit: float, *, is_drained: bool = False) -> None:
+    def refused(
+        self,
+        in_flight_before: int,
+        transit: float,
+        *,
+        is_drained: bool = False,
+        is_costly: bool = False,
+    ) -> None:
         """A request that was the next after so many was refused.
 
         `transit` is the part of a request's life in which it is on its way: it blurs the count.
         `is_drained`: a pause has just emptied the provider, so that the count is believed.
+        `is_costly`: another refusal soon would cost more than to be careful.
         """
         level = float(max(1, in_flight_before))
         agrees = self.agrees(in_flight_before)
@@ -224,13 +252,16 @@ class Window:
         self.is_starting = False
         is_near = agrees and abs(level - self.ceiling) <= SAME * self.ceiling
         self._levels = [*self._levels, level][-LEVELS:] if is_near else [level]
-        self.ceiling = level = min(self._levels)
-        kept = level * (1.0 - self.distance if self.confidence >= SURE else BACK_OFF)
+        level = min(self._levels)
+        self._find(level)
+        is_sure = self.confidence >= SURE and not is_costly
+        kept = level * (1.0 - self.distance if is_sure else BACK_OFF)
         self._fall(floor(kept + 0.5) if level > 5 else ceil(kept))
 
     def settle(self, confidence: int) -> None:
         """Take the present size for the ceiling."""
-        self.ceiling = self.fallen_to = self.size
+        self._find(self.size)
+        self.fallen_to = self.size
         self.confidence = confidence
         self.is_starting = False
         self.age = 0.0
@@ -238,10 +269,15 @@ class Window:
     def cut(self, size: float) -> None:
         """Fall to a size that was found by latency."""
         self._fall(size)
-        self.ceiling = self.size
+        self._find(self.size)
         self.confidence = 3
         self.is_starting = False
         self.is_by_latency = True
+
+    def _find(self, ceiling: float) -> None:
+        """Here is the ceiling; no slot below it is given up for less than half of one."""
+        self.ceiling = ceiling
+        self.top = max(1.0, ceiling - floor(self.margin * ceiling + 0.5))
 
     def _fall(self, size: float) -> None:
         self.size = self.fallen_to = max(1.0, min(float(size), self.size))

@@ -114,7 +114,8 @@ class Aimd:
     ) -> Sequence[LimitChange]:
         self.consecutive_refusals += 1
         rest = ending.retry_after_seconds
-        rest = self._config.cooldown_seconds if rest is None else rest
+        if rest is None or (not rest and self._limit == 1):  # less often is all that is left
+            rest = self._config.cooldown_seconds
         self.blocked_until = max(self.blocked_until, now + rest)
         self._ramp_to = None
         self._successes = 0

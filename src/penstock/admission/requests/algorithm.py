@@ -15,6 +15,12 @@ import msgspec
 
 from penstock.model.request import RequestReleaseOutcome
 
+# What is beyond these was not learned, but damaged.
+CEILING_MAX = 1e7  # in flight
+CONFIDENCE_MAX = 1_000_000
+RATE_MIN, RATE_MAX = 1e-5, 1e12  # per second: one a day, and as declared ones
+LATENCY_SECONDS_MAX = 3_600.0  # pace follows it
+
 
 class LimitMode(StrEnum):
     """What does the provider seem to limit?"""
@@ -41,6 +47,25 @@ class LearnedLimit(msgspec.Struct, frozen=True):
     mode: LimitMode = LimitMode.CONCURRENCY
     rate: float | None = None  # per second, of what the mode counts
     latency_seconds: float | None = None
+
+
+def read_learned(document: str) -> LearnedLimit | None:
+    """What a document says; None if it is damaged, or of a version that says it otherwise."""
+    try:
+        found = msgspec.json.decode(document, type=LearnedLimit)
+    except msgspec.MsgspecError:
+        return None
+    return found if _is_sane(found) else None
+
+
+def _is_sane(found: LearnedLimit) -> bool:
+    """Can it have been learned? A run would not come out of a rate of nothing."""
+    return (
+        (found.ceiling is None or 0 < found.ceiling <= CEILING_MAX)
+        and 0 <= found.confidence <= CONFIDENCE_MAX
+        and (found.rate is None or RATE_MIN <= found.rate <= RATE_MAX)
+        and (found.latency_seconds is None or 0 <= found.latency_seconds <= LATENCY_SECONDS_MAX)
+    )
 
 
 class LimitAlgorithm(Protocol):

@@ -203,6 +203,11 @@ class AdaptiveRequestAdmissionController:
         self._cooling.clear()
         return answered
 
+    def is_held(self, lease: RequestAdmissionLease) -> bool:
+        """Has it not been released yet?"""
+        held = self._leases.get(lease.lease_id)
+        return held is not None and held[0] is lease
+
     # ── Changing what was declared ────────────────────────────────────────────────────────────
 
     def set_policy(self, policy: ProviderPolicy, now: float) -> None:

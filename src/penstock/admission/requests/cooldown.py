@@ -16,6 +16,7 @@ FAILURES_MAX = 7
 JITTER = 0.1  # of a pause, added
 JITTER_MAX_SECONDS = 0.25
 STRIKE_LATENCIES = 2.0  # how long a strike is remembered
+BREATH_LATENCIES = 0.5  # after a strike that was not a probe
 
 
 class Cooldown:
@@ -24,6 +25,7 @@ class Cooldown:
     __slots__ = (
         "_strike_at",
         "_strike_seconds",
+        "calm_until",
         "failures",
         "last_seconds",
         "last_until",
@@ -37,6 +39,7 @@ class Cooldown:
         self.last_until = -inf  # when the pause before the present one ended
         self.last_seconds = 0.0
         self.failures = 0  # refused epochs in a row
+        self.calm_until = -inf  # requests leave evenly
         self._strike_at = -inf
         self._strike_seconds = 0.0
 
@@ -67,6 +70,14 @@ class Cooldown:
         self.seconds = seconds
         jitter = rand() * min(JITTER_MAX_SECONDS, JITTER * seconds)
         self.until = max(self.until, now + seconds + jitter)
+
+    def calm_down(self, now: float) -> None:
+        """While the strike is remembered, requests leave evenly."""
+        self.calm_until = now + self._strike_seconds
+
+    def breathe(self, now: float, latency: float) -> None:
+        """A strike where it should have been safe: a rate may be the limit, so let it recover."""
+        self.until = max(self.until, now + BREATH_LATENCIES * latency)
 
     def refused(self) -> None:
         """A new epoch begins with a refusal."""

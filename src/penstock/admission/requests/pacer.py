@@ -8,6 +8,7 @@ from math import inf
 GAIN = 3.0  # × the rate that keeps a window full: how fast it is filled
 GAIN_MIN = 1.2  # the same, where bursts seem to be what is refused
 SMOOTHER = 0.7
+CALM = 0.95  # the same, while another refusal would cost a long pause
 CATCH_UP_SECONDS = 0.02  # a timer that was late by less does not slow the pace
 FINEST_SECONDS = 1e-3  # a shorter gap is kept on average only: no timer is so fine
 CAREFUL_SENDS = 2  # after a pause, a twentieth of the latency apart

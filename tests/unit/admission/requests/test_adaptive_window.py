@@ -37,6 +37,31 @@ def test_start_doubles_each_second_while_it_is_used() -> None:
     assert made.size == pytest.approx(1 + 6 / 0.7)
 
 
+def test_start_doubles_within_two_latencies_where_requests_are_short() -> None:
+    made = window(latency=0.1)
+    made.advance(0.1, 4)
+
+    assert made.size == pytest.approx(4 * 2**0.5)
+
+
+def test_start_slows_down_at_a_size_that_a_second_reaches() -> None:
+    made = window(latency=4.0)
+    made.seen = 200
+    made.size = 16.0
+    made.advance(4.0, 200)  # one second to 32, then three to double
+
+    assert made.size == pytest.approx(64)
+
+
+def test_full_window_of_one_grows_at_the_start() -> None:
+    made = window(most=1)
+    made.set_most(10)
+    for _ in range(100):
+        made.advance(0.05, 1)
+
+    assert made.size >= 2
+
+
 def test_start_does_not_double_unless_it_is_used() -> None:
     made = window()
     made.advance(10.0, 2)
@@ -239,6 +264,60 @@ def test_seconds_until_are_exact(wanted: int) -> None:
         other.advance(seconds / 200, max(int(other.size), 46))
 
     assert other.size == pytest.approx(wanted, rel=0.03)
+
+
+def test_it_does_not_say_that_it_grows_while_it_may_not() -> None:
+    made = refused_at(50)
+    made.set_most(40)
+    made.advance(20.0, 40)
+    made.set_most(256)
+
+    assert made.seconds_until(41, may_probe=False) == inf
+    made.advance(5.0, 40, may_probe=False)
+    assert made.size == 40
+
+
+def test_end_of_the_hold_is_not_missed_by_a_rounding_error() -> None:
+    made = refused_at(50)
+    made.age = 0.1 + 0.2  # the rest of the hold, added to it, is not the hold
+    made.hold = 6.1
+    seconds = made.seconds_until(51)
+    made.advance(seconds + 1e-9, 50)
+
+    assert made.size >= 51
+
+
+def test_no_slot_is_given_up_for_less_than_half_of_one() -> None:
+    small, large = window(), window()
+    for made, level in ((small, 12), (large, 200)):
+        made.size = float(level + 1)
+        made.refused(level, 0.03)
+
+    assert small.top == 12
+    assert large.top == 197
+
+
+def test_costly_refusal_gives_a_tenth_up_however_sure_it_is() -> None:
+    made = refused_at(50)
+    for _ in range(4):
+        made.size = 51.0
+        made.refused(50, 0.0, is_costly=True)
+
+    assert made.confidence == 4
+    assert made.size == 45
+
+
+def test_refusal_at_the_top_is_near_the_ceiling_where_a_pause_is_costly() -> None:
+    made = refused_at(12)
+
+    assert made.is_near(12, is_costly=False)
+    assert not made.is_near(11, is_costly=False)
+    assert made.is_near(11, is_costly=True)
+    assert not made.is_near(10, is_costly=True)
+
+
+def test_refusal_with_nothing_in_flight_is_never_near_the_ceiling() -> None:
+    assert not refused_at(1).is_near(0, is_costly=True)
 
 
 def test_seconds_until_of_the_start_are_exact() -> None:

@@ -86,6 +86,13 @@ def test_retry_after_of_zero_is_no_pause() -> None:
     assert limit.send_at(10.0, 0, 0.0) == 10.0
 
 
+def test_retry_after_of_zero_is_a_pause_once_the_limit_cannot_fall() -> None:
+    limit = aimd(1)
+    refuse(limit, 10.0, 0.0)
+
+    assert limit.send_at(10.0, 0, 0.0) == 12.0
+
+
 def test_later_signal_never_shortens_the_pause() -> None:
     limit = aimd()
     refuse(limit, 10.0, 60.0)
