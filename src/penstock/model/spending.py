@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +49,7 @@ def scopes_of(task: str, provider: str, model: str) -> tuple[str, ...]:
     return (ALL, f"provider:{provider}", f"model:{provider}/{model}", f"task:{task}")
 
 
+@lru_cache(maxsize=1_024)
 def accounts_of(run_id: str, day: str, task: str, provider: str, model: str) -> tuple[Account, ...]:
     """The sums that a call is part of."""
     return tuple(

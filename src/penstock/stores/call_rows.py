@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.model.journal import CallKey, CallRecord, CallState
-from penstock.model.spending import Account, Amount, Balance, accounts_of
+from penstock.model.spending import Account, Amount, Balance, Period, accounts_of
 
 UNENDED = frozenset((CallState.OPEN, CallState.HELD))  # their reserve is kept
 ZERO = Amount()
@@ -61,6 +61,9 @@ class Place(NamedTuple):
     @property
     def accounts(self) -> tuple[Account, ...]:
         return accounts_of(*self)
+
+    def span(self, period: Period) -> str:
+        return self.run_id if period is Period.RUN else self.day
 
 
 @dataclass(slots=True)

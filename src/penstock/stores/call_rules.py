@@ -15,7 +15,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Budget, Period, day_of, scopes_of
+from penstock.model.spending import Account, Amount, Budget, Period, day_of
 from penstock.stores.call_rows import ZERO, CallRow, Change, Place, Sums
 
 BOUGHT = frozenset((CallState.ANSWERED, CallState.SPOILED))
@@ -28,6 +28,7 @@ class CallBook:
         self._rows = rows
         self._sums = sums
         self._now = now
+        self._day = day_of(now)
         self.changed: dict[CallKey, CallRow] = {}
         self.unkept: list[CallRow] = []  # calls that have lost the answer they had
 
@@ -55,11 +56,14 @@ class CallBook:
         present = jobs.get(intent.key.job)
         if present is None or max(present, row.token if row else 0) > intent.token:
             return IntentVerdict(written=False, is_stale=True)
-        day = day_of(self._now)
+        place = Place(intent.run_id, self._day, intent.task, intent.provider, intent.model)
         replaced = row if row is not None and row.is_unended else None
         for budget in budgets:
-            left = self._left(intent, day, budget, balance, replaced)
-            if left is not None and not _fits(intent.reserved, budget, left):
+            account = Account(budget.scope, budget.period, place.span(budget.period))
+            if account not in place.accounts:
+                continue
+            left = self._left(account, budget, balance, replaced)
+            if not _fits(intent.reserved, budget, left):
                 return IntentVerdict(written=False, over=budget, left=left)
         if replaced is not None:
             self._sums.give_back(replaced)
@@ -68,7 +72,7 @@ class CallBook:
             intent.key,
             CallState.OPEN,
             intent.token,
-            Place(intent.run_id, day, intent.task, intent.provider, intent.model),
+            place,
             self._now,
             reserved=intent.reserved,
         )
@@ -82,17 +86,12 @@ class CallBook:
 
     def _left(
         self,
-        intent: Intent,
-        day: str,
+        account: Account,
         budget: Budget,
         balance: Callable[[Account], Change],
         replaced: CallRow | None,
-    ) -> Amount | None:
-        """What is left of a budget; None if the call is none of its business."""
-        if budget.scope not in scopes_of(intent.task, intent.provider, intent.model):
-            return None
-        span = intent.run_id if budget.period is Period.RUN else day
-        account = Account(budget.scope, budget.period, span)
+    ) -> Amount:
+        """What is left of a budget, but for what is about to be replaced."""
         micros, tokens = balance(account).plus(self._sums.of(account)).claimed
         if replaced is not None and account in replaced.place.accounts:
             micros, tokens = micros - replaced.reserved.micros, tokens - replaced.reserved.tokens

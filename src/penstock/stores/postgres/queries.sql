@@ -1491,8 +1491,10 @@ select state, sum(n)::bigint from (
 
 -- count_in_hand --
 -- How many calls have been begun by the present leases of their jobs, and have not ended?
-select count(*) from penstock.hot join penstock.calls on calls.job_id = hot.job_id
-where hot.row_state = 4 and calls.token = hot.token and calls.ended_at is null
+select coalesce(sum(found.n), 0)::bigint from penstock.hot cross join lateral (
+    select count(*) as n from penstock.calls
+    where calls.job_id = hot.job_id and calls.token = hot.token and calls.ended_at is null
+) as found where hot.row_state = 4
 
 -- calls_of_jobs --
 -- The first $2 calls of jobs, held until the commit; $1 = [job, …].

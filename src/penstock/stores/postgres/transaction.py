@@ -20,6 +20,7 @@ import psycopg
 from penstock.clock import BootTime
 from penstock.errors import InternalError
 from penstock.model.job import LeasedJob
+from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.accepting import Cursor
@@ -340,13 +341,29 @@ class PostgresTransaction(PayingTransaction):
         if self.run("open_freed_keys", texts(freed)):
             self.made_work = True
 
+    def foresee_intents(
+        self, keys: Sequence[CallKey], jobs: str, accounts: Sequence[Account]
+    ) -> None:
+        """In one round trip; all is read when the accounts are locked, so by later statements."""
+        questions = [self._finding(keys), ("job_tokens", (jobs,))]
+        if accounts:
+            if not self._may_wait():
+                return
+            questions.insert(0, ("lock_accounts", (_names(accounts),)))
+            questions.append(("read_accounts", (as_json(accounts),)))
+        self.ask_ahead(*questions)
+
+    def _may_wait(self) -> bool:
+        """Do we hold nothing that somebody may wait for whom we would wait for?"""
+        return not (self._counted or self._counts_all or self._holds_lanes or self._walks)
+
     def spend_alone(self, accounts: Sequence[Account]) -> None:
-        """Who holds limit keys or lanes only tries: those that he would wait for may wait for him.
+        """Who holds limit keys or lanes only tries.
 
         Locks that are no rows: whoever adds to an account without a budget waits for nobody.
         """
-        names = texts([as_json(account) for account in accounts])
-        if not (self._counted or self._counts_all or self._holds_lanes or self._walks):
+        names = _names(accounts)
+        if self._may_wait():
             self.rows("lock_accounts", names)
         elif not self.value("try_lock_accounts", names):
             raise Contended("Another process was reserving from the same budget.")
@@ -398,3 +415,7 @@ class PostgresTransaction(PayingTransaction):
             self.run("merge_changes", 5 * MERGE_CHANGES)
         if self.value("count_account_changes") > MERGE_CHANGES and self.is_my_turn():
             self.run("merge_account_changes", 5 * MERGE_CHANGES)
+
+
+def _names(accounts: Sequence[Account]) -> str:
+    return texts([as_json(account) for account in accounts])

@@ -49,13 +49,18 @@ def intend(
     tx: Transaction, intents: Sequence[Intent], budgets: Sequence[Budget]
 ) -> list[IntentVerdict]:
     """Write down that calls are about to be sent, and reserve their estimates."""
+    if not intents:
+        return []
     accounts = budgeted(intents, budgets, tx.now)
+    keys = [intent.key for intent in intents]
+    jobs = as_json(sorted({key.job for key in keys}))
+    tx.foresee_intents(keys, jobs, accounts)
     if accounts:
         tx.spend_alone(accounts)
-    book = _book(tx, [intent.key for intent in intents])
-    jobs = dict(tx.array("job_tokens", as_json(sorted({intent.key.job for intent in intents}))))
+    book = _book(tx, keys)
+    tokens = dict(tx.array("job_tokens", jobs))
     known = _balances(tx, accounts)
-    verdicts = book.intend(intents, budgets, lambda account: known.get(account, NOTHING), jobs)
+    verdicts = book.intend(intents, budgets, lambda account: known.get(account, NOTHING), tokens)
     _drop_answers(tx, book)
     fresh = [row for row in book.changed.values() if not row.no]
     if fresh:
@@ -69,7 +74,7 @@ def intend(
 
 
 def _book(tx: Transaction, keys: Sequence[CallKey]) -> CallBook:
-    rows = {row.key: row for row in map(call_row, tx.find_calls(keys))}
+    rows = {row.key: row for row in map(call_row, tx.find_calls(keys) if keys else ())}
     return CallBook(rows, tx.sums, tx.now)
 
 
@@ -108,9 +113,7 @@ def answered(tx: Transaction, answers: Sequence[Answer]) -> None:
         )
         for answer in book.answered(answers)
     ]
-    if kept:
-        tx.keep_answers(kept)
-    _write(tx, book)
+    _write(tx, book, kept)
     failpoints.hit("answered.in_tx")
     tx.passed.append("answered.committed")
 
@@ -144,10 +147,10 @@ def spoil(tx: Transaction, keys: Sequence[CallKey]) -> None:
     _write(tx, book)
 
 
-def _write(tx: Transaction, book: CallBook) -> None:
+def _write(tx: Transaction, book: CallBook, answers: Sequence[Row] = ()) -> None:
     rows = book.changed.values()
     if rows:
-        tx.change_calls([_changed_columns(row) for row in rows])
+        tx.change_calls([_changed_columns(row) for row in rows], answers)
     ended = next((row.key for row in rows if row.ended_at == tx.now), None)
     if ended is not None:
         tx.call_ended(ended)

@@ -108,14 +108,15 @@ class Transaction(Statements):
         """Write down calls that nobody has begun before."""
         self.run("add_calls", as_json(rows))
 
-    def change_calls(self, rows: Sequence[Row]) -> None:
-        """[call, state, ended_at, 2 × reserved, 2 × used, bought, reused]."""
-        self.run("change_calls", as_json(rows))
+    def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
+        """What became of calls, and the answers that they are ended by.
 
-    def keep_answers(self, rows: Sequence[Row]) -> None:
-        """Keep answers: [call, status, headers, body, micros, tokens, input, output]."""
-        for row in rows:
-            self.run("keep_answer", *row)
+        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused];
+        [call, status, headers, body, micros, tokens, input, output].
+        """
+        for answer in answers:
+            self.run("keep_answer", *answer)
+        self.run("change_calls", as_json(rows))
 
     @staticmethod
     def lane_text(spec: LaneSpec) -> str:
@@ -154,6 +155,12 @@ class Transaction(Statements):
 
     def change_caps_alone(self) -> None:
         """Let nobody count holders until the commit: caps are about to change."""
+        return
+
+    def foresee_intents(
+        self, keys: Sequence[CallKey], jobs: str, accounts: Sequence[Account]
+    ) -> None:
+        """Intents are about to be judged by these."""
         return
 
     def spend_alone(self, accounts: Sequence[Account]) -> None:

@@ -23,7 +23,7 @@ create table penstock.calls (
     bought bigint not null default 0,
     reused bigint not null default 0,
     unique (job_id, fingerprint, ordinal)
-) with (fillfactor = 60);
+) with (fillfactor = 45);
 
 -- Apart from calls, so that whoever reads those does not pass by bodies. They are compressed already.
 create table penstock.answers (
