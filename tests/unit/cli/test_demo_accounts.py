@@ -25,6 +25,7 @@ KILL = AtTheKill(
 TRUE = Accounts(
     sizes=SIZES,
     states=Counter({JobState.DONE: 2}),
+    charged=0,
     figures=CallFigures(bought=6, reused=1),
     kill=KILL,
     bought_again=0,
@@ -43,6 +44,7 @@ def test_a_story_that_adds_up_has_no_problems() -> None:
     ("false", "said"),
     [
         (replace(TRUE, states=Counter({JobState.DONE: 1})), "1 documents are lost"),
+        (replace(TRUE, charged=2), "2 attempts were charged to documents"),
         (replace(TRUE, bought_again=1), "1 answers were bought again"),
         (
             replace(TRUE, accepted=TRUE.accepted + Counter({"b1": 1})),

@@ -50,6 +50,7 @@ class Accounts:
 
     sizes: Sizes
     states: Counter[JobState]
+    charged: int  # attempts that failed by a fault of the documents themselves
     figures: CallFigures  # of the journal
     kill: AtTheKill
     bought_again: int  # answers of the journal that the provider was asked for once more
@@ -60,9 +61,11 @@ class Accounts:
     @classmethod
     def read(cls, sizes: Sizes, store: Store, service: PaidService, kill: AtTheKill) -> Accounts:
         """Ask everybody, when all is over."""
+        jobs = list(_jobs(store))
         return cls(
             sizes,
-            Counter(job.state for job in _jobs(store)),
+            Counter(job.state for job in jobs),
+            sum(job.attempts for job in jobs),
             store.call_figures(None).result(),
             kill,
             service.asked_since(kill.arrived, kill.answered),
@@ -85,6 +88,7 @@ class Accounts:
         again = [call for call, times in self.accepted.items() if times > 1]
         rules = {
             f"{self.lost} documents are lost": self.lost == 0,
+            f"{self.charged} attempts were charged to documents": self.charged == 0,
             f"{self.bought_again} answers were bought again": self.bought_again == 0,
             "calls were sent twice that were not in flight": self.kill.in_flight.issuperset(again),
             "a call was sent more than twice": max(self.accepted.values(), default=0) <= 2,

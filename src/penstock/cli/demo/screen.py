@@ -35,10 +35,10 @@ class Screen:
         self.line(f"{BOLD}{title}{PLAIN}" if self._is_bold else title)
 
     def line(self, text: str = "") -> None:
-        """Say something that stays."""
-        clear = CLEAR if self._drawn else ""
+        """Say something that stays, under what was drawn last."""
+        end = "\n" if self._drawn else ""
         self._drawn = ""
-        self._write(f"{clear}{text}\n")
+        self._write(f"{end}{text}\n")
 
     def status(self, text: str, *, moved: bool) -> None:
         """Say how it goes: in place, or as a line now and then and whenever something moved."""

@@ -33,10 +33,10 @@ FULL = Sizes(
     retry_after_seconds=1.0,
 )
 FAST = Sizes(
-    documents=110,
+    documents=140,
     allowed=12,
-    squeezed=2,
+    squeezed=3,
     slots=14,
-    latency_seconds=0.08,
+    latency_seconds=0.1,
     retry_after_seconds=0.3,
 )

@@ -30,10 +30,10 @@ STORE_URL = "sqlite:///.penstock/demo.db"
 TICK_SECONDS = 0.1
 STEP_SECONDS = 180.0  # that one step of the story may take on a very slow machine
 FOUND_PART = 0.75  # of what the provider allows: so much of it is found
-SQUEEZED_AT = 0.15  # of all answers: the provider changes its mind by then
-EASED_AT = 0.35
+SQUEEZED_AT = 0.25  # of all answers: the provider changes its mind by then
+EASED_AT = 0.45
 KILLED_AT = 0.5
-LAST_KILL_AT = 0.8  # also if the limit is not back by then
+LAST_KILL_AT = 0.85  # also if the limit is not back by then
 
 #: Has somebody asked for the end?
 IsStopped = Callable[[], bool]
@@ -100,15 +100,13 @@ class Story:
             lambda: self._limit >= FOUND_PART * sizes.allowed and self._part() >= KILLED_AT,
             LAST_KILL_AT,
         )
-        self._screen.line(
-            f"  The limit went {found} → {fallen} → {self._limit}. No document failed over it."
-        )
+        self._screen.line(f"  The limit went {found} → {fallen} → {self._limit}.")
         return store
 
     def _second_act(self, store: Store) -> AtTheKill:
         self._screen.act("Act 2: kill -9")
         self._watch(store, lambda: self._service.counts.in_flight > 1 and bool(self._workers), 1.0)
-        if not self._workers:
+        if self._shell.has_ended() or not self._workers:
             raise PenstockError("The demo's run ended before it could be killed; run it again.")
         pid = self._workers[0].pid
         self._screen.line(f"$ kill -9 {pid}")
@@ -145,7 +143,7 @@ class Story:
             f"{accounts.bought_again} bought again",
             "provider": f"{accounts.accepted.total()} calls taken on = {self._sizes.calls} + "
             f"{accounts.sent_twice} in flight at the kill; {accounts.served} answered to the end",
-            "429s": f"{accounts.refused}",
+            "429s": f"{accounts.refused}, waited out: {accounts.charged} attempts were charged",
             "spent": spent(figures.spent),
             "wall": span(self._clock.monotonic() - self._began),
         }.items():
@@ -174,11 +172,16 @@ class Story:
         return self._service.counts.served / self._sizes.calls
 
     def _watch(self, store: Store, true: Callable[[], bool], at_most: float | None) -> None:
-        """Show the run until something is true, or so much is done, or it has ended."""
+        """Show the run until something is true, or so much is done, or it has ended.
+
+        Workers tell of their limit once a second: it is waited for as long as there is time.
+        """
 
         def seen() -> bool:
             self._look(store)
-            return true() or (at_most is not None and self._part() >= at_most)
+            if true() or at_most is None:
+                return true()
+            return self._part() >= (at_most if self._limit else max(at_most, LAST_KILL_AT))
 
         self._until(lambda: self._shell.has_ended() or seen())
 
