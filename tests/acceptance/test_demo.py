@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +18,7 @@ from penstock.model.job import JobId, JobState
 from penstock.stores.store import JobFilter
 from tests.forked import run_forked
 from tests.processes import environment_of_tests
+from tests.pseudo_terminal import on_terminal
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.faults]
@@ -46,7 +44,6 @@ def environment(scratch: Path, **more: str) -> dict[str, str]:
         PENSTOCK_STORE="postgresql://nobody@127.0.0.1:1/none",
         HTTP_PROXY="http://127.0.0.1:1",
         http_proxy="http://127.0.0.1:1",
-        TERM="xterm",
         **more,
     )
 
@@ -191,42 +188,22 @@ def test_death_of_the_demo_itself_takes_its_run_along(scratch: Path) -> None:
         DEMO, env=environment(scratch), stdout=subprocess.PIPE, text=True
     ) as demo:
         assert demo.stdout is not None
-        read_until(demo.stdout, "limit  4")
+        read_until(demo.stdout, "  limit ")
         assert len(left_running(scratch)) >= 3  # it, a supervisor, a worker
         demo.kill()
 
     wait_until(lambda: left_running(scratch) == [])
 
 
-@pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    ours, theirs = pty.openpty()
-    yield ours, theirs
-    os.close(ours)
+def test_on_a_terminal_a_line_moves_and_ctrl_c_at_the_kill_is_clean(scratch: Path) -> None:
+    with on_terminal(DEMO, env=environment(scratch)) as terminal:
+        terminal.read_until(b"$ kill -9")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read_until(None)
+        code = terminal.process.wait(SECONDS)
 
-
-def test_on_a_terminal_a_line_moves_and_ctrl_c_at_the_kill_is_clean(
-    scratch: Path, terminal: tuple[int, int]
-) -> None:
-    ours, theirs = terminal
-    demo = subprocess.Popen(
-        DEMO,
-        env=environment(scratch),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        seen = read_terminal(ours, b"$ kill -9")
-        os.kill(demo.pid, signal.SIGINT)
-        seen += read_terminal(ours, None)
-    finally:
-        demo.kill()
-        demo.wait()
-
-    text = seen.decode()
+    assert code == 130
+    text = terminal.seen.decode()
     assert "\x1b[1mAct 1: " in text
     drawn = [part for part in text.split("\r\x1b[2K") if part.startswith("  limit")]
     assert sum("\n" not in part for part in drawn) > 1, "the line is redrawn in place"
@@ -234,20 +211,6 @@ def test_on_a_terminal_a_line_moves_and_ctrl_c_at_the_kill_is_clean(
     assert text.endswith((f"\n{end}", f"\r\x1b[2K{end}"))
     assert list(scratch.iterdir()) == []
     assert left_running(scratch) == []
-
-
-def read_terminal(ours: int, until: bytes | None) -> bytes:
-    """What is written, up to a word, or (None) to the end."""
-    seen = b""
-    while until is None or until not in seen:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # the last one who could write has gone
-            break
-        if not part:
-            break
-        seen += part
-    return seen
 
 
 def test_a_folder_with_something_in_it_is_not_touched(scratch: Path) -> None:

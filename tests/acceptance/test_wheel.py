@@ -11,6 +11,7 @@ import pytest
 
 from tests.bare_install import build_wheel, environment_of_strangers, install
 from tests.processes import REPOSITORY
+from tests.pseudo_terminal import on_terminal
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
@@ -63,9 +64,11 @@ def test_a_bare_install_shows_the_demo_and_names_what_is_missing(tmp_path: Path)
     assert where.startswith(str(programs.parent))
     assert extras == []
 
-    demo = run("penstock", "demo", "--fast")
-    assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert " answers reused, 0 bought again." in demo.stdout
+    with on_terminal([str(programs / "penstock"), "demo", "--fast"], env=environment) as demo:
+        demo.read_until(None)
+        assert demo.process.wait(SECONDS) == 0, demo.seen.decode()
+    assert b" answers reused, 0 bought again." in demo.seen
+    assert demo.seen.endswith(b"# a project of your own\r\n")
     assert list(work.iterdir()) == []
 
     stats = run("penstock", "queue", "stats", "--store", "postgresql://127.0.0.1:1/none")

@@ -187,10 +187,8 @@ class Story:
 
     def _look(self, store: Store) -> None:
         self._workers = [one for one in store.workers().result() if one.alive]
-        limit = 0
-        for worker in self._workers:
-            status = read_status(worker.status)
-            limit += 0 if status is None else sum(use.limit for use in status.providers)
+        # Suspects run one by one in a worker of their own: the other one's limit is what counts.
+        limit = max((_limit_of(worker) for worker in self._workers), default=0)
         moved, self._limit = limit != self._limit, limit
         counts, sizes = self._service.counts, self._sizes
         done = store.stats().result().states.get(JobState.DONE, 0)
@@ -215,3 +213,9 @@ class Story:
                     f"The demo waited {STEP_SECONDS:g} s for its next step; the machine is busy, "
                     "or this is our bug. Run it again with --keep DIR and read DIR/commands.log."
                 )
+
+
+def _limit_of(worker: WorkerView) -> int:
+    """Calls at once that a worker allows itself, as it said last; 0: it has not said anything."""
+    status = read_status(worker.status)
+    return 0 if status is None else sum(use.limit for use in status.providers)
