@@ -209,7 +209,7 @@ def test_slow_replies_limit_a_run_with_little_to_do() -> None:
         facts, said = explained(t)
 
     assert binding(facts) == (LimitKind.LATENCY, "api/m")
-    assert "they took 30 s each" in said.sentence
+    assert "these took 30 s each" in said.sentence
     assert "at most 4 of 256 were asked for" in said.change
 
 

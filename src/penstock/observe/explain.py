@@ -45,6 +45,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     busy_seconds: float  # summed over workers: in which there was something to do
     idle_seconds: float
+    cpu_seconds: float
+    late_seconds: float  # their loops came so much later than they were to
     ended: int
     retries: int
     slots: dict[str, int]  # all workers together, by kind
@@ -94,6 +96,8 @@ def facts_of(parts: Sequence[RunPart]) -> RunFacts | Unreadable | None:
         wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,
         busy_seconds=busy,
         idle_seconds=_seconds(documents) - busy,
+        cpu_seconds=sum(document.cpu_seconds for document in documents),
+        late_seconds=sum(document.late_seconds for document in documents),
         ended=sum(document.ended for document in documents),
         retries=sum(document.retries for document in documents),
         slots=_slots(documents),

@@ -11,7 +11,8 @@ from penstock.model.run_document import LimitKind, ModelFigures
 from penstock.observe.explain import RunFacts, Share
 from penstock.observe.phrases import command, counted
 
-MOST = 0.5  # of the time of those that held slots
+MOST = 0.5  # of the time
+BUSY = 0.8  # of the time: a processor that works as much has no more to give to one loop
 
 PERMITS = frozenset(
     {
@@ -63,6 +64,8 @@ def say(facts: RunFacts) -> Said | None:
     if not facts.shares:
         return None
     share = facts.shares[0]
+    if share.kind is LimitKind.STORE and not (facts.ended or facts.doing):
+        return None  # it came, found nothing, and left
     sentence, change = _WORDS[share.kind](share, facts)
     return Said(sentence, change)
 
@@ -116,15 +119,43 @@ def _slots(share: Share, facts: RunFacts) -> tuple[str, str]:
             f"Raise {setting} from {each:,}: whoever held a slot waited for replies "
             f"{1 - own / spent:.0%} of the time, which costs no CPU."
         )
+    crowded = _crowded(facts)
+    if crowded is not None and share.where != "process":
+        return sentence, crowded
     if share.where == "process":
         return sentence, (
             f"Give it more cores, and raise {setting} from {each:,} to as many: the tasks' own "
             "code took all the time."
         )
     return sentence, (
-        f"Raise {setting} from {each:,}, or add workers if the tasks' code keeps the processor "
-        "busy."
+        f"Raise {setting} from {each:,}: the tasks' own code took the time, and the processor had "
+        f"{_idle_cpu(facts)} to spare."
     )
+
+
+def _crowded(facts: RunFacts) -> str | None:
+    """What to change if the loops themselves could do no more."""
+    stored = sum(one.seconds for one in facts.shares if one.kind is LimitKind.STORE)
+    whole = facts.busy_seconds - stored
+    if not whole > 0:
+        return None
+    cpu, late = facts.cpu_seconds / whole, facts.late_seconds / whole
+    if cpu >= BUSY:
+        return (
+            f"Add worker processes (penstock queue run --processes {2 * facts.workers}): each kept "
+            f"a processor busy {min(cpu, 1.0):.0%} of the time, and more slots would not help."
+        )
+    if late >= MOST:
+        return (
+            f"Do not block the event loop, which stood still {min(late, 1.0):.0%} of the time: use "
+            "await, or write the task as `def`, which runs in a thread."
+        )
+    return None
+
+
+def _idle_cpu(facts: RunFacts) -> str:
+    whole = facts.busy_seconds + facts.idle_seconds
+    return f"{max(0.0, 1 - facts.cpu_seconds / whole) if whole else 1.0:.0%}"
 
 
 def _fair_order(share: Share, facts: RunFacts) -> tuple[str, str]:
@@ -230,7 +261,7 @@ def _latency(share: Share, facts: RunFacts) -> tuple[str, str]:
     )
     each = f"{seconds / model.requests:.3g} s each" if model.requests else "long"
     return (
-        f"Replies of {_where(share, facts)} were waited for {_during(share)}; they took {each}, "
+        f"Jobs waited for replies of {_where(share, facts)} {_during(share)}; these took {each}, "
         "and nothing else was ready.",
         f"Have more in flight at once: at most {model.in_flight_max:,} of {model.limit_max:,} were "
         "asked for; split long jobs, or choose a quicker model.",
@@ -241,7 +272,8 @@ def _own_code(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
         f"The tasks' own code ran {_during(share)}, {facts.running_mean:.2g} at once, and nothing "
         "else was ready.",
-        f"Make the tasks' code quicker, or split it into more jobs: {_free(facts)} were free.",
+        _crowded(facts)
+        or f"Make the tasks' code quicker, or split it into more jobs: {_free(facts)} were free.",
     )
 
 
@@ -281,7 +313,7 @@ def _paused(share: Share, facts: RunFacts) -> tuple[str, str]:
 def _store(share: Share, facts: RunFacts) -> tuple[str, str]:
     rate = facts.ended / facts.wall_seconds if facts.wall_seconds else 0.0
     return (
-        f"The store was waited for {_during(share)}, at {rate:,.0f} jobs a second.",
+        f"Workers waited for the store {_during(share)}, at {rate:,.0f} jobs a second.",
         "Do more in each job, put the store on a faster disk, or use PostgreSQL with more workers.",
     )
 

@@ -34,6 +34,9 @@ class CapacityWatch:
         self._configured = dict(configured)
         self._controller = controller
         self._providers = providers
+        for where, said in providers.declared().items() if providers is not None else ():
+            aliases = CapacityValue({**said}, "code and settings; the least counts")
+            self._configured[f"static_caps.{where}.aliases"] = aliases
         self._leases: dict[str, int] = {}  # by resource
         self._queued: dict[str, int] = {}  # by group
         self._running = 0

@@ -195,6 +195,15 @@ class ProviderRun:
             for key, use in uses.items()
         )
 
+    def declared(self) -> dict[str, dict[str, float]]:
+        """Who declared how many requests at once, by provider or model: alias → its raw value."""
+        found: dict[str, dict[str, float]] = {}
+        for name, policy in self._policies.items():
+            for model, said in policy.contributors.items():
+                where = f"{name}/{model}" if model else name
+                found[where] = {one.alias: float(one.cap) for one in said}
+        return found
+
     def cooldowns(self) -> dict[str, float]:
         """Models that cool down now: for so many seconds."""
         return {

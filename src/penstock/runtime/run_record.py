@@ -56,6 +56,8 @@ class RunRecord:
         self._name = WorkerId("")
         self._is_saving = False
         self._said: object = None
+        self._cpu_began = clock.cpu()
+        self.late_seconds = 0.0  # of the loop
 
     def is_due(self, worker: WorkerId) -> bool:
         """Have ten seconds passed, and is there anything that was not told yet?"""
@@ -102,6 +104,8 @@ class RunRecord:
             ended=totals.ended,
             refused=totals.refused,
             retries=totals.retries,
+            cpu_seconds=self._clock.cpu() - self._cpu_began,
+            late_seconds=self.late_seconds,
             slots=dict(self._config.slots),
             models=models,
             gates={

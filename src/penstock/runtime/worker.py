@@ -316,8 +316,10 @@ class Worker:
             deadline = self._slots.next_deadline()
             if not self._name.losing:
                 deadline = min(deadline, self._keeper.believed_until())
-            left = max(deadline - self._clock.monotonic(), 0.001)
-            await self._clock.sleep(min(TICK_SECONDS, left))
+            now = self._clock.monotonic()
+            seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
+            await self._clock.sleep(seconds)
+            self._record.late_seconds += max(self._clock.monotonic() - now - seconds, 0.0)
 
     def _look_for_wear(self, say: Callable[[str], None]) -> None:
         """Let another worker take over when this process is no longer fit for new work."""
@@ -399,7 +401,8 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
-            self.totals.retries += type(verdict) is JobFailure
+            if type(verdict) is JobFailure:
+                self.totals.retries += 1
         if self._providers is not None:
             self._limiting.left(attempt.ref)
         self._window.ended(attempt.task.kind)
