@@ -27,7 +27,9 @@ RunOption = Annotated[
 def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
     """What the workers of a run left behind; a sentence if there is nothing."""
     parts = store.run_parts(run_id).result()
-    facts = facts_of(parts)
+    workers = store.workers().result() if parts else []
+    alive = any(one.alive and one.run_id == parts[0].run_id for one in workers)
+    facts = facts_of(parts, is_alive=alive)
     url = redacted(store.url)
     if facts is None and run_id is None:
         raise PenstockError(

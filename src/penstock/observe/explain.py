@@ -39,7 +39,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     workers: int
-    is_over: bool  # every worker has said its last word
+    is_over: bool  # no worker is left
     began_at: int
     told_at: int  # the oldest of the last words of those that still run
     wall_seconds: float
@@ -74,8 +74,16 @@ class Unreadable(msgspec.Struct, frozen=True):
     parts: int
 
 
-def facts_of(parts: Sequence[RunPart]) -> RunFacts | Unreadable | None:
-    """A run from what its workers left; None if they left nothing."""
+def facts_of(
+    parts: Sequence[RunPart], *, is_alive: bool | None = None
+) -> RunFacts | Unreadable | None:
+    """A run from what its workers left; None if they left nothing.
+
+    Args:
+        parts: the last words of its workers.
+        is_alive: whether any of them still works; None: nobody knows, and those that have not
+            said that they end are believed to. Whoever was killed could not say it.
+    """
     if not parts:
         return None
     run_id = parts[0].run_id
@@ -90,7 +98,7 @@ def facts_of(parts: Sequence[RunPart]) -> RunFacts | Unreadable | None:
     return RunFacts(
         run_id=run_id,
         workers=len(documents),
-        is_over=not alive,
+        is_over=not alive if is_alive is None else not is_alive,
         began_at=began_at,
         told_at=min(alive, default=max(part.saved_at for part, _ in read)),
         wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,

@@ -169,6 +169,7 @@ class ProviderRun:
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
+        self.limiting.left(attempt.ref)
         self.pressure.asked(attempt.ref)
         if self._lending is not None:
             self._lending.wait_ends(attempt)

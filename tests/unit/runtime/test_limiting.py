@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -180,11 +179,6 @@ def test_more_causes_than_are_kept_are_told_as_others_and_none_is_lost() -> None
 
 
 # ── Beside a model that looks at everything at every instant ──────────────────────────────────
-
-
-class Wait(NamedTuple):
-    job: int
-    model: int
 
 
 JOBS = st.integers(0, 3)
