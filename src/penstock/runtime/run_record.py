@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import WorkerId
@@ -39,7 +38,7 @@ class RunRecord:
         limiting: Limiting,
         scheduler: AsyncTaskScheduler,
         capacity: CapacityWatch,
-        totals: Callable[[], Totals],
+        totals: Totals,
         providers: ProviderRun | None,
     ) -> None:
         self._config = config
@@ -92,7 +91,7 @@ class RunRecord:
 
     def document(self, *, over: bool = False) -> RunDocument:
         """Everything up to now."""
-        totals, times = self._totals(), self._scheduler.gate_times()
+        totals, times = self._totals, self._scheduler.gate_times()
         longest = sorted(times.gates.items(), key=lambda gate: -gate[1].task_seconds)
         models = () if self._providers is None else self._providers.figures()
         return RunDocument(
@@ -119,7 +118,7 @@ class RunRecord:
     def _news(self) -> object:
         """What must differ for another word to be worth a write; time alone does not."""
         charged = sum(c.seconds for c in self._limiting.causes() if c.kind is not LimitKind.IDLE)
-        totals = self._totals()
+        totals = self._totals
         return charged, totals.ended, totals.refused, totals.retries
 
     def _now(self) -> int:
