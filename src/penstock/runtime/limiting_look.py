@@ -45,7 +45,7 @@ class LimitingLook:
         self,
         limiting: Limiting,
         run_id: str,
-        tasks: tuple[str, ...],
+        kinds: Mapping[str, str],
         store: JobStore,
         clock: Clock,
         window: JobWindow,
@@ -59,7 +59,8 @@ class LimitingLook:
     ) -> None:
         self._limiting = limiting
         self._run_id = run_id
-        self._tasks = tasks
+        self._tasks = tuple(kinds)
+        self._kinds = tuple(dict.fromkeys(kinds.values()))
         self._store = store
         self._clock = clock
         self._window = window
@@ -161,17 +162,16 @@ class LimitingLook:
         return self._gate(gate.resource, None, {"cooldown_seconds": gate.cooldown_seconds})
 
     def _is_room(self) -> bool:
-        return any(self._slots.free().values())
+        free = self._slots.free()
+        return any(free[kind] for kind in self._kinds)
 
     def _is_full(self, kind: str) -> bool:
         return not self._slots.free().get(kind, 0)
 
     def _full_kind(self) -> str | None:
         """A kind of which every slot is taken."""
-        for kind, free in self._slots.free().items():
-            if not free and self._slots.count(kind):
-                return kind
-        return None
+        free = self._slots.free()
+        return next((kind for kind in self._kinds if not free[kind]), None)
 
     def _ask(self) -> None:
         now = self._clock.monotonic()

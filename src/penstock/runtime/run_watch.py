@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.clock import Clock
 from penstock.model.job import WorkerId
@@ -31,7 +31,7 @@ class RunWatch:
     def __init__(
         self,
         config: WorkerConfig,
-        tasks: tuple[str, ...],
+        kinds: Mapping[str, str],  # task → the kind of slot that it runs on
         store: Store,
         clock: Clock,
         window: JobWindow,
@@ -54,7 +54,7 @@ class RunWatch:
         self._look = LimitingLook(
             self._limiting,
             config.run_id,
-            tasks,
+            kinds,
             store,
             clock,
             window,
@@ -68,8 +68,17 @@ class RunWatch:
         )
         scheduler = window.scheduler
         self._capacity = CapacityWatch(config.capacity, scheduler.controller, providers)
+        used = {kind: config.slots[kind] for kind in dict.fromkeys(kinds.values())}
         self._record = RunRecord(
-            config, store, clock, self._limiting, scheduler, self._capacity, totals, providers
+            config.run_id,
+            used,
+            store,
+            clock,
+            self._limiting,
+            scheduler,
+            self._capacity,
+            totals,
+            providers,
         )
 
     def turned(self, goes_on: bool) -> None:

@@ -154,7 +154,7 @@ class Worker:
         self.totals = Totals()
         self._watch = RunWatch(
             config,
-            self._task_names,
+            kinds,
             store,
             clock,
             self._window,
