@@ -101,8 +101,8 @@ class LimitingLook:
             if self._waiting_jobs and self._is_room():
                 return _DEPENDENCIES
             return _RUNNING
-        if leasing.busy or self._acks.pending:
-            return _STORE
+        if leasing.busy or self._acks.pending or not goes_on:
+            return _STORE  # it asks, tells, or has no name there
         return self._left(leasing.paused)
 
     def _denied(self, denied: TaskAdmissionDenied) -> Stand:
@@ -141,8 +141,9 @@ class LimitingLook:
         if paused:
             return _PAUSED
         outlook = self._drain.outlook
-        if outlook is None:
-            return self._delays() if self._drain.next_due_at is not None else _IDLE
+        if outlook is None:  # nobody waits for its end: what is for later is no limit
+            found = _IDLE if self._drain.next_due_at is None else self._delays()
+            return _IDLE if found is _DELAYS else found
         states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
         if states[JobState.IN_PROGRESS]:
             return _DEPENDENCIES if states[JobState.WAITING] else _ELSEWHERE
