@@ -31,8 +31,7 @@ from penstock.cli.logs import set_up_logging
 from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
-from penstock.config.load import load_settings
-from penstock.config.settings import Settings
+from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
@@ -145,7 +144,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, settings, table, channel, lines))
+            return run_and_close(loop, _run(order, app, loaded, table, channel, lines))
     finally:
         store.close()
 
@@ -191,11 +190,12 @@ def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:
 async def _run(
     order: messages.WorkerOrder,
     app: Penstock,
-    settings: Settings,
+    loaded: Loaded,
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
 ) -> int:
+    settings = loaded.settings
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
@@ -221,6 +221,7 @@ async def _run(
         providers=app.providers,
         share=ProcessShare(order.index, spec.processes),
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
+        sources=loaded.sources,
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()

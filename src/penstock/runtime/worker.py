@@ -33,6 +33,7 @@ from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.registration import Registration
+from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
@@ -150,12 +151,28 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        self.totals = Totals()
+        self._watch = RunWatch(
+            config,
+            kinds,
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks,
+            self._leasing,
+            self._drain,
+            self._background,
+            self._status,
+            self.totals,
+            self._wake.set,
+            providers,
+        )
         self._looking = False
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
-        self.totals = Totals()
 
     def __repr__(self) -> str:
         return (
@@ -256,7 +273,10 @@ class Worker:
             self._processes.close()
         self._leasing.cancel()
         self._background.cancel()
-        await self._name.sign_off(bodies_left=bool(left or self._slots.abandoned))
+        await asyncio.gather(
+            self._watch.end(self.worker_id),
+            self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
+        )
 
     async def _tick(self) -> None:
         """Show that the loop turns; look at our own lease, and at the deadlines."""
@@ -273,6 +293,7 @@ class Worker:
                 self._background.spawn(self._withdrawals.look(self.worker_id))
             if not self._name.losing and self._status.is_due(self.worker_id):
                 self._background.spawn(self._status.publish(self.worker_id))
+            self._watch.ticked(self.worker_id)
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             if self._providers is not None and self._providers.is_due:
@@ -284,8 +305,10 @@ class Worker:
             deadline = self._slots.next_deadline()
             if not self._name.losing:
                 deadline = min(deadline, self._keeper.believed_until())
-            left = max(deadline - self._clock.monotonic(), 0.001)
-            await self._clock.sleep(min(TICK_SECONDS, left))
+            now = self._clock.monotonic()
+            seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
+            await self._clock.sleep(seconds)
+            self._watch.was_late(self._clock.monotonic() - now - seconds)
 
     def _look_for_wear(self, say: Callable[[str], None]) -> None:
         """Let another worker take over when this process is no longer fit for new work."""
@@ -334,6 +357,7 @@ class Worker:
             if self._config.drain and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
+        self._watch.turned(goes_on)
 
     def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
@@ -367,6 +391,7 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
+        self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
         self._wake.set()
