@@ -178,3 +178,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int
         ).rstrip()
         for line in (head, *cells)
     ]
+
+
+def dollars(micros: int) -> str:
+    """Money for people: $0.0042, $1.23, $1,204.50."""
+    amount = micros / 1_000_000
+    return f"${amount:,.4f}" if 0 < abs(amount) < 1 else f"${amount:,.2f}"

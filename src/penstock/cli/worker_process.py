@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from penstock import wiring
@@ -67,7 +68,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     try:
-        left_behind = _work(order, channel, table_fd)
+        finished = _work(order, channel, table_fd)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -76,7 +77,7 @@ def main() -> None:
             warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
-        messages.send(channel, messages.Finished(left_behind))
+        messages.send(channel, finished)
         _end(0)
 
 
@@ -108,7 +109,7 @@ def _take_low_descriptors() -> None:
     os.close(fd)
 
 
-def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> int:
+def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> messages.Finished:
     spec = order.spec
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
@@ -123,7 +124,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         channel,
     )
     if store is None:
-        return 0
+        return messages.Finished()
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
     runtime = settings.runtime
@@ -139,13 +140,14 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     messages.send(channel, hello)
     lines = messages.Lines()
-    if not _may_go(channel, lines):
+    go = _word_to_begin(channel, lines)
+    if go is None:
         store.close()
-        return 0
+        return messages.Finished()
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, settings, table, channel, lines))
+            return run_and_close(loop, _run(order, app, settings, table, channel, lines, go))
     finally:
         store.close()
 
@@ -179,13 +181,19 @@ def _opened_when_it_can(
         raise
 
 
-def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:
-    """Wait for the word to begin; False if it is another one, or if nobody is there any more."""
+def _word_to_begin(channel: socket.socket, lines: messages.Lines) -> messages.Go | None:
+    """Wait for the word to begin; None if it is another one, or if nobody is there any more."""
     while data := channel.recv(4096):
         words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+        if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
+            return None
         if words:
-            return all(isinstance(word, messages.Go) for word in words)
-    return False
+            return messages.Go(any(_drains(word) for word in words))
+    return None
+
+
+def _drains(word: messages.ToWorker) -> bool:
+    return isinstance(word, messages.Drain) or (isinstance(word, messages.Go) and word.drain)
 
 
 async def _run(
@@ -195,11 +203,12 @@ async def _run(
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
-) -> int:
+    go: messages.Go,
+) -> messages.Finished:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
-        run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
+        run_id=order.run_id, drain=go.drain, solo=order.solo, supervised=True
     )
     keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
     spec = order.spec
@@ -230,7 +239,7 @@ async def _run(
     listener.start()
     await worker.run()
     watch.stop()
-    return worker.left_behind
+    return messages.Finished(worker.left_behind, worker.last_word())
 
 
 def _listen(
@@ -249,16 +258,19 @@ def _listen(
             break
         for line in lines.feed(data):
             message = messages.decode_to_worker(line)
+            if isinstance(message, messages.Drain):
+                _tell(loop, worker.drain)
+                continue
             how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
-            _stop(loop, worker, how)
-    _stop(loop, worker, Stopping.NOW)
+            _tell(loop, partial(worker.stop, how))
+    _tell(loop, partial(worker.stop, Stopping.NOW))
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
 
 
-def _stop(loop: asyncio.AbstractEventLoop, worker: Worker, how: Stopping) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, order: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped by itself
-        loop.call_soon_threadsafe(worker.stop, how)
+        loop.call_soon_threadsafe(order)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ TASKS_SHOWN = 100  # tasks of a document, by name
 CAPS_SHOWN = 100  # caps of a document; more are not told at all
 PROVIDERS_SHOWN = 50  # models of providers of a document, those with most requests first
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
+FULL_SHOWN = 10  # full limits of a document
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
     limit_max: int  # by what was declared
     in_flight: int = 0
     waiting: int = 0
+    sent: int = 0  # requests that were answered or failed, since the worker began
     refused: int = 0  # so often, since the worker began
     failed: int = 0  # 5xx, no connection, no reply in time; so often, since the worker began
     failed_in_row: int = 0  # up to now, without a reply that was better
@@ -96,6 +98,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
     providers: tuple[ProviderUse, ...] = ()  # a bounded number
     held_back: dict[str, str] = {}  # task → the provider that could not serve it now
+    full_limits: dict[str, int] = {}  # keyed limits that held jobs back lately → what they allow
 
     def same(self, other: WorkerStatus) -> bool:
         """Is there nothing new in it, but for its time?"""
@@ -160,7 +163,14 @@ def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
     text = msgspec.json.encode(whole)
     if len(text) > STATUS_BYTES_MAX:
         small = msgspec.structs.replace(
-            status, task_slots={}, groups={}, blocked=(), caps=None, providers=(), held_back={}
+            status,
+            task_slots={},
+            groups={},
+            blocked=(),
+            caps=None,
+            providers=(),
+            held_back={},
+            full_limits={},
         )
         text = msgspec.json.encode(
             small

@@ -64,6 +64,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A worker has come to its end in good order."""
 
     left_behind: int = 0  # open jobs that nobody can do
+    status: str | None = None  # the document of how it stood at the end
 
 
 class Worn(msgspec.Struct, frozen=True, tag="worn"):
@@ -75,6 +76,12 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
 class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
+    drain: bool = False
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """End when nothing is left."""
+
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop leasing, finish what runs, for as long as the grace lasts."""
@@ -85,7 +92,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 FromWorker = Hello | Failed | Finished | Worn
-ToWorker = Go | Stop | Abort
+ToWorker = Go | Drain | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

@@ -203,6 +203,7 @@ class ProviderRun:
             limit_max=one.effective_max,
             in_flight=one.in_flight,
             waiting=one.waiters,
+            sent=counts.sent,
             refused=counts.refused,
             failed=counts.failed,
             failed_in_row=counts.failed_in_row,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests and tokens went to a model in the last minute, and how many were in vain?"""
+"""How many requests and tokens went to a model, in all and lately, and how many were in vain?"""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_T
 class ModelCounts:
     """The last minute of one model, second by second."""
 
-    __slots__ = ("_seconds", "failed", "failed_in_row", "refused")
+    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "sent")
 
     def __init__(self) -> None:
         self._seconds: deque[list[int]] = deque()  # second, requests, tokens
+        self.sent = 0
         self.refused = 0
         self.failed = 0
         self.failed_in_row = 0
@@ -33,6 +34,7 @@ class ModelCounts:
             self._seconds.append([second, 0, 0])
         last = self._seconds[-1]
         last[1] += 1
+        self.sent += 1
         last[2] += tokens
 
     def ended(self, outcome: RequestOutcome) -> None:

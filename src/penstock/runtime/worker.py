@@ -123,14 +123,22 @@ class Worker:
             lending,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
+        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._status = StatusRow(
-            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks.refs,
+            caps,
+            kinds,
+            self._drain.full.shown,
+            providers,
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -151,6 +159,7 @@ class Worker:
             wake=self._wake.set,
         )
         self._looking = False
+        self._draining = config.drain
         self._stopping: Stopping | None = None
         self._stop_at = float("inf")
         self._failure: BaseException | None = None
@@ -225,6 +234,15 @@ class Worker:
         self._stopping = how
         self._wake.set()
 
+    def drain(self) -> None:
+        """End when nothing is left."""
+        self._draining = True
+        self._wake.set()
+
+    def last_word(self) -> str:
+        """How it stands, as its row would say it."""
+        return self._status.last_word()
+
     def _finished(self) -> bool:
         if self._failure is not None:
             return True
@@ -238,7 +256,7 @@ class Worker:
             return False
         if self._config.solo:
             return self._leasing.found_nothing
-        return self._config.drain and self._drain.finished
+        return self._draining and self._drain.finished
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -323,7 +341,7 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            if self._config.drain and not self._looking and self._is_idle():
+            if self._draining and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
 
