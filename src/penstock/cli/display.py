@@ -34,7 +34,8 @@ log = logging.getLogger("penstock.run")
 def make_display(log_format: str) -> LiveDisplay | PlainDisplay:
     """The live view where a person can see it, and plain lines elsewhere."""
     shows = sys.stderr.isatty() and in_foreground(sys.stderr.fileno())
-    if not shows or log_format != "text" or os.environ.get("TERM", "dumb") == "dumb":
+    moves = os.environ.get("TERM", "") not in ("", "dumb")  # can its cursor be moved?
+    if not shows or not moves or log_format != "text":
         return PlainDisplay()
     types = is_open(sys.stdin) and sys.stdin.isatty()
     return LiveDisplay.on(sys.stderr, sys.stdin if types else None)

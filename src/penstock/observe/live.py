@@ -60,12 +60,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, stats: Stats, outlook: Outlook, leased: int) -> Work:
         ended = outlook.ended_in_run
+        held = stats.states.get(JobState.IN_PROGRESS, 0)
+        leased = min(leased, held)  # rows of workers are a second old
         return cls(
             ready=max(stats.states.get(JobState.QUEUED, 0) - stats.delayed, 0),
             leased=leased,
             delayed=stats.delayed,
             waiting=stats.states.get(JobState.WAITING, 0),
-            running=max(stats.states.get(JobState.IN_PROGRESS, 0) - leased, 0),
+            running=held - leased,
             done=ended.get(JobState.DONE, 0),
             failed=ended.get(JobState.ERROR, 0),
             skipped=ended.get(JobState.SKIPPED, 0),
@@ -139,13 +141,14 @@ def picture_of(
         work=work,
         providers=lines,
         reasons=(
-            *_in_the_store(work, now_at),
+            *_of_all(work),
             *reasons(
-                list(known.values()),
+                list(known.values()) if work.queued else [],
                 {line.name: line.live for line in lines},
                 {} if work.paused else _queued_by_task(stats),
                 now_at,
             ),
+            *_of_some(work, now_at),
         ),
         workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
         money=money_of(balances),
@@ -194,10 +197,14 @@ def standstill(picture: RunPicture) -> str:
     return "no worker has taken a job yet"
 
 
-def _in_the_store(work: Work, now_at: int) -> Iterator[Reason]:
-    """What jobs wait for that no worker has."""
+def _of_all(work: Work) -> Iterator[Reason]:
+    """What holds everything up."""
     if work.paused:
         yield Reason("the queue is paused", work.ready)
+
+
+def _of_some(work: Work, now_at: int) -> Iterator[Reason]:
+    """What jobs wait for that could not run anyway."""
     if work.suspects:
         yield Reason("to run alone after a crash", work.suspects)
     if work.delayed:

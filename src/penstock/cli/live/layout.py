@@ -21,6 +21,7 @@ from penstock.stores.store import DELAYED_IN_STATS
 
 BAR_COLUMNS = 30
 BAR_FROM_COLUMNS = 60  # narrower terminals get no bar
+SHORT_BELOW_COLUMNS = 40
 BAR_STEPS = " ▏▎▍▌▋▊▉█"
 PIDS_SHOWN = 4
 GAP = " · "
@@ -187,7 +188,7 @@ def _pace(pace: PaceView, columns: int) -> list[Piece]:
     part = pace.ended_count / total if total else 1.0
     parts = [
         Piece(f"{pace.rate:,.1f}/s", Style.HEAD),
-        Piece(time_left(pace)),
+        Piece(time_left(pace, short=columns < SHORT_BELOW_COLUMNS)),
         Piece(f"mean {pace.mean:,.1f}/s"),
         Piece(f"{part:.0%} of {total:,}"),
     ]
@@ -203,11 +204,13 @@ def _bar(part: float, columns: int) -> str:
     return ("█" * whole + (BAR_STEPS[rest] if rest else "")).ljust(columns, "░")
 
 
-def time_left(pace: PaceView) -> str:
+def time_left(pace: PaceView, *, short: bool) -> str:
     """How long the rest takes, as far as anybody can tell."""
     if not pace.left:
-        return "nothing left"
-    return "time left –" if pace.seconds_left is None else f"about {span(pace.seconds_left)} left"
+        return "0 left" if short else "nothing left"
+    if pace.seconds_left is None:
+        return "– left" if short else "time left –"
+    return f"{'' if short else 'about '}{span(pace.seconds_left)} left"
 
 
 def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:

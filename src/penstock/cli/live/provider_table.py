@@ -31,7 +31,9 @@ def _is_bad(count: int) -> Style:
 
 
 def _of_cap(used: int, cap: float | None) -> str:
-    return short_number(used) if cap is None else f"{short_number(used)}/{short_number(cap)}"
+    if cap is None:
+        return short_number(used) if used else "–"
+    return f"{short_number(used)}/{short_number(cap)}"
 
 
 def _binding_style(line: ProviderLine) -> Style:
