@@ -140,14 +140,14 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     messages.send(channel, hello)
     lines = messages.Lines()
-    go = _word_to_begin(channel, lines)
-    if go is None:
+    words = _first_words(channel, lines)
+    if words is None:
         store.close()
         return messages.Finished()
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, settings, table, channel, lines, go))
+            return run_and_close(loop, _run(order, app, settings, table, channel, lines, words))
     finally:
         store.close()
 
@@ -181,19 +181,18 @@ def _opened_when_it_can(
         raise
 
 
-def _word_to_begin(channel: socket.socket, lines: messages.Lines) -> messages.Go | None:
-    """Wait for the word to begin; None if it is another one, or if nobody is there any more."""
+def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages.ToWorker] | None:
+    """Wait for the word to begin; that and what was said with it.
+
+    None: it is the end already, or nobody is there any more.
+    """
     while data := channel.recv(4096):
         words = [messages.decode_to_worker(line) for line in lines.feed(data)]
         if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
             return None
         if words:
-            return messages.Go(any(_drains(word) for word in words))
+            return words
     return None
-
-
-def _drains(word: messages.ToWorker) -> bool:
-    return isinstance(word, messages.Drain) or (isinstance(word, messages.Go) and word.drain)
 
 
 async def _run(
@@ -203,12 +202,12 @@ async def _run(
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
-    go: messages.Go,
+    words: list[messages.ToWorker],
 ) -> messages.Finished:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
-        run_id=order.run_id, drain=go.drain, solo=order.solo, supervised=True
+        run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
     )
     keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
     spec = order.spec
@@ -234,7 +233,10 @@ async def _run(
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
     listener = threading.Thread(
-        target=_listen, args=(channel, lines, loop, worker), name="penstock-orders", daemon=True
+        target=_listen,
+        args=(channel, lines, words, loop, worker),
+        name="penstock-orders",
+        daemon=True,
     )
     listener.start()
     await worker.run()
@@ -245,27 +247,36 @@ async def _run(
 def _listen(
     channel: socket.socket,
     lines: messages.Lines,
+    words: list[messages.ToWorker],
     loop: asyncio.AbstractEventLoop,
     worker: Worker,
 ) -> None:
     """Obey the supervisor; when it is gone, be gone too."""
     while True:
+        for word in words:
+            _obey(word, loop, worker)
         try:
             data = channel.recv(4096)
         except OSError:
             data = b""
         if not data:
             break
-        for line in lines.feed(data):
-            message = messages.decode_to_worker(line)
-            if isinstance(message, messages.Drain):
-                _tell(loop, worker.drain)
-                continue
-            how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
-            _tell(loop, partial(worker.stop, how))
+        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
     _tell(loop, partial(worker.stop, Stopping.NOW))
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
+
+
+def _obey(word: messages.ToWorker, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
+    match word:
+        case messages.Drain():
+            _tell(loop, worker.drain)
+        case messages.Stop():
+            _tell(loop, partial(worker.stop, Stopping.GRACEFUL))
+        case messages.Abort():
+            _tell(loop, partial(worker.stop, Stopping.NOW))
+        case messages.Go():
+            pass  # it has begun
 
 
 def _tell(loop: asyncio.AbstractEventLoop, order: Callable[[], None]) -> None:

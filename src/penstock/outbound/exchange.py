@@ -28,7 +28,7 @@ from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
-from penstock.outbound.usage import UsageReader
+from penstock.outbound.usage import TokensUsed, UsageReader
 
 log = logging.getLogger("penstock.outbound")
 
@@ -87,7 +87,7 @@ class Exchange:
         on_used: Callable[[int], None] | None = None,
     ) -> None:
         self._releaser = releaser
-        self._lease = lease
+        self.lease = lease
         self._limits = limits
         self._clock = clock
         self._deadlines = deadlines
@@ -105,7 +105,7 @@ class Exchange:
     @property
     def where(self) -> str:
         """For sentences."""
-        resource = self._lease.item.resource
+        resource = self.lease.item.resource
         return f"{resource.provider}/{resource.model}"
 
     # ── Its deadline ──────────────────────────────────────────────────────────────────────────
@@ -168,6 +168,16 @@ class Exchange:
     def counts_tokens(self) -> bool:
         """Is the reply's usage wanted?"""
         return self._usage is not None
+
+    @property
+    def used(self) -> TokensUsed | None:
+        """What the reply says that it has cost."""
+        return None if self._usage is None else self._usage.used()
+
+    @property
+    def is_success(self) -> bool:
+        """Is its head that of an answer?"""
+        return self.ending is not None and self.ending.outcome is RequestOutcome.SUCCESS
 
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
 
@@ -297,12 +307,12 @@ class Exchange:
         self._deadlines.drop(self)
         telling = self._releaser.telling
         if telling.is_on:
-            seconds = self._clock.monotonic() - self._lease.acquired_at
+            seconds = self._clock.monotonic() - self.lease.acquired_at
             facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
             if self.status:
                 facts["status"] = float(self.status)
-            telling.ended(self._lease, ending, facts)
-        self._releaser.release(self._lease, ending)
+            telling.ended(self.lease, ending, facts)
+        self._releaser.release(self.lease, ending)
 
 
 async def _quietly(close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:

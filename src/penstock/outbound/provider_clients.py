@@ -8,6 +8,7 @@ each time, since an SDK may close what it was given.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import threading
@@ -24,10 +25,13 @@ from penstock.outbound.decoding import ACCEPTED
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.handover import Handover
 from penstock.outbound.httpx_transport import AdmittedTransport, HandedTransport
+from penstock.outbound.journal.paid_calls import PaidCalls
+from penstock.outbound.journal.paid_transport import PaidTransport
 from penstock.outbound.usage import Asked, check_tokens
 from penstock.outbound.wires import Wires
 
 CONNECT_SECONDS = 10.0
+LOADED_LATE = "anyio._backends._asyncio"  # by httpx2, with its first request
 _ASYNC = ("httpx2", "httpx", "aiohttp")
 _SYNC = ("httpx2", "httpx", "requests")
 
@@ -45,9 +49,11 @@ class RunClients:
         *,
         base_url: str | None = None,
         make_wire: MakeWire | None = None,
+        paid: PaidCalls | None = None,
     ) -> None:
         self._provider = provider
         self._executor = executor
+        self._paid = paid  # None: its calls cost nothing
         self._base_url = base_url or ""
         self._handover = Handover(asyncio.get_running_loop())
         self._wires = Wires(make_wire)
@@ -60,6 +66,17 @@ class RunClients:
 
     def __repr__(self) -> str:
         return f"<RunClients of {self._provider!r}>"
+
+    @property
+    def is_simulated(self) -> bool:
+        """Does a test answer in place of the network?"""
+        return not self._wires.are_real
+
+    def prepare(self) -> None:
+        """Import what sends, and read the certificates, in a thread: on the loop all would wait."""
+        self._transport(_module("httpx2"), sends_again=True)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(LOADED_LATE)
 
     @property
     def http(self) -> Any:  # noqa: ANN401 (a client of httpx2)
@@ -136,6 +153,16 @@ class RunClients:
         )
 
     def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        if self.is_simulated:
+            raise UsageError(
+                "A session of aiohttp is not answered by a simulation; use `provider.http` in this "
+                "test, or serve a SimulatedProvider on loopback."
+            )
+        if self._paid is not None:
+            raise UsageError(
+                f"Provider {self._provider!r} costs money, and calls of aiohttp cannot be "
+                "journaled; use a client of httpx2, httpx or requests."
+            )
         _module("aiohttp")
         from penstock.outbound import aiohttp_session  # not there unless it is asked for
 
@@ -157,10 +184,14 @@ class RunClients:
         with self._lock:
             transport = self._transports.get(key)
             if transport is None:
-                transport = self._transports[key] = AdmittedTransport(
-                    module, self._executor, self._wires.of(module), sends_again=sends_again
-                )
+                transport = self._transports[key] = self._new_transport(module, sends_again)
             return transport
+
+    def _new_transport(self, module: ModuleType, sends_again: bool) -> AdmittedTransport:
+        wire, paid = self._wires.of(module), self._paid
+        if paid is None:
+            return AdmittedTransport(module, self._executor, wire, sends_again=sends_again)
+        return PaidTransport(module, self._executor, wire, paid, sends_again=sends_again)
 
     def _check(self) -> None:
         if self._is_closed or self._pid != os.getpid():

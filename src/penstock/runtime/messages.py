@@ -76,8 +76,6 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
 class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
-    drain: bool = False
-
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """End when nothing is left."""

@@ -276,7 +276,9 @@ class Supervisor:
             return
         child.told_to_go = True
         if self._may_start():
-            child.tell(messages.Go(drain=self._spec.drain))
+            child.tell(messages.Go())
+            if self._spec.drain:  # it may have been started before that was wished for
+                child.tell(messages.Drain())
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""

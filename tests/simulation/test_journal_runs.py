@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is an answer bought once, whatever happens to the attempts of a job?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.job import JobId
+from penstock.model.journal import CallState
+from penstock.model.reply import ReplyFacts
+from penstock.model.spending import Amount
+from penstock.testing import harness
+from penstock.testing.simulated_provider import (
+    Ending,
+    Part,
+    ProviderRules,
+    Reply,
+    SimulatedProvider,
+    SimulatedRequest,
+)
+from tests.paid_shop import Lost, Shop, calls_of, listen, numbered, states
+
+
+def test_an_attempt_after_a_loss_buys_only_what_is_missing() -> None:
+    async def body(shop: Shop) -> list[int]:
+        found = [await shop.ask("a"), await shop.ask("b")]
+        if shop.attempts == 1:
+            raise Lost
+        return [*found, await shop.ask("c")]
+
+    shop = Shop(body)
+    shop.run()
+
+    assert shop.result == [1, 2, 3]
+    assert shop.provider.counts.served == 3
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (3, 2, 0)
+    assert states(shop) == {CallState.ANSWERED: 3}
+
+
+def test_the_last_answer_before_a_fault_of_the_task_is_bought_anew() -> None:
+    async def body(shop: Shop) -> list[int]:
+        found = [await shop.ask("a"), await shop.ask("b")]
+        if shop.attempts == 1:
+            raise ValueError("this answer is no good")
+        return found
+
+    shop = Shop(body)
+    shop.run()
+
+    assert shop.result == [1, 3]
+    assert shop.provider.counts.served == 3
+    assert sorted(call.bought for call in shop.calls) == [1, 2]
+
+
+def test_the_last_answer_is_the_one_that_was_handed_out_last_even_if_it_was_reused() -> None:
+    async def body(shop: Shop) -> list[int]:
+        found = [await shop.ask("a"), await shop.ask("b")]
+        if shop.attempts == 1:
+            raise Lost
+        if shop.attempts == 2:
+            raise ValueError("reused, and no good")
+        return found
+
+    shop = Shop(body)
+    shop.run()
+
+    assert shop.result == [1, 3]
+
+
+def test_a_changed_prompt_is_another_call() -> None:
+    async def body(shop: Shop) -> int:
+        number = await shop.ask(f"attempt {shop.attempts}")
+        if shop.attempts == 1:
+            raise Lost
+        return number
+
+    shop = Shop(body)
+    shop.run()
+
+    assert shop.result == 2
+    assert shop.figures.reused == 0
+
+
+def test_equal_prompts_are_told_apart_by_their_order() -> None:
+    async def body(shop: Shop) -> list[int]:
+        found = [await shop.ask("same") for _ in range(3)]
+        if shop.attempts == 1:
+            raise Lost
+        return [*found, await shop.ask("same")]
+
+    shop = Shop(body)
+    shop.run()
+
+    assert shop.result == [1, 2, 3, 4]
+    assert shop.figures.reused == 3
+
+
+def test_fifty_calls_at_once_of_which_some_are_equal_look_up_once_an_attempt() -> None:
+    async def body(shop: Shop) -> list[int]:
+        found = await asyncio.gather(*(shop.ask(f"p{n % 20}") for n in range(50)))
+        if shop.attempts < 4:
+            raise Lost
+        return sorted(found)
+
+    shop = Shop(body)
+    looked_up: list[str] = []
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        listen(t.store, "calls", looked_up)
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.results["job"] == list(range(1, 51))
+        assert t.store.call_figures(None).result().reused == 150
+    assert shop.provider.counts.served == 50
+    assert len(looked_up) == 3
+
+
+def test_calls_that_were_refused_are_sent_again_under_one_intent() -> None:
+    async def body(shop: Shop) -> int:
+        return len(await asyncio.gather(*(shop.ask(f"p{n}") for n in range(30))))
+
+    shop = Shop(body, SimulatedProvider(ProviderRules(concurrency=4), answer=numbered))
+    shop.run()
+
+    assert shop.provider.counts.refused > 0
+    assert shop.provider.counts.served == shop.figures.bought == 30
+    assert states(shop) == {CallState.ANSWERED: 30}
+
+
+def test_a_client_that_tries_again_by_itself_makes_the_same_call() -> None:
+    async def body(shop: Shop) -> int:
+        client = shop.api.http_client()
+        reply = await client.post("/ask", json={"prompt": "x"})
+        if reply.status_code == 429:
+            reply = await client.post("/ask", json={"prompt": "x"})
+        if shop.attempts == 1:
+            raise Lost
+        return int(reply.json()["n"])
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of({}, status=429) if request.number == 1 else None
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered))
+    shop.run()
+
+    assert shop.result == 2
+    assert shop.provider.counts.calls == 2
+    assert [call.key.ordinal for call in shop.calls] == [0]
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 302])
+def test_what_is_no_success_is_closed_and_asked_again(status: int) -> None:
+    async def body(shop: Shop) -> int:
+        reply = await shop.api.http_client().post("/ask", json={"prompt": "x"})
+        if shop.attempts == 1:
+            assert reply.status_code == status
+            raise Lost
+        return int(reply.json()["n"])
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of({}, status=status) if request.number == 1 else None
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered))
+    shop.run()
+
+    assert shop.result == 2
+    assert (shop.figures.bought, shop.figures.in_doubt) == (1, 0)
+
+
+def stream_cut_once(request: SimulatedRequest) -> Reply | None:
+    parts = [Part(b"data: %d\n\n" % n, 0.1) for n in range(10)]
+    cut = request.number == 1
+    return Reply(
+        headers=(("content-type", "text/event-stream"),),
+        parts=parts[:5] if cut else parts,
+        ending=Ending.RESET if cut else Ending.COMPLETE,
+    )
+
+
+async def read_stream(shop: Shop) -> int:
+    pieces = 0
+    async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+        async for _ in reply.aiter_bytes():
+            pieces += 1
+    return pieces
+
+
+def test_a_stream_that_is_cut_in_the_middle_is_in_doubt_and_sent_again() -> None:
+    async def body(shop: Shop) -> int:
+        return await read_stream(shop)
+
+    shop = Shop(body, SimulatedProvider(script=stream_cut_once))
+    shop.run()
+
+    assert shop.result == 10
+    assert shop.attempts == 2
+    assert (shop.figures.bought, shop.figures.in_doubt) == (1, 0)
+
+
+def test_a_stream_is_replayed_as_a_stream() -> None:
+    async def body(shop: Shop) -> str:
+        text = b""
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            assert reply.headers["content-type"] == "text/event-stream"
+            async for piece in reply.aiter_bytes():
+                text += piece
+        if shop.attempts == 1:
+            raise Lost
+        return text.decode()
+
+    shop = Shop(body, SimulatedProvider(script=lambda request: stream_cut_once(_second(request))))
+    shop.run()
+
+    assert shop.result == "".join(f"data: {n}\n\n" for n in range(10))
+    assert shop.provider.counts.calls == 1
+
+
+def _second(request: SimulatedRequest) -> SimulatedRequest:
+
+    return replace(request, number=2)
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_reader_may_leave_with_the_last_event_of_a_stream(ending: Ending) -> None:
+    def script(request: SimulatedRequest) -> Reply:
+        parts = [Part(b'data: {"x":1}\n\n'), Part(b"data: [DONE]\n\n")]
+        return Reply(parts=parts, ending=ending)
+
+    async def body(shop: Shop) -> int:
+        pieces = 0
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for piece in reply.aiter_bytes():
+                pieces += 1
+                if b"[DONE]" in piece:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return pieces
+
+    shop = Shop(body, SimulatedProvider(script=script))
+    shop.run()
+
+    assert shop.provider.counts.calls == 1
+    assert (shop.figures.bought, shop.figures.reused) == (1, 1)
+
+
+def test_a_reader_who_leaves_in_the_middle_leaves_a_doubt_that_is_resent() -> None:
+    async def body(shop: Shop) -> int:
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for _ in reply.aiter_bytes():
+                if shop.attempts == 1:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return shop.attempts
+
+    shop = Shop(body, SimulatedProvider(script=lambda request: stream_cut_once(_second(request))))
+    shop.run()
+
+    assert shop.provider.counts.calls == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 0)
+
+
+def test_a_success_that_is_none_is_not_bought() -> None:
+    def classify(reply: ReplyFacts) -> str | None:
+        return "rate_limited" if b"busy" in reply.body_start else None
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of(b"busy") if request.number == 1 else None
+
+    async def body(shop: Shop) -> int:
+        found = await shop.ask("x")
+        if shop.attempts == 1:
+            raise Lost
+        return found
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered), classify=classify)
+    shop.run()
+
+    assert shop.result == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 1, 0)
+
+
+def test_a_call_in_doubt_is_held_until_a_person_puts_its_job_back() -> None:
+    async def body(shop: Shop) -> int:
+        return await read_stream(shop)
+
+    shop = Shop(body, SimulatedProvider(script=stream_cut_once), in_doubt="hold")
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.errors["job"].kind == "CallInDoubt"
+        assert "retry-failed" in t.errors["job"].message
+        assert [call.state for call in calls_of(t)] == [CallState.HELD]
+        assert shop.provider.counts.calls == 1
+
+        t.store.retry_failed(None, None, JobId(0)).result()
+        t.drain()
+        assert t.results["job"] == 10
+        assert [call.state for call in calls_of(t)] == [CallState.ANSWERED]
+
+
+def test_a_doubt_of_the_same_attempt_is_held_as_well() -> None:
+    async def body(shop: Shop) -> int:
+        try:
+            return await read_stream(shop)
+        except Exception:
+            return await read_stream(shop)
+
+    shop = Shop(body, SimulatedProvider(script=stream_cut_once), in_doubt="hold")
+    shop.run()
+
+    assert shop.error is not None
+    assert shop.error.kind == "CallInDoubt"
+    assert shop.attempts == 1
+    assert shop.provider.counts.calls == 1
+
+
+def test_an_answer_that_is_too_large_is_passed_on_and_bought_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import penstock.outbound.journal.recording as recording
+
+    monkeypatch.setattr(recording, "BODY_BYTES_MAX", 1_000)
+    noise = bytes((n * n * 31 + n // 7) % 256 for n in range(20_000))
+
+    async def body(shop: Shop) -> int:
+        reply = await shop.api.http.post("/ask", json={"prompt": "x"})
+        assert reply.content == noise
+        if shop.attempts == 1:
+            raise Lost
+        return len(reply.content)
+
+    shop = Shop(body, SimulatedProvider(answer=lambda request: noise))
+    shop.run()
+
+    assert shop.result == len(noise)
+    assert shop.figures.bought == 2
+    assert shop.figures.reused == 0
+    assert states(shop) == {CallState.SPOILED: 1}
+    assert all(call.reserved == Amount() for call in shop.calls)
