@@ -44,7 +44,7 @@ def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> 
         messages.send(theirs, messages.Abort())
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(_Gone):
-            worker_process._listen(ours, messages.Lines(), loop, cast(Worker, worker))
+            worker_process._listen(ours, messages.Lines(), [], loop, cast(Worker, worker))
     return worker.told
 
 
