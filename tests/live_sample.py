@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run as a person would see it, in the tests of the live view and in the guide.
 
-`python -m tests.live_sample` prints what docs/guide/live-view.md shows.
+`python -m tests.live_sample` writes it into docs/guide/live-view.md.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
+import msgspec
+
 from penstock.cli.closing import Closing, closing_lines
+from penstock.cli.display import plain_words
 from penstock.cli.live.layout import ScreenView, compose, plain
 from penstock.cli.live.tally import ProviderTotal
 from penstock.cli.pace import PaceView
@@ -16,6 +22,7 @@ from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_status import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
 from penstock.observe.live import RunPicture, picture_of
 from penstock.runtime.display import Course
+from penstock.runtime.moving_limits import LimitWatch
 
 NOW = 1_790_000_000_000_000  # microseconds
 SECOND = 1_000_000
@@ -161,7 +168,50 @@ def sample_closing() -> str:
     return "\n".join(closing_lines(CLOSING))
 
 
+def sample_plain_lines() -> str:
+    """Two lines of a run elsewhere: one that goes well, one that stands still."""
+    moves, stands = LimitWatch(0.0), LimitWatch(0.0)
+    moves.take([worker(WorkerStatus(captured_at=NOW, providers=(CROSSREF,)))], 0.0)
+    down = msgspec.structs.replace(
+        CROSSREF,
+        in_flight=0,
+        failed=9,
+        failed_in_row=7,
+        blocked_until_at=NOW + 8 * SECOND,
+    )
+    views = [worker(WorkerStatus(captured_at=NOW, providers=(down,)))]
+    stands.take(views, 0.0)
+    found = stats(queued=41_323, in_progress=14)
+    ill = picture_of(found, outlook(), views, (), RUN, NOW)
+    still = dataclasses.replace(PACE, rate=0.0, seconds_left=None)
+    lines = (
+        plain_words(sample_picture(), PACE, moves),
+        plain_words(ill, still, stands),
+    )
+    return "\n".join(f"{'; '.join(words)}." for words in lines)
+
+
+#: What stands in the guide under each mark.
+SAMPLES = {
+    "100 × 20": lambda: sample_screen(100, 20),
+    "20 × 6": lambda: sample_screen(20, 6),
+    "plain": sample_plain_lines,
+    "closing": sample_closing,
+}
+
+GUIDE = Path(__file__).resolve().parents[1] / "docs/guide/live-view.md"
+
+
+def guide_with_samples() -> str:
+    """The page as it should be."""
+    text = GUIDE.read_text()
+    for mark, sample in SAMPLES.items():
+        before, opening, rest = text.partition(f"<!-- {mark} -->\n```text\n")
+        assert opening, mark
+        _, closing, after = rest.partition("```\n")
+        text = f"{before}{opening}{sample()}\n{closing}{after}"
+    return text
+
+
 if __name__ == "__main__":
-    for size in ((100, 20), (40, 12), (20, 6)):
-        print(sample_screen(*size), end="\n\n")
-    print(sample_closing())
+    GUIDE.write_text(guide_with_samples())

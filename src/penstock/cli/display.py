@@ -82,7 +82,7 @@ class PlainDisplay:
         elif now < self._next_at:
             return
         else:
-            log.info("%s.", "; ".join(_words(look.picture, look.pace, self._limits)))
+            log.info("%s.", "; ".join(plain_words(look.picture, look.pace, self._limits)))
         self._next_at = now + PLAIN_SECONDS
 
     def line(self, text: str) -> None:
@@ -105,7 +105,7 @@ class PlainDisplay:
         say_closing(self._look, self._store, run_id)
 
 
-def _words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
+def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
     """What the line about a run says."""
     left = "" if pace.seconds_left is None else f", about {span(pace.seconds_left)}"
     words = [pace.ends, f"{pace.rate:.1f}/s", f"{pace.left} left{left}", *limit_words(limits.seen)]
