@@ -12,20 +12,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.cli.live.look import RunLook
-from penstock.cli.live.tally import ProviderTotal
 from penstock.cli.pace import PaceView
 from penstock.cli.text import dollars, escaped, say
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
-from penstock.observe.live import Money, money_of
+from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.observe.explain_words import say as said_of
+from penstock.observe.live import Money, RunPicture, money_of
 from penstock.observe.phrases import command, counted
 from penstock.runtime.asking import within
 from penstock.stores.store import Store
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for
 PROVIDERS_NAMED = 4
+LIMITED_SECONDS = 2.0  # nobody asks what limited a shorter run
 
 log = logging.getLogger("penstock.run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderTotal:
+    """One model of a provider over a whole run."""
+
+    name: str
+    requests: int
+    refused: int
+    failed: int
+    limit: int
+    limit_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +49,7 @@ class Closing:
     pace: PaceView
     ended: Mapping[JobState, int]  # by this run
     paused: bool = False
-    providers: Sequence[ProviderTotal] = ()
+    providers: Sequence[ProviderTotal] = ()  # that got requests
     money: Money | None = None
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
@@ -52,7 +66,7 @@ def closing_lines(closing: Closing) -> Iterator[str]:
     if closing.money is not None:
         yield _paid(closing.money, closing.in_doubt)
     if closing.limited_by is not None:
-        yield f"Limited by: {closing.limited_by}"
+        yield f"Limited by: {escaped(closing.limited_by)}"
     failed = closing.ended.get(JobState.ERROR, 0)
     if failed:
         listed = command("queue", "list", "--state", JobState.ERROR.value)
@@ -63,7 +77,7 @@ def closing_lines(closing: Closing) -> Iterator[str]:
 
 
 def _provider(total: ProviderTotal) -> str:
-    parts = [counted(total.sent, "request"), f"{total.refused:,} refused with 429"]
+    parts = [counted(total.requests, "request"), f"{total.refused:,} refused with 429"]
     if total.failed:
         parts.append(f"{total.failed:,} failed")
     return (
@@ -88,7 +102,7 @@ def _next(closing: Closing, failed: int) -> str | None:
         return f"{command('queue', 'retry-failed')}, once the reason is mended"
     if closing.pace.left:
         return f"{command('queue', 'run', '--drain')} goes on with what is left"
-    return None
+    return None if closing.limited_by is None else f"{command('explain')} says what would help"
 
 
 def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -> None:
@@ -101,17 +115,52 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         balances = within(store.balances([run_id]), SUMMARY_SECONDS)
         money = money_of(balances)
         figures = within(store.call_figures(None), SUMMARY_SECONDS) if money else None
+        parts = within(store.run_parts(run_id), SUMMARY_SECONDS)
     except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
+    facts = facts_of(parts, is_alive=False)
+    pace = look.paced(stats)
     closing = Closing(
-        pace=look.paced(stats),
+        pace=pace,
         ended=own,
         paused=stats.paused,
-        providers=look.tally.totals(),
+        providers=_totals(facts, look.picture),
         money=money,
         in_doubt=0 if figures is None else figures.in_doubt,
+        limited_by=_limited_by(facts) if pace.elapsed_seconds >= LIMITED_SECONDS else None,
     )
     for line in closing_lines(closing):
         if not say(line):
             return
+
+
+def _totals(
+    facts: RunFacts | Unreadable | None, picture: RunPicture | None
+) -> Sequence[ProviderTotal]:
+    """What went to each model; its limit is that of the last workers, if they were seen."""
+    if not isinstance(facts, RunFacts):
+        return ()
+    seen = {line.name: line.live for line in (picture.providers if picture else ())}
+    providers = [one.provider for one in facts.models]
+    found = []
+    for one in facts.models:
+        several = providers.count(one.provider) > 1
+        name = f"{one.provider}/{one.model}" if several else one.provider
+        live = seen.get(name)
+        found.append(
+            ProviderTotal(
+                name=name,
+                requests=one.requests,
+                refused=one.refused,
+                failed=one.failed,
+                limit=one.limit if live is None else live.limit,
+                limit_max=one.limit_max if live is None else live.limit_max,
+            )
+        )
+    return [total for total in found if total.requests]
+
+
+def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:
+    said = said_of(facts) if isinstance(facts, RunFacts) else None
+    return None if said is None else said.sentence

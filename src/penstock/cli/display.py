@@ -88,10 +88,6 @@ class PlainDisplay:
     def line(self, text: str) -> None:
         warn(escaped(text))
 
-    def worker_ended(self, pid: int, status: str) -> None:
-        if self._look is not None:
-            self._look.tally.hear(pid, status)
-
     def keys(self) -> int | None:
         return None
 

@@ -32,8 +32,7 @@ from penstock.cli.logs import set_up_logging
 from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
-from penstock.config.load import load_settings
-from penstock.config.settings import Settings
+from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
@@ -68,7 +67,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     try:
-        finished = _work(order, channel, table_fd)
+        left_behind = _work(order, channel, table_fd)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -77,7 +76,7 @@ def main() -> None:
             warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
-        messages.send(channel, finished)
+        messages.send(channel, messages.Finished(left_behind))
         _end(0)
 
 
@@ -109,7 +108,7 @@ def _take_low_descriptors() -> None:
     os.close(fd)
 
 
-def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> messages.Finished:
+def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> int:
     spec = order.spec
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
@@ -124,7 +123,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         channel,
     )
     if store is None:
-        return messages.Finished()
+        return 0
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
     runtime = settings.runtime
@@ -143,11 +142,11 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     words = _first_words(channel, lines)
     if words is None:
         store.close()
-        return messages.Finished()
+        return 0
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, settings, table, channel, lines, words))
+            return run_and_close(loop, _run(order, app, loaded, table, channel, lines, words))
     finally:
         store.close()
 
@@ -198,12 +197,13 @@ def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages
 async def _run(
     order: messages.WorkerOrder,
     app: Penstock,
-    settings: Settings,
+    loaded: Loaded,
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
     words: list[messages.ToWorker],
-) -> messages.Finished:
+) -> int:
+    settings = loaded.settings
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
@@ -229,6 +229,7 @@ async def _run(
         providers=app.providers,
         share=ProcessShare(order.index, spec.processes),
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
+        sources=loaded.sources,
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
@@ -241,7 +242,7 @@ async def _run(
     listener.start()
     await worker.run()
     watch.stop()
-    return messages.Finished(worker.left_behind, worker.last_word())
+    return worker.left_behind
 
 
 def _listen(

@@ -68,7 +68,6 @@ class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
     limit_max: int  # by what was declared
     in_flight: int = 0
     waiting: int = 0
-    sent: int = 0  # requests that were answered or failed, since the worker began
     refused: int = 0  # so often, since the worker began
     failed: int = 0  # 5xx, no connection, no reply in time; so often, since the worker began
     failed_in_row: int = 0  # up to now, without a reply that was better

@@ -22,7 +22,6 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
     limit_max: int
     in_flight: int
     waiting: int
-    sent: int  # since the workers began, as the two below
     refused: int
     failed: int
     failed_in_row: int  # up to now; of several workers the most
@@ -101,7 +100,6 @@ def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
         limit_max=sum(use.limit_max for use in uses),
         in_flight=sum(use.in_flight for use in uses),
         waiting=sum(use.waiting for use in uses),
-        sent=sum(use.sent for use in uses),
         refused=sum(use.refused for use in uses),
         failed=sum(use.failed for use in uses),
         failed_in_row=max(use.failed_in_row for use in uses),

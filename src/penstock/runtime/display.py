@@ -45,10 +45,6 @@ class Display(Protocol):
         """A line that a worker wrote."""
         ...
 
-    def worker_ended(self, pid: int, status: str) -> None:
-        """The last status document of a worker process that has ended in good order."""
-        ...
-
     def keys(self) -> int | None:
         """The descriptor that a person types on; None: nobody can, now."""
         ...

@@ -43,6 +43,7 @@ class Drain:
         self._said: dict[str, float] = {}  # which reasons, and when
         self.full = FullLimits(clock)
         self.next_due_at: int | None = None
+        self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
@@ -63,6 +64,7 @@ class Drain:
             self._reach.waits(WAITS, error)
             return
         self._reach.answered(WAITS)
+        self.outlook = outlook
         known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
         stuck = known > 0 and self._is_stuck(outlook)

@@ -64,7 +64,6 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A worker has come to its end in good order."""
 
     left_behind: int = 0  # open jobs that nobody can do
-    status: str | None = None  # the document of how it stood at the end
 
 
 class Worn(msgspec.Struct, frozen=True, tag="worn"):

@@ -18,23 +18,25 @@ FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_T
 class ModelCounts:
     """The last minute of one model, second by second."""
 
-    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "sent")
+    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "requests", "tokens")
 
     def __init__(self) -> None:
         self._seconds: deque[list[int]] = deque()  # second, requests, tokens
-        self.sent = 0
+        self.requests = 0
+        self.tokens = 0
         self.refused = 0
         self.failed = 0
         self.failed_in_row = 0
 
     def add(self, now: float, tokens: int) -> None:
+        self.requests += 1
+        self.tokens += tokens
         second = int(now)
         if not self._seconds or self._seconds[-1][0] != second:
             self._forget(second)
             self._seconds.append([second, 0, 0])
         last = self._seconds[-1]
         last[1] += 1
-        self.sent += 1
         last[2] += tokens
 
     def ended(self, outcome: RequestOutcome) -> None:

@@ -84,6 +84,11 @@ class StatusRow:
         status = self._look()
         return self._told is None or self._told[0] != worker or not status.same(self._told[1])
 
+    @property
+    def looked(self) -> WorkerStatus | None:
+        """What it saw when it last looked at itself."""
+        return self._looked
+
     async def publish(self, worker: WorkerId) -> None:
         """Write the row; if the store is away, the next second tries again."""
         if self._looked is None:
@@ -96,10 +101,6 @@ class StatusRow:
         finally:
             self._publishing = False
         self._told = worker, status
-
-    def last_word(self) -> str:
-        """The document of how it stands now, for whoever sums up what it did."""
-        return self._look().encoded()
 
     def standing(self, ref: JobRef) -> JobStanding:
         """Where a lease stands in this worker, now."""

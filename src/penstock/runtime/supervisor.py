@@ -354,8 +354,6 @@ class Supervisor:
         self._bury(child)
         if child.finished is not None:
             self._finished += 1
-            if child.finished.status is not None:
-                self._display.worker_ended(child.process.pid, child.finished.status)
             if child.solo:  # what it left it could not run: another app's task, a full limit
                 self._solo_at = self._clock.monotonic() + self._solo_pause
                 self._solo_pause = min(self._solo_pause * 2, BACK_OFF_MAX_SECONDS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from penstock.cli.closing import PROVIDERS_NAMED, Closing, closing_lines
-from penstock.cli.live.tally import ProviderTotal
+from penstock.cli.closing import PROVIDERS_NAMED, Closing, ProviderTotal, closing_lines
 from penstock.cli.pace import PaceView
 from penstock.model.job import JobState
 from tests.live_sample import CLOSING, sample_closing
@@ -16,6 +15,7 @@ REPORT = """\
 crossref: 52,466 requests, 31 refused with 429, 2 failed; limit 15 of 256 at the end
 openai: 1,204 requests, 1 refused with 429; limit 8 of 64 at the end
 Paid calls: 1,180 bought, 24 reused; $1.23 spent
+Limited by: crossref sat at its adaptive limit of 15 for 84% of the run; it answered 429 at 16.
 3 jobs failed: penstock queue list --state error
 Next: penstock queue retry-failed, once the reason is mended"""
 
@@ -39,6 +39,13 @@ def test_what_is_left_names_the_command_that_goes_on() -> None:
     assert report(left=3)[1:] == ["Next: penstock queue run --drain goes on with what is left"]
 
 
+def test_a_run_that_did_everything_points_at_what_would_make_it_faster() -> None:
+    assert report(limited_by="x")[1:] == [
+        "Limited by: x",
+        "Next: penstock explain says what would help",
+    ]
+
+
 def test_a_paused_queue_is_resumed_first() -> None:
     assert report(left=3, paused=True)[1:] == [
         "Next: penstock queue resume, since the queue is paused"
@@ -56,7 +63,7 @@ def test_calls_in_doubt_and_what_limited_the_run_are_told() -> None:
 
 def test_the_report_is_short_however_many_providers_there_are() -> None:
     many = tuple(
-        ProviderTotal(name=f"p\x1b{number}", sent=1, refused=0, failed=0, limit=1, limit_max=2)
+        ProviderTotal(name=f"p\x1b{number}", requests=1, refused=0, failed=0, limit=1, limit_max=2)
         for number in range(100)
     )
 

@@ -183,20 +183,6 @@ def test_the_plain_display_says_why_nothing_moves_and_when_it_moves_again(
     ]
 
 
-def test_the_last_word_of_a_worker_is_in_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = ManualClock()
-    store = make_store(clock)
-    display = PlainDisplay(clock=clock)
-    display.started(store, "run-1")
-    use = ProviderUse(provider="acme", model="m", limit=7, limit_max=9, sent=12, refused=3)
-
-    display.worker_ended(77, WorkerStatus(captured_at=0, providers=(use,)).encoded())
-    display.close("run-1")
-
-    lines = capsys.readouterr().out.splitlines()
-    assert "acme: 12 requests, 3 refused with 429; limit 7 of 9 at the end" in lines
-
-
 def test_what_is_no_terminal_gets_plain_lines() -> None:
     assert isinstance(make_display("text"), PlainDisplay)
     assert isinstance(make_display("json"), PlainDisplay)

@@ -125,10 +125,6 @@ class LiveDisplay:
         self._unseen += 1
         self._fresh = True
 
-    def worker_ended(self, pid: int, status: str) -> None:
-        if self._look is not None:
-            self._look.tally.hear(pid, status)
-
     def keys(self) -> int | None:
         return self._terminal.typing_fd
 

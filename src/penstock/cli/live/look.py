@@ -6,7 +6,6 @@ Four questions to the store once a second, one after the other; none is waited f
 
 from __future__ import annotations
 
-from penstock.cli.live.tally import Tally
 from penstock.cli.pace import Pace, PaceView
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
@@ -37,7 +36,6 @@ class RunLook:
         self.workers: list[WorkerView] = []  # as the last picture saw them, those of others too
         self.picture: RunPicture | None = None
         self.pace: PaceView | None = None
-        self.tally = Tally()
 
     def tick(self, wait_seconds: float = 0.0) -> bool:
         """Go on looking, if it is time to; True if there is a new picture."""
@@ -84,9 +82,6 @@ class RunLook:
         self.picture = picture_of(stats, outlook, workers, balances, self._run_id, now_at)
         self.pace = self.paced(stats)
         self.workers = workers
-        self.tally.take(
-            [view for view in workers if view.run_id == self._run_id], self.picture.providers
-        )
 
     def _all_due_in(self, stats: Stats) -> float | None:
         """If nothing but delayed jobs is left: how long until the first of them."""
