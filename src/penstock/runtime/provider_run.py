@@ -380,7 +380,10 @@ def _shown(model: str) -> str:
 
 def _prepare(unprepared: Sequence[RunClients]) -> None:
     for clients in unprepared:
-        clients.prepare()
+        try:
+            clients.prepare()
+        except Exception as error:  # whoever sends will meet it again, and tell it
+            log.debug("%r could not be prepared: %r", clients, error)
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:
