@@ -241,3 +241,101 @@ def test_delays_limit_a_run_whose_retries_wait() -> None:
 
     assert binding(facts) == (LimitKind.DELAYS, "")
     assert "attempts had failed" in said.sentence
+
+
+def test_code_after_a_reply_is_the_tasks_own() -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url=URL)
+
+    @app.task(uses=api)
+    async def fetch_and_think(ctx: Context, n: int) -> None:
+        await api.http.get(f"/things/{n}")
+        await asyncio.sleep(20.0)
+
+    simulated = SimulatedProvider(ProviderRules(latency=1.0))
+    with harness(app, providers={"api": simulated}) as t:
+        t.enqueue_many(fetch_and_think.job(n=n) for n in range(4))
+        t.drain()
+        facts, _ = explained(t)
+
+    assert binding(facts) == (LimitKind.OWN_CODE, "")
+    doing = {one.kind: one.seconds for one in facts.doing}
+    assert doing[LimitKind.LATENCY] == pytest.approx(4 * 1.0, rel=0.05)
+    assert doing[LimitKind.OWN_CODE] == pytest.approx(4 * 20.0, rel=0.05)
+
+
+def test_slots_whose_holders_wait_for_permits_are_not_to_blame() -> None:
+    """A task that does not say which provider it uses is started, and waits in its slot."""
+    app = Penstock("shop")
+    api = app.provider("api", base_url=URL, max_parallel=2)
+
+    @app.task()
+    async def fetch(ctx: Context, n: int) -> None:
+        await api.http.get(f"/things/{n}")
+
+    simulated = SimulatedProvider(ProviderRules(latency=1.0))
+    settings = {"runtime": {"async_slots": 8}}
+    with harness(app, settings=settings, providers={"api": simulated}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(100))
+        t.drain()
+        facts, said = explained(t)
+
+    assert binding(facts)[0] is LimitKind.MAX_PARALLEL
+    assert "Raise providers.api.max_parallel from 2" in said.change
+
+
+def test_a_job_with_many_requests_at_once_waits_for_replies() -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url=URL)
+
+    @app.task(uses=api)
+    async def fetch_all(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            for n in range(5):
+                group.create_task(api.http.get(f"/things/{n}"))
+
+    simulated = SimulatedProvider(ProviderRules(latency=30.0))
+    with harness(app, providers={"api": simulated}) as t:
+        t.enqueue(fetch_all.job())
+        t.drain()
+        facts, _ = explained(t)
+
+    assert binding(facts) == (LimitKind.LATENCY, "api/simulated.invalid")
+
+
+def test_a_chain_whose_provider_cools_down_is_limited_by_it() -> None:
+    app = Penstock("shop")
+    chat = chatter(app)
+    ill = ProviderRules(concurrency=0, retry_after_seconds=45.0)
+    well = Change(rules=ProviderRules(latency=0.1), after_seconds=400.0)
+    simulated = SimulatedProvider(ill, seed=2, changes=[well])
+
+    with harness(app, providers={"api": simulated}) as t:
+        t.enqueue(chat.job(n=0), key="0")
+        for n in range(1, 5):
+            t.enqueue(chat.job(n=n), key=f"{n}", after=[f"{n - 1}"])
+        t.drain()
+        facts, _ = explained(t)
+
+    assert binding(facts) == (LimitKind.COOLDOWN, "api/m")
+
+
+def test_two_providers_share_the_blame_by_what_waits_for_them() -> None:
+    """Most jobs use a free provider; those of a full one must not be called the limit of all."""
+    app = Penstock("shop")
+    slow = app.provider("slow", base_url=URL, max_parallel=1)
+
+    @app.task(uses=slow)
+    async def stuck(ctx: Context, n: int) -> None:
+        await slow.http.get(f"/things/{n}")
+
+    nap = sleepy(app)
+    simulated = SimulatedProvider(ProviderRules(latency=1.0))
+    settings = {"runtime": {"async_slots": 8}}
+    with harness(app, settings=settings, providers={"slow": simulated}) as t:
+        t.enqueue_many(stuck.job(n=n) for n in range(20))
+        t.enqueue_many(nap.job(n=n) for n in range(400))
+        t.drain()
+        facts, _ = explained(t)
+
+    assert facts.shares[0].kind is LimitKind.SLOTS, facts.shares

@@ -23,6 +23,18 @@ from penstock.model.run_document import (
 
 WHOLE = 100  # percent
 
+OF_PROVIDERS = frozenset(
+    {
+        LimitKind.ADAPTIVE_LIMIT,
+        LimitKind.LEARNED_RATE,
+        LimitKind.MAX_PARALLEL,
+        LimitKind.RPM,
+        LimitKind.TPM,
+        LimitKind.COOLDOWN,
+        LimitKind.LATENCY,
+    }
+)
+
 
 class Share(msgspec.Struct, frozen=True):
     """One thing that limited a run."""
@@ -117,12 +129,15 @@ def facts_of(
 
 def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], float]:
     """What limited a run, the most first, and all the seconds in which there was something."""
+    documents = tuple(documents)
+    only = _only_models(documents)
     seconds: dict[tuple[LimitKind, str], float] = {}
     levels: dict[tuple[LimitKind, str], float] = {}
     for cause in (cause for document in documents for cause in document.causes):
         if cause.kind is LimitKind.IDLE or cause.seconds <= 0:
             continue
-        key = (cause.kind, cause.where)
+        where = only.get(cause.where) if cause.kind in OF_PROVIDERS else None
+        key = (cause.kind, where or cause.where)
         seconds[key] = seconds.get(key, 0.0) + cause.seconds
         if cause.level is not None:  # each worker has its own part of a limit
             levels[key] = levels.get(key, 0.0) + cause.level
@@ -133,6 +148,14 @@ def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], floa
         for key, percent in zip(keys, percents, strict=True)
     )
     return shares, sum(seconds.values())
+
+
+def _only_models(documents: Iterable[RunDocument]) -> dict[str, str]:
+    """Providers of which one model was used: what holds for such a provider holds for the model."""
+    used: dict[str, set[str]] = {}
+    for one in (one for document in documents for one in document.models):
+        used.setdefault(one.provider, set()).add(model_name(one))
+    return {provider: min(models) for provider, models in used.items() if len(models) == 1}
 
 
 def whole_percents(parts: Sequence[float]) -> list[int]:

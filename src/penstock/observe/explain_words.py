@@ -14,17 +14,6 @@ from penstock.observe.phrases import command, counted
 MOST = 0.5  # of the time
 BUSY = 0.8  # of the time: a processor that works as much has no more to give to one loop
 
-PERMITS = frozenset(
-    {
-        LimitKind.ADAPTIVE_LIMIT,
-        LimitKind.LEARNED_RATE,
-        LimitKind.MAX_PARALLEL,
-        LimitKind.RPM,
-        LimitKind.TPM,
-        LimitKind.COOLDOWN,
-    }
-)
-
 
 class Said(msgspec.Struct, frozen=True):
     """What limited a run most, and the one change that would help."""

@@ -141,17 +141,24 @@ class LimitingLook:
             return _PAUSED
         outlook = self._drain.outlook
         if outlook is None:
-            return _DELAYS if self._drain.next_due_at is not None else _IDLE
+            return self._delays() if self._drain.next_due_at is not None else _IDLE
         states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
         if states[JobState.IN_PROGRESS]:
             return _DEPENDENCIES if states[JobState.WAITING] else _ELSEWHERE
         if outlook.suspects:
             return _ELSEWHERE
         if self._drain.next_due_at is not None:
-            return _DELAYS
+            return self._delays()
         if states[JobState.QUEUED]:
             return _STORE
         return _DEPENDENCIES if states[JobState.WAITING] else _IDLE
+
+    def _delays(self) -> Stand:
+        """Jobs are for later; those that a provider has put off wait for its cool-down."""
+        gate = self._window.gate_in_the_way()
+        if gate is None or gate.cooldown_seconds <= 0:
+            return _DELAYS
+        return self._gate(gate.resource, None, {"cooldown_seconds": gate.cooldown_seconds})
 
     def _is_room(self) -> bool:
         return any(self._slots.free().values())
