@@ -29,7 +29,6 @@ class Binding(StrEnum):
     RATE = "adaptive rate"
     ADAPTIVE = "adaptive limit"
     MAX_PARALLEL = "max_parallel"
-    BUDGET = "budget"
     NOTHING = "not the provider"
 
 
