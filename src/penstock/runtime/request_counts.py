@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests and tokens went to a model in the last minute, and how many were in vain?"""
+"""How many requests and tokens went to a model, in all and lately, and how many were in vain?"""
 
 from __future__ import annotations
 

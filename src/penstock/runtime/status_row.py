@@ -41,6 +41,7 @@ from penstock.stores.store import StatusStore
 STATUS_SECONDS = 1.0  # between two looks
 
 _NOTHING: dict[str, str] = {}
+_NO_LIMITS: dict[str, int] = {}
 
 
 class StatusRow:
@@ -55,9 +56,11 @@ class StatusRow:
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
+        full_limits: Callable[[], dict[str, int]],
         providers: ProviderRun | None = None,
     ) -> None:
         self._store = store
+        self._full_limits = full_limits
         self._providers = providers
         self._clock = clock
         self._window = window
@@ -145,6 +148,7 @@ class StatusRow:
             caps=self._caps,
             providers=() if self._providers is None else self._providers.uses(),
             held_back=self._window.held_back_by(),
+            full_limits=self._full_limits(),
         )
         return self._looked
 
@@ -169,6 +173,7 @@ def capture(
     caps: dict[str, int] | None,
     providers: tuple[ProviderUse, ...] = (),
     held_back: dict[str, str] = _NOTHING,
+    full_limits: dict[str, int] = _NO_LIMITS,
 ) -> WorkerStatus:
     """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
     ledger = controller.view()
@@ -201,6 +206,7 @@ def capture(
         caps=caps,
         providers=providers,
         held_back=held_back,
+        full_limits=full_limits,
     )
 
 

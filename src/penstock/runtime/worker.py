@@ -124,14 +124,22 @@ class Worker:
             lending,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
+        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._status = StatusRow(
-            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks.refs,
+            caps,
+            kinds,
+            self._drain.full.shown,
+            providers,
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -169,6 +177,7 @@ class Worker:
             providers,
         )
         self._looking = False
+        self._draining = config.drain
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
@@ -244,6 +253,11 @@ class Worker:
         self._stop_hopeless()
         self._wake.set()
 
+    def drain(self) -> None:
+        """End when nothing is left."""
+        self._draining = True
+        self._wake.set()
+
     def _stop_hopeless(self) -> None:
         """Give back what a stop need not wait for; a worn worker waits for all."""
         if self._stop_at < NEVER:
@@ -262,7 +276,7 @@ class Worker:
             return False
         if self._config.solo:
             return self._leasing.found_nothing
-        return self._config.drain and self._drain.finished
+        return self._draining and self._drain.finished
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -354,7 +368,7 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            if self._config.drain and not self._looking and self._is_idle():
+            if self._draining and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
         self._watch.turned(goes_on)
