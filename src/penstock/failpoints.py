@@ -32,6 +32,10 @@ POINTS = frozenset(
         "bury.in_tx",
         "settle.in_tx",
         "revive.in_tx",
+        "intend.in_tx",
+        "intend.committed",
+        "answered.in_tx",
+        "answered.committed",
         "commit.begin",
         "checkpoint.begin",
     }

@@ -311,7 +311,7 @@ def test_f17_an_acknowledgement_that_meets_a_busy_store_twenty_times_lands_once(
         world.store.fails("ack", StoreBusy("held"), 20)
         worker = await world.drain()
         assert world.clock.monotonic() > TTL
-        assert world.store.calls.count("ack") == 21
+        assert world.store.asked_for.count("ack") == 21
         assert ran == ["k"]
         assert world.outcomes("k") == ["done"]
         assert worker.totals.refused == 0

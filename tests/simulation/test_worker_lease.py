@@ -156,7 +156,7 @@ def test_a_lost_lease_is_never_taken_up_again_even_if_a_late_beat_saves_it(seed:
 
         assert set(world.states().values()) == {JobState.DONE}
         assert len(world.store.registered) == 2
-        assert world.store.calls.count("register") == 7
+        assert world.store.asked_for.count("register") == 7
 
     simulate(make_app(ran, []), main, seed=seed, runtime=RUNTIME)
 

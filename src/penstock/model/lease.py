@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.model.effects import Effect
 from penstock.model.job import AttemptError, JobId, JobState, LeasedJob, WorkerId
+from penstock.model.journal import CallKey
 
 
 class Caps(Protocol):
@@ -131,3 +132,4 @@ class JobFailure(msgspec.Struct, gc=False):
     give_up: bool = False  # end in `error` whatever the attempts
     max_crashes: int | None = None  # not None: its process died; so many deaths end the job
     lingers: bool = False  # the body may still run: the limit keys stay held until it is released
+    spoils: tuple[CallKey, ...] = ()  # answers that led to it; bought anew if it is charged

@@ -8,12 +8,10 @@ not be cut, so `more` is rare; it parks no lanes, because it counts holders when
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from penstock.clock import MICROSECONDS, Clock, to_micros
-from penstock.errors import InternalError, LeaseLost, PenstockError, StoreClosed
+from penstock.errors import InternalError, LeaseLost
 from penstock.ids import IdSource, SystemIds
 from penstock.model.circumstances import Circumstances
 from penstock.model.control import Inbox
@@ -41,44 +39,22 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.stores.memory_call_operations import CallOperations
 from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_chores import Chores
 from penstock.stores.memory_control import Control
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
-from penstock.stores.memory_idlers import Idlers
 from penstock.stores.memory_learned import Learned
+from penstock.stores.memory_operation import operation
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, staged_of, stats_of
-from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
 from penstock.stores.store import JobFilter
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def _operation(
-    method: Callable[Concatenate[MemoryStore, P], T],
-) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
-    """Turn a plain method into a store call: it answers at once, and wakes who waits for work."""
-
-    @functools.wraps(method)
-    def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
-        if self._closed:
-            return Reply.failed(StoreClosed("The memory store was used after it was closed."))
-        try:
-            value = method(self, *args, **kwargs)
-        except PenstockError as error:
-            return Reply.failed(error)
-        self._idlers.wake(self._tables.version)
-        return Reply.of(value)
-
-    return call
-
-
-class MemoryStore:
+class MemoryStore(CallOperations):
     """Owns jobs, leases, edges and effects in memory. Belongs to one thread and has no locks.
 
     A call that is refused was checked before it changed anything.
@@ -88,17 +64,14 @@ class MemoryStore:
 
     def __init__(self, clock: Clock, ids: IdSource | None = None) -> None:
         self.id = (ids or SystemIds()).new_id("memory")
-        self._clock = clock
-        self._tables = Tables()
+        super().__init__(clock, Tables())
         self._edges = Dependants(self._tables)
         self._ends = Ends(self._tables, self._edges)
-        self._chores = Chores(self._tables, self._edges, self._ends)
+        self._chores = Chores(self._tables, self._edges, self._ends, self._calls)
         self._choice = FairChoice(self._tables)
         self._control = Control()
         self._learned = Learned()
         self._paused = False
-        self._closed = False
-        self._idlers = Idlers()
 
     def __repr__(self) -> str:
         tables = self._tables
@@ -130,27 +103,24 @@ class MemoryStore:
             if row.jobs:
                 yield (row.expires_at - now) / MICROSECONDS
 
-    def _now(self) -> int:
-        return to_micros(self._clock.now())
-
     def _lease_clock(self) -> int:
         return to_micros(self._clock.monotonic())
 
     # Jobs and workers come
 
-    @_operation
+    @operation
     def enqueue(self, jobs: Sequence[NewJob]) -> EnqueueReport:
         self._edges.refuse(jobs, set())
         return self._edges.accept(jobs, self._now())
 
-    @_operation
+    @operation
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> None:
         if worker.id in self._tables.workers:
             raise InternalError(f"Worker {worker.id!r} is registered already.")
         expires_at = self._lease_clock() + to_micros(ttl_seconds)
         self._tables.workers[worker.id] = WorkerRow(worker, expires_at, self._now())
 
-    @_operation
+    @operation
     def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
         alive = [row for row in map(self._alive, workers) if row is not None]
         for row in alive:
@@ -163,7 +133,7 @@ class MemoryStore:
 
     # Leases begin
 
-    @_operation
+    @operation
     def lease(self, request: LeaseRequest) -> LeaseBatch:
         worker = self._alive(request.worker)
         if worker is None:
@@ -208,7 +178,7 @@ class MemoryStore:
 
     # Leases end
 
-    @_operation
+    @operation
     def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> list[Verdict]:
         holder, now = self._alive(worker), self._now()
         verdicts: list[Verdict] = []
@@ -237,18 +207,23 @@ class MemoryStore:
     def _tell(self, ended: Iterable[JobId], now: int) -> None:
         self._edges.tell((x for x in ended if self._tables.jobs[x].terminal), now)
 
-    @_operation
+    @operation
     def fail_and_retry(self, worker: WorkerId, failures: Sequence[JobFailure]) -> list[Verdict]:
         holder, now = self._alive(worker), self._now()
         verdicts: list[Verdict] = []
         for failure in failures:
             verdict = self._ends.verdict(holder, worker, failure.ref)
             if verdict is Verdict.ACCEPTED:
-                self._ends.fail(self._tables.jobs[failure.ref.id], failure, now)
+                self._fail(failure, now)
             verdicts.append(verdict)
         return verdicts
 
-    @_operation
+    def _fail(self, failure: JobFailure, now: int) -> None:
+        self._ends.fail(self._tables.jobs[failure.ref.id], failure, now)
+        if failure.charge:
+            self._calls.spoil(failure.spoils, now)
+
+    @operation
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> int:
         holder, now = self._alive(worker), self._now()
         count = 0
@@ -258,7 +233,7 @@ class MemoryStore:
                 count += 1
         return count
 
-    @_operation
+    @operation
     def bury(
         self,
         worker: WorkerId,
@@ -272,12 +247,12 @@ class MemoryStore:
             return Progress(0, more=False)
         for failure in overdue:
             if self._ends.verdict(row, worker, failure.ref) is Verdict.ACCEPTED:
-                self._ends.fail(self._tables.jobs[failure.ref.id], failure, now)
+                self._fail(failure, now)
         count = self._ends.bury(row, set(started), cause, max_crashes, now)
         self._tables.forget(worker)
         return Progress(count, more=False)
 
-    @_operation
+    @operation
     def retire(self, worker: WorkerId) -> Progress:
         row = self._tables.workers.get(worker)
         if row is None:
@@ -288,7 +263,7 @@ class MemoryStore:
         self._tables.forget(worker)
         return Progress(len(held), more=False)
 
-    @_operation
+    @operation
     def revoke(self, ref: JobRef, error: str) -> Verdict:
         row = self._tables.jobs.get(ref.id)
         if row is None or row.state is not RowState.IN_PROGRESS or row.token != ref.token:
@@ -298,38 +273,38 @@ class MemoryStore:
 
     # Operators
 
-    @_operation
+    @operation
     def cancel(self, keys: Sequence[str]) -> frozenset[str]:
         found = {key: self._tables.by_key[key] for key in keys if key in self._tables.by_key}
         unfinished = [row for row in found.values() if not row.terminal]
         self._ends.cancel(unfinished, self._now())
         return frozenset(row.new.key for row in unfinished)
 
-    @_operation
+    @operation
     def leases(self, worker: WorkerId) -> list[JobRef]:
         return [row.ref for row in self._tables.held_by(worker)]
 
-    @_operation
+    @operation
     def settle(self) -> Settled:
         return Settled(more=False, dependants_total=self._tables.put_back)
 
-    @_operation
+    @operation
     def retry_failed(self, task: str | None, max_attempts: int | None, after_id: JobId) -> Retried:
         return self._chores.retry_failed(task, max_attempts, after_id, self._now())
 
-    @_operation
+    @operation
     def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:
         return self._chores.would_retry(task, max_attempts)
 
-    @_operation
+    @operation
     def purge(self, before: int, after: EndMark) -> tuple[Progress, EndMark]:
         return self._chores.purge(before, after)
 
-    @_operation
+    @operation
     def would_purge(self, before: int) -> int:
         return self._chores.would_purge(before)
 
-    @_operation
+    @operation
     def void_leases(self, above: int) -> int:
         count = 0
         for worker in list(self._tables.workers):
@@ -340,63 +315,63 @@ class MemoryStore:
 
     # Reading
 
-    @_operation
+    @operation
     def stats(self) -> Stats:
         alive = sum(self._alive(worker) is not None for worker in self._tables.workers)
         return stats_of(self._tables, self._now(), alive, paused=self._paused)
 
-    @_operation
+    @operation
     def job(self, key: str) -> Job | None:
         row = self._tables.by_key.get(key)
         return row.as_job() if row is not None else None
 
-    @_operation
+    @operation
     def attempts(self, key: str) -> list[Attempt]:
         row = self._tables.by_key.get(key)
         return list(row.history) if row is not None else []
 
-    @_operation
+    @operation
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
         return jobs_of(self._tables, wanted, after_id, limit)
 
-    @_operation
+    @operation
     def circumstances(self, key: str) -> Circumstances | None:
         row = self._tables.by_key.get(key)
         return None if row is None else circumstances_of(self._tables, row, self._now())
 
-    @_operation
+    @operation
     def outlook(self, worker: WorkerId, run_id: str) -> Outlook:
         others = [self._alive(other) for other in self._tables.workers if other != worker]
         alive = [other for other in others if other is not None]
         return outlook_of(self._tables, run_id, alive, paused=self._paused)
 
-    @_operation
+    @operation
     def check(self) -> list[str]:
-        return broken_invariants(self._tables)
+        return broken_invariants(self._tables) + self._calls.broken()
 
-    @_operation
+    @operation
     def manifests(self, dataset: str) -> list[Manifest]:
         return [x for where, x in sorted(self._tables.committed.items()) if where[0] == dataset]
 
-    @_operation
+    @operation
     def staged(self, plan_id: str) -> list[Manifest]:
         return staged_of(self._tables, plan_id)
 
-    @_operation
+    @operation
     def cursor(self, name: str) -> str | None:
         return self._tables.cursors.get(name)
 
     # Limits and status
 
-    @_operation
+    @operation
     def caps(self) -> dict[str, int]:
         return dict(self._tables.caps)
 
-    @_operation
+    @operation
     def holders(self, limit: int) -> dict[str, int]:
         return {key: len(refs) for key, refs in sorted(self._tables.held.items())[:limit]}
 
-    @_operation
+    @operation
     def set_cap(self, limit_key: str, cap: int | None) -> None:
         if cap is None:
             self._tables.caps.pop(limit_key, None)
@@ -404,46 +379,46 @@ class MemoryStore:
             self._tables.caps[limit_key] = cap
         self._tables.version += 1
 
-    @_operation
+    @operation
     def publish(self, worker: WorkerId, document: str) -> None:
         row = self._tables.workers.get(worker)
         if row is not None:
             row.status, row.status_at = document, self._now()
 
-    @_operation
+    @operation
     def workers(self) -> list[WorkerView]:
         rows = self._tables.workers.values()
         return [row.as_view(alive=self._alive(row.info.id) is not None) for row in rows]
 
-    @_operation
+    @operation
     def set_paused(self, paused: bool) -> None:
         self._paused = paused
         self._tables.version += 1
 
-    @_operation
+    @operation
     def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> None:
         self._learned.save(limits, self._now())
 
-    @_operation
+    @operation
     def learned(self) -> list[KeptLimit]:
         return self._learned.newest()
 
     # What is said to a worker
 
-    @_operation
+    @operation
     def inbox(self, worker: WorkerId) -> Inbox:
         row = self._tables.workers.get(worker)
         lingering = sorted(row.lingering) if row is not None else []
         return Inbox(lingering, self._control.open(worker))
 
-    @_operation
+    @operation
     def ask(self, worker: WorkerId, ref: JobRef) -> int:
         return self._control.ask(worker, ref, self._now())
 
-    @_operation
+    @operation
     def answer(self, question: int, document: str) -> bool:
         return self._control.answer(question, document)
 
-    @_operation
+    @operation
     def answer_to(self, question: int) -> str | None:
         return self._control.answer_to(question)

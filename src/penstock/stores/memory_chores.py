@@ -8,6 +8,7 @@ from itertools import islice
 
 from penstock.model.job import JobId
 from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCounts
+from penstock.stores.memory_calls import Calls
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
 from penstock.stores.memory_rows import JobRow, Tables
@@ -17,8 +18,9 @@ from penstock.stores.store import CHORE_SLICE
 class Chores:
     """Owns which rows a slice touches. Does not know what an end or an edge means."""
 
-    def __init__(self, tables: Tables, edges: Dependants, ends: Ends) -> None:
+    def __init__(self, tables: Tables, edges: Dependants, ends: Ends, calls: Calls) -> None:
         self._tables = tables
+        self._calls = calls
         self._edges = edges
         self._ends = ends
 
@@ -46,6 +48,7 @@ class Chores:
         mark = EndMark(seen[-1].finished_at or 0, seen[-1].id) if seen else after
         for row in forgotten:
             self._edges.forget(row)
+            self._calls.forget(row.id)
         return Progress(len(forgotten), more=bool(seen)), mark
 
     def would_purge(self, before: int) -> int:

@@ -48,6 +48,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.stores.journal import JournalStore, RunStore
 from penstock.stores.reply import Reply
 
 LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
@@ -126,7 +127,8 @@ class JobStore(Protocol):
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
         `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
         One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
-        `lingers` the lease is over but its limit keys stay held, see `inbox`.
+        `lingers` the lease is over but its limit keys stay held, see `inbox`. What a charged one
+        `spoils` is bought anew.
         """
         ...
 
@@ -329,6 +331,8 @@ class Store(
     StatusStore,
     ControlStore,
     LearnedLimitStore,
+    JournalStore,
+    RunStore,
     Protocol,
 ):
     """The sum of the above over one writer, and its life."""

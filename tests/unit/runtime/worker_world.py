@@ -39,7 +39,7 @@ class FlakyStore(MemoryStore):
     def __init__(self, clock: Clock, ids: SeededIds) -> None:
         super().__init__(clock, ids)
         self.trouble: dict[str, deque[BaseException]] = {}
-        self.calls: list[str] = []
+        self.asked_for: list[str] = []
         self.registered: list[WorkerId] = []
         self.holds_leases = False  # leases are made, and their answers held back
         self._held: list[tuple[Reply[LeaseBatch], LeaseBatch]] = []
@@ -51,7 +51,7 @@ class FlakyStore(MemoryStore):
         self.trouble.clear()
 
     def _error(self, call: str) -> BaseException | None:
-        self.calls.append(call)
+        self.asked_for.append(call)
         waiting = self.trouble.get(call)
         return waiting.popleft() if waiting else None
 

@@ -21,7 +21,12 @@ from tests.postgres.cluster import Server
 
 QUERIES = statements_for("full")
 ROWS = 20_000
-LARGE = {"jobs", "hot", "ended", "edges", "held", "attempts", "lanes", "ready_lanes"}
+LARGE = {"jobs", "hot", "ended", "edges", "held", "attempts", "lanes", "ready_lanes"} | {
+    "calls",
+    "answers",
+    "accounts",
+    "account_changes",
+}
 
 #: statement → the indexes that its plan must use
 INTENDED = {
@@ -76,6 +81,22 @@ INTENDED = {
     "spoilt_by": {"edges_child", "ended_pkey"},
     "old_jobs": {"ended_by_time", "jobs_pkey"},
     "hold_ended": {"ended_pkey"},
+    "find_calls": {"calls_job_id_fingerprint_ordinal_key"},
+    "job_tokens": {"hot_pkey", "ended_pkey"},
+    "reopen_calls": {"calls_pkey"},
+    "change_calls": {"calls_pkey"},
+    "drop_answers": {"answers_pkey"},
+    "read_accounts": {"accounts_pkey", "account_changes_of"},
+    "list_accounts": {"accounts_pkey", "account_changes_of"},
+    "read_calls": {"calls_job_id_fingerprint_ordinal_key"},
+    "read_call_answer": {"calls_job_id_fingerprint_ordinal_key", "answers_pkey"},
+    "sum_calls_of": {"calls_job_id_fingerprint_ordinal_key"},
+    "count_in_hand": {"hot_leased", "calls_job_id_fingerprint_ordinal_key"},
+    "calls_of_jobs": {"calls_job_id_fingerprint_ordinal_key"},
+    "unended_calls": {"calls_pkey"},
+    "sum_calls": {"calls_pkey"},
+    "drop_calls": {"calls_pkey"},
+    "jobs_with_calls": {"calls_job_id_fingerprint_ordinal_key", "hot_pkey", "ended_pkey"},
 }
 NO_TABLES = {
     "accept_jobs",
@@ -83,6 +104,8 @@ NO_TABLES = {
     "place_jobs",
     "insert_edges",
     "hold_keys",
+    "add_calls",
+    "keep_answers",
 }  # these only add
 
 STATES = ("empty", "filled", "filled and analysed", "analysed when empty")
@@ -106,6 +129,10 @@ def _fill(connection: psycopg.Connection[Any]) -> None:
         f"select n, n + 1, 'success', n % 2 = 0 from generate_series(1, {ROWS} - 1) n",
         "insert into penstock.held (job_id, token, limit_key) "
         "select id, 1, 'l:' || id % 99 from penstock.jobs where id % 5 = 4",
+        "insert into penstock.calls (job_id, fingerprint, ordinal, state, token, run_id, day, "
+        "task, provider, model, begun_at, ended_at, reserved_micros, reserved_tokens) "
+        "select id, 'f' || id, 0, 'open', 1, 'r', 'd', 't', 'p', 'm', id, null, 1, 1 "
+        "from penstock.jobs",
     ):
         connection.execute(statement.encode())
 

@@ -38,6 +38,7 @@ ONLY_SQLITE = {
     "tokens are raised in each row": {"raise_tokens"},
     "a session remembers names of lanes only": {"lane_names"},
     "a backup says how many jobs it holds": {"count_jobs"},
+    "a statement costs no way there, and a body is one parameter": {"keep_answer"},
 }
 
 #: reason → statements that only PostgreSQL has
@@ -56,11 +57,13 @@ ONLY_POSTGRES = {
         "without_unfinished",
     },
     "locks that are no rows": {
+        "lock_accounts",
         "lock_caps",
         "lock_keys",
         "lock_migrations",
         "lock_walk",
         "share_caps",
+        "try_lock_accounts",
         "try_lock_keys",
         "try_walk",
     },
@@ -70,7 +73,13 @@ ONLY_POSTGRES = {
         "rotate_lanes",
     },
     "a session remembers all of a lane that does not change": {"lane_facts"},
-    "counters are changes that are merged": {"count_changes", "merge_changes"},
+    "counters and accounts are changes that are merged": {
+        "count_account_changes",
+        "count_changes",
+        "merge_account_changes",
+        "merge_changes",
+    },
+    "bodies of a batch go in one way there": {"keep_answers"},
     "jobs lie in two places": {
         "accept_jobs",
         "check_places",
@@ -87,6 +96,7 @@ ONLY_POSTGRES = {
         "set_up",
         "tell",
         "transaction_fate",
+        "was_called",
         "was_created",
         "was_ended",
         "was_leased",

@@ -20,6 +20,11 @@ def texts(values: Iterable[str | None]) -> str:
     return "{" + ",".join(["null" if value is None else _quoted(value) for value in values]) + "}"
 
 
+def binaries(values: Iterable[bytes]) -> str:
+    """An array of bodies."""
+    return "{" + ",".join(['"\\\\x' + value.hex() + '"' for value in values]) + "}"
+
+
 def _quoted(value: str) -> str:
     if "\\" in value:
         value = value.replace("\\", "\\\\")

@@ -1310,6 +1310,266 @@ delete from penstock.learned_limits where learned_at < $1
 select provider, model, document, learned_at from penstock.learned_limits
 order by learned_at desc, provider, model limit $1
 
+-- find_calls --
+-- Calls by key, held until the commit; $1, $2, $3 = arrays of jobs, fingerprints, ordinals: [call, job, fingerprint,
+-- ordinal, state, token, run, day, task, provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused].
+select
+    calls.no, calls.job_id, calls.fingerprint, calls.ordinal, calls.state, calls.token, calls.run_id, calls.day,
+    calls.task, calls.provider, calls.model, calls.begun_at, calls.ended_at, calls.reserved_micros,
+    calls.reserved_tokens, calls.used_micros, calls.used_tokens, calls.bought, calls.reused
+from unnest($1::bigint[], $2::text[], $3::bigint[]) as wanted (job_id, fingerprint, ordinal)
+join penstock.calls on calls.job_id = wanted.job_id and calls.fingerprint = wanted.fingerprint
+    and calls.ordinal = wanted.ordinal
+order by calls.job_id, calls.fingerprint, calls.ordinal for update of calls
+
+-- job_tokens --
+-- The last tokens of jobs; $1 = [job, …]: [job, token].
+select wanted.id, now_.token
+from (select value::bigint as id from jsonb_array_elements_text($1::jsonb)) as wanted cross join lateral (
+    select token from penstock.hot where hot.job_id = wanted.id
+    union all
+    select token from penstock.ended where ended.job_id = wanted.id
+) as now_
+
+-- add_calls --
+-- Calls begin; arrays of jobs, fingerprints, ordinals, tokens, runs, days, tasks, providers, models, begun_at,
+-- 2 × reserved. Answers those that were new: another process may have begun one of them just now.
+insert into penstock.calls (
+    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
+    reserved_tokens
+)
+select job_id, fingerprint, ordinal, 'open', token, run_id, day, task, provider, model, begun_at, micros, tokens
+from unnest(
+    $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+    $10::bigint[], $11::bigint[], $12::bigint[]
+) with ordinality as fresh (
+    job_id, fingerprint, ordinal, token, run_id, day, task, provider, model, begun_at, micros, tokens, place
+) order by place
+on conflict (job_id, fingerprint, ordinal) do nothing
+returning no
+
+-- was_called --
+-- Was a call begun or ended by the transaction of this time?
+select exists (
+    select 1 from penstock.calls where job_id = $1 and fingerprint = $2 and ordinal = $3 and $4 in (begun_at, ended_at)
+)
+
+-- reopen_calls --
+-- Calls begin again; $1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+update penstock.calls set
+    state = 'open', token = (call ->> 1)::bigint, run_id = call ->> 2, day = call ->> 3, task = call ->> 4,
+    provider = call ->> 5, model = call ->> 6, begun_at = (call ->> 7)::bigint, ended_at = null,
+    reserved_micros = (call ->> 8)::bigint, reserved_tokens = (call ->> 9)::bigint
+from jsonb_array_elements($1::jsonb) as call where no = (call ->> 0)::bigint
+
+-- change_calls --
+-- Arrays of calls, states, ended_at, 2 × reserved, 2 × used, bought, reused.
+update penstock.calls set
+    state = new.state, ended_at = new.ended_at, reserved_micros = new.micros, reserved_tokens = new.tokens,
+    used_micros = new.used_micros, used_tokens = new.used_tokens, bought = new.bought, reused = new.reused
+from unnest(
+    $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+    $9::bigint[]
+) as new (call, state, ended_at, micros, tokens, used_micros, used_tokens, bought, reused) where no = new.call
+
+-- keep_answers --
+-- Answers of calls; arrays of calls, status, headers, bodies, 2 × used, input, output.
+insert into penstock.answers (call, status, headers, body, used_micros, used_tokens, input_tokens, output_tokens)
+select * from unnest(
+    $1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[]
+) as fresh (call, status, headers, body, used_micros, used_tokens, input_tokens, output_tokens)
+
+-- drop_answers --
+-- $1 = [call, …].
+delete from penstock.answers where call = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- lock_accounts --
+-- Of these accounts one transaction reserves at a time; in one order, so that nobody waits in a ring.
+select pg_advisory_xact_lock(7310, place) from (
+    select distinct hashtext(name) as place from unnest($1::text[]) as wanted (name) order by 1
+) as ordered
+
+-- try_lock_accounts --
+-- The same without waiting: were they all had?
+select bool_and(pg_try_advisory_xact_lock(7310, hashtext(name))) from unnest($1::text[]) as wanted (name)
+
+-- add_to_accounts --
+-- Merged change of the accounts; $1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused], …]. Differs from
+-- sqlite as add_counts does.
+insert into penstock.account_changes (
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+)
+select
+    change ->> 0, change ->> 1, change ->> 2, (change ->> 3)::bigint, (change ->> 4)::bigint, (change ->> 5)::bigint,
+    (change ->> 6)::bigint, (change ->> 7)::bigint, (change ->> 8)::bigint
+from jsonb_array_elements($1::jsonb) as change
+
+-- count_account_changes --
+-- How many changes of the accounts are not merged yet, about?
+select coalesce((select max(no) from penstock.account_changes) - (select min(no) from penstock.account_changes), 0)
+
+-- merge_account_changes --
+-- Adds up to $1 changes to the accounts.
+with gone as (
+    delete from penstock.account_changes where no in (
+        select no from penstock.account_changes order by no limit $1 for update skip locked
+    ) returning scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+)
+insert into penstock.accounts as kept (
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+)
+select
+    scope, period, span, sum(spent_micros), sum(spent_tokens), sum(reserved_micros), sum(reserved_tokens), sum(bought),
+    sum(reused)
+from gone group by scope, period, span order by span, period, scope
+on conflict (span, period, scope) do update set
+    spent_micros = kept.spent_micros + excluded.spent_micros, spent_tokens = kept.spent_tokens + excluded.spent_tokens,
+    reserved_micros = kept.reserved_micros + excluded.reserved_micros,
+    reserved_tokens = kept.reserved_tokens + excluded.reserved_tokens,
+    bought = kept.bought + excluded.bought, reused = kept.reused + excluded.reused
+
+-- read_accounts --
+-- Accounts; $1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused].
+select
+    wanted.scope, wanted.period, wanted.span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint,
+    sum(reserved_micros)::bigint, sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint
+from (
+    select account ->> 0 as scope, account ->> 1 as period, account ->> 2 as span
+    from jsonb_array_elements($1::jsonb) as account
+) as wanted cross join lateral (
+    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused from penstock.accounts
+    where accounts.span = wanted.span and accounts.period = wanted.period and accounts.scope = wanted.scope
+    union all
+    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused from penstock.account_changes
+    where account_changes.span = wanted.span and account_changes.period = wanted.period
+        and account_changes.scope = wanted.scope
+) as parts group by 1, 2, 3
+
+-- list_accounts --
+-- All accounts of some runs and days; $1 = [span, …].
+select
+    scope, period, span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint, sum(reserved_micros)::bigint,
+    sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint
+from (
+    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    from penstock.accounts where span = any(array(select jsonb_array_elements_text($1::jsonb)))
+    union all
+    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    from penstock.account_changes where span = any(array(select jsonb_array_elements_text($1::jsonb)))
+) as parts group by scope, period, span order by scope, period, span
+
+-- read_calls --
+-- Every call of a job, in the order of their beginning; the columns of find_calls.
+select
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+from penstock.calls where job_id = $1 order by begun_at, no
+
+-- read_call_answer --
+-- The answer of a call by its key: [status, headers, body, 2 × used, input, output].
+select answers.status, answers.headers, answers.body, answers.used_micros, answers.used_tokens, answers.input_tokens,
+    answers.output_tokens
+from penstock.calls join penstock.answers on answers.call = calls.no
+where calls.job_id = $1 and calls.fingerprint = $2 and calls.ordinal = $3
+
+-- sum_calls_of --
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens].
+select
+    coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint,
+    count(*) filter (where ended_at is null and not exists (
+        select 1 from penstock.hot where hot.job_id = calls.job_id and hot.row_state = 4 and hot.token = calls.token
+    )), coalesce(sum(used_micros), 0)::bigint, coalesce(sum(used_tokens), 0)::bigint
+from penstock.calls where job_id = $1
+
+-- read_call_counts --
+-- Sums over all calls that are kept, from the counters.
+select state, sum(n)::bigint from (
+    select state, n from penstock.counters where scope = 'calls' and name = ''
+    union all
+    select state, n from penstock.changes where scope = 'calls' and name = ''
+) as counts group by state
+
+-- count_in_hand --
+-- How many calls have been begun by the present leases of their jobs, and have not ended?
+select coalesce(sum(found.n), 0)::bigint from penstock.hot cross join lateral (
+    select count(*) as n from penstock.calls
+    where calls.job_id = hot.job_id and calls.token = hot.token and calls.ended_at is null
+) as found where hot.row_state = 4
+
+-- calls_of_jobs --
+-- The first $2 calls of jobs, held until the commit; $1 = [job, …].
+select no from penstock.calls where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+order by job_id, fingerprint, ordinal limit $2 for update
+
+-- unended_calls --
+-- Those of calls that have not ended; $1 = [call, …]; the columns of find_calls.
+select
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) and ended_at is null
+
+-- sum_calls --
+-- $1 = [call, …]: [bought, reused, micros, tokens].
+select
+    coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(used_micros), 0)::bigint,
+    coalesce(sum(used_tokens), 0)::bigint
+from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- drop_calls --
+-- $1 = [call, …].
+delete from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- jobs_with_calls --
+-- The next $3 jobs with calls above an id, by skip-scan: [job, has it ended before $2, or is it not there].
+with recursive found (job_id, n) as (
+    (select job_id, 1 from penstock.calls where job_id > $1 order by job_id limit 1)
+    union all
+    select following.job_id, found.n + 1 from found cross join lateral (
+        select job_id from penstock.calls where calls.job_id > found.job_id order by job_id limit 1
+    ) as following where found.n < $3
+)
+select job_id, (select 1 from penstock.hot where hot.job_id = found.job_id) is null and coalesce(
+    (select finished_at from penstock.ended where ended.job_id = found.job_id) < $2, true
+) from found
+
+-- save_run --
+-- A run has been told of: it is the last one.
+insert into penstock.runs (run_id, turn) values ($1, nextval('penstock.turns'))
+on conflict (run_id) do update set turn = excluded.turn
+
+-- save_run_part --
+-- What a worker says of its part of a run: the last word counts.
+insert into penstock.run_parts (run_id, worker, saved_at, document) values ($1, $2, $3, $4)
+on conflict (run_id, worker) do update set saved_at = excluded.saved_at, document = excluded.document
+
+-- old_runs --
+-- Runs but for the last $1; not those that somebody else is at.
+select run_id from penstock.runs order by turn desc offset $1 for update skip locked
+
+-- forget_run_parts --
+-- $1 = [run, …].
+delete from penstock.run_parts where run_id = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- forget_run_accounts --
+-- What runs spent, but for accounts of which something is still reserved or not merged; $1 = [run, …].
+delete from penstock.accounts where span = any(array(select jsonb_array_elements_text($1::jsonb)))
+    and period = 'run' and reserved_micros = 0 and reserved_tokens = 0 and not exists (
+        select 1 from penstock.account_changes where account_changes.span = accounts.span
+            and account_changes.period = accounts.period and account_changes.scope = accounts.scope
+    )
+
+-- forget_runs --
+-- $1 = [run, …].
+delete from penstock.runs where run_id = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- list_runs --
+-- The last $1 runs, the newest first.
+select run_id from penstock.runs order by turn desc limit $1
+
+-- read_run_parts --
+-- What the workers of a run say: [worker, saved_at, document].
+select worker, saved_at, document from penstock.run_parts where run_id = $1 order by worker
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, sum(n)::bigint from (
@@ -1568,6 +1828,61 @@ where parked_on is not null
     and not exists (select 1 from penstock.open_keys where open_keys.limit_key = ready_lanes.parked_on)
     and parked_seq <> 0
 
+-- check_calls --
+-- Calls that contradict themselves.
+select no || ' of job ' || job_id || ' (' || state || ')' from penstock.calls
+where (state in ('open', 'held')) <> (ended_at is null)
+    or (state = 'answered') <> exists (select 1 from penstock.answers where answers.call = calls.no)
+    or (ended_at is not null and (reserved_micros <> 0 or reserved_tokens <> 0))
+union all
+select call || ', which is forgotten,' from penstock.answers where not exists (select 1 from penstock.calls where calls.no = answers.call)
+
+-- check_reserves --
+-- Accounts whose reserve is not that of their calls: [scope, period, span, counted, kept].
+with unended as materialized (
+    select * from penstock.calls where ended_at is null
+), spans as (
+    select no, 'run' as period, run_id as span from unended
+    union all
+    select no, 'day', day from unended
+), scopes as (
+    select no, 'all' as scope from unended
+    union all
+    select no, 'provider:' || provider from unended
+    union all
+    select no, 'model:' || provider || '/' || model from unended
+    union all
+    select no, 'task:' || task from unended
+)
+select scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
+from (
+    select scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
+        0 as kept_micros, 0 as kept_tokens
+    from unended join spans on spans.no = unended.no join scopes on scopes.no = unended.no
+    union all
+    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.accounts
+    union all
+    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.account_changes
+) as sums group by scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
+
+-- check_call_counts --
+-- Figures of all calls that are not a count: [figure, counted, kept].
+select state, sum(counted)::bigint, sum(kept)::bigint from (
+    select 'bought' as state, coalesce(sum(bought), 0) as counted, 0 as kept from penstock.calls
+    union all
+    select 'reused', coalesce(sum(reused), 0), 0 from penstock.calls
+    union all
+    select 'micros', coalesce(sum(used_micros), 0), 0 from penstock.calls
+    union all
+    select 'tokens', coalesce(sum(used_tokens), 0), 0 from penstock.calls
+    union all
+    select 'unended', count(*), 0 from penstock.calls where ended_at is null
+    union all
+    select state, 0, n from penstock.counters where scope = 'calls'
+    union all
+    select state, 0, n from penstock.changes where scope = 'calls'
+) as counts group by state having sum(counted) <> sum(kept)
+
 -- check_places --
 -- Jobs that lie in both places, or in none.
 select key from penstock.jobs where (
@@ -1589,13 +1904,16 @@ select
         or pg_has_role((select datdba from pg_database where datname = current_database()), 'usage')
     ), false)
 from pg_stat_user_tables join pg_class on pg_class.oid = relid
-where schemaname = 'penstock' and pg_class.relname in ('hot', 'held', 'ready_lanes', 'settling', 'changes', 'counters')
+where schemaname = 'penstock' and pg_class.relname in (
+    'hot', 'held', 'ready_lanes', 'settling', 'changes', 'counters', 'account_changes', 'accounts'
+)
 
 -- remove_dead --
 -- Removes them. Without the lock that giving space back to the disk would need, not where somebody else is at it, and by
 -- one process of the server.
 vacuum (skip_locked, truncate false, parallel 0)
-    penstock.hot, penstock.held, penstock.ready_lanes, penstock.settling, penstock.changes, penstock.counters
+    penstock.hot, penstock.held, penstock.ready_lanes, penstock.settling, penstock.changes, penstock.counters,
+    penstock.account_changes, penstock.accounts
 
 -- doctor_settings --
 -- What decides whether a commit survives a power cut.

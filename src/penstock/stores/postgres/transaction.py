@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a write transaction on the server run its statements, side by side with others?
 
-Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes. Limit keys are
-waited for once in a transaction, in their order, and only tried afterwards, or when lanes are held.
-What still ends in a ring is found by the server, and the whole transaction runs again.
+Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes; budgets before
+limit keys. Limit keys are waited for once in a transaction, in their order, and only tried
+afterwards, or when lanes are held. What still ends in a ring is found by the server, and the whole
+transaction runs again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import psycopg
 from penstock.clock import BootTime
 from penstock.errors import InternalError
 from penstock.model.job import LeasedJob
+from penstock.model.journal import CallKey
+from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres.accepting import AcceptingTransaction, Cursor
+from penstock.stores.postgres.accepting import Cursor
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
+from penstock.stores.postgres.paying import PayingTransaction
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
@@ -41,7 +45,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-class PostgresTransaction(AcceptingTransaction):
+class PostgresTransaction(PayingTransaction):
     """Owns the locks it has asked for. The connection is the session's."""
 
     def __init__(
@@ -120,6 +124,9 @@ class PostgresTransaction(AcceptingTransaction):
             last.append(("keep_heads", (numbers(touched),)))
         if counts:
             last.append(("add_counts", (counts,)))
+        accounts = self._merged_accounts()
+        if accounts:
+            last.append(("add_to_accounts", (accounts,)))
         if self.made_work:
             last.append(("tell", ()))
         last.append(("commit", ()))
@@ -334,6 +341,33 @@ class PostgresTransaction(AcceptingTransaction):
         if self.run("open_freed_keys", texts(freed)):
             self.made_work = True
 
+    def foresee_intents(
+        self, keys: Sequence[CallKey], jobs: str, accounts: Sequence[Account]
+    ) -> None:
+        """In one round trip; an account is read when it is locked, so by a later statement."""
+        questions = [self._finding(keys), ("job_tokens", (jobs,))]
+        if accounts and self._may_wait():
+            questions += [
+                ("lock_accounts", (_names(accounts),)),
+                ("read_accounts", (as_json(accounts),)),
+            ]
+        self.ask_ahead(*questions)
+
+    def _may_wait(self) -> bool:
+        """Do we hold nothing that somebody may wait for whom we would wait for?"""
+        return not (self._counted or self._counts_all or self._holds_lanes or self._walks)
+
+    def spend_alone(self, accounts: Sequence[Account]) -> None:
+        """Who holds limit keys or lanes only tries.
+
+        Locks that are no rows: whoever adds to an account without a budget waits for nobody.
+        """
+        names = _names(accounts)
+        if self._may_wait():
+            self.rows("lock_accounts", names)
+        elif not self.value("try_lock_accounts", names):
+            raise Contended("Another process was reserving from the same budget.")
+
     def count_alone(self, keys: Sequence[str]) -> frozenset[str]:
         self._open_freed()
         wanted = [key for key in keys if key not in self._counted]
@@ -379,3 +413,9 @@ class PostgresTransaction(AcceptingTransaction):
         """Add the changes of counters up, if they are many and nobody else is at it."""
         if self.value("count_changes") > MERGE_CHANGES and self.is_my_turn():
             self.run("merge_changes", 5 * MERGE_CHANGES)
+        if self.value("count_account_changes") > MERGE_CHANGES and self.is_my_turn():
+            self.run("merge_account_changes", 5 * MERGE_CHANGES)
+
+
+def _names(accounts: Sequence[Account]) -> str:
+    return texts([as_json(account) for account in accounts])

@@ -20,6 +20,7 @@ from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.stores.row_state import OF_STATE, RowState
 from penstock.stores.sql.enqueueing import enqueue
+from penstock.stores.sql.journaling import spoil
 from penstock.stores.sql.settling import note_ended
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -236,6 +237,8 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         failure.ended_at,
         error,
     )
+    if failure.charge and failure.spoils:
+        spoil(tx, failure.spoils)
     if failure.lingers:
         tx.run("linger", *ref, no)
     elif limited:

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from penstock.model.job import JobState
 from penstock.model.views import EndMark, Progress
+from penstock.stores.journal import CALLS_DROPPED
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.sql.enqueueing import upstream_error
+from penstock.stores.sql.journaling import forget_calls
 from penstock.stores.sql.settling import settle
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -48,6 +50,8 @@ def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMa
     may_go = tx.forget_alone(free)
     old = [job for job in visited if job.id in may_go]
     if old:
+        if forget_calls(tx, [job.id for job in old]) == CALLS_DROPPED:
+            return Progress(0, more=True), after  # they may have more; the jobs go afterwards
         _forget(tx, old)
     last = visited[-1]
     return Progress(len(old), more=True), EndMark(last.finished_at, last.id)

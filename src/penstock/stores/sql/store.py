@@ -13,6 +13,15 @@ from penstock.clock import BootTime
 from penstock.model.circumstances import Circumstances
 from penstock.model.control import Inbox
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
+from penstock.model.journal import (
+    Answer,
+    CallFigures,
+    CallKey,
+    CallRecord,
+    CallRef,
+    Intent,
+    IntentVerdict,
+)
 from penstock.model.lease import (
     JobEnd,
     JobFailure,
@@ -23,6 +32,8 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.provider import ProviderModelKey
+from penstock.model.run import RunPart
+from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
@@ -38,11 +49,13 @@ from penstock.model.views import (
 )
 from penstock.stores.reply import Reply
 from penstock.stores.sql import (
+    call_reading,
     controlling,
     ending,
     enqueueing,
     foreseeing,
     forgetting,
+    journaling,
     operating,
     registering,
     sweeping,
@@ -256,6 +269,47 @@ class SqlStore(ABC):
 
     def answer_to(self, question: int) -> Reply[str | None]:
         return self._read(lambda: self._reader.first("read_answer", question))
+
+    def intend(
+        self, intents: Sequence[Intent], budgets: Sequence[Budget]
+    ) -> Reply[list[IntentVerdict]]:
+        return self._writer.submit(lambda tx: journaling.intend(tx, intents, budgets))
+
+    def answered(self, answers: Sequence[Answer]) -> Reply[None]:
+        return self._writer.submit(lambda tx: journaling.answered(tx, answers))
+
+    def closed(self, calls: Sequence[CallRef]) -> Reply[None]:
+        return self._writer.submit(lambda tx: journaling.closed(tx, calls))
+
+    def held(self, calls: Sequence[CallRef]) -> Reply[None]:
+        return self._writer.submit(lambda tx: journaling.held(tx, calls))
+
+    def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> Reply[None]:
+        return self._writer.submit(lambda tx: journaling.reused(tx, keys, accounts))
+
+    def calls(self, job: JobId) -> Reply[list[CallRecord]]:
+        return self._read(lambda: call_reading.calls_of(self._reader, job))
+
+    def answer_of(self, key: CallKey) -> Reply[Answer | None]:
+        return self._read(lambda: call_reading.answer_of(self._reader, key))
+
+    def call_figures(self, job: JobId | None) -> Reply[CallFigures]:
+        return self._read(lambda: call_reading.figures_of(self._reader, job))
+
+    def balances(self, spans: Sequence[str]) -> Reply[list[Balance]]:
+        return self._read(lambda: call_reading.balances_of(self._reader, spans))
+
+    def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
+        return self._writer.submit(lambda tx: journaling.prune_calls(tx, before, after))
+
+    def save_run(self, part: RunPart) -> Reply[None]:
+        return self._writer.submit(lambda tx: journaling.save_run(tx, part))
+
+    def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:
+        return self._read(lambda: call_reading.parts_of(self._reader, run_id))
+
+    def runs(self, limit: int) -> Reply[list[str]]:
+        return self._read(lambda: call_reading.newest_runs(self._reader, limit))
 
     async def wait_for_work(self, timeout: float | None) -> None:
         """Return when there may be something new to lease: our own doing, or another process's."""

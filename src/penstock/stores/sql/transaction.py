@@ -14,6 +14,9 @@ from typing import Any
 from penstock.clock import BootTime
 from penstock.errors import InternalError
 from penstock.model.job import JobState, LeasedJob, WorkerId
+from penstock.model.journal import CallKey
+from penstock.model.spending import Account
+from penstock.stores.call_rows import Sums
 from penstock.stores.sql.statements import Row, Statements, as_json
 
 LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
@@ -36,6 +39,7 @@ class Transaction(Statements):
         self._arrivals: dict[tuple[str, str, JobState], int] = {}
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
+        self.sums = Sums()  # of calls that cost money
 
     @abstractmethod
     def run(self, query: str, *parameters: object) -> int:
@@ -96,6 +100,24 @@ class Transaction(Statements):
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Jobs of these lanes became ready: leasing shall find them."""
 
+    def find_calls(self, keys: Sequence[CallKey]) -> list[Row]:
+        """Calls by key, as they are until the commit; the columns of the statement."""
+        return self.array("find_calls", as_json(keys))
+
+    def add_calls(self, rows: Sequence[Row]) -> None:
+        """Write down calls that nobody has begun before."""
+        self.run("add_calls", as_json(rows))
+
+    def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
+        """What became of calls, and the answers that they are ended by.
+
+        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused];
+        [call, status, headers, body, micros, tokens, input, output].
+        """
+        for answer in answers:
+            self.run("keep_answer", *answer)
+        self.run("change_calls", as_json(rows))
+
     @staticmethod
     def lane_text(spec: LaneSpec) -> str:
         """What a lane is known by."""
@@ -133,6 +155,20 @@ class Transaction(Statements):
 
     def change_caps_alone(self) -> None:
         """Let nobody count holders until the commit: caps are about to change."""
+        return
+
+    def foresee_intents(
+        self, keys: Sequence[CallKey], jobs: str, accounts: Sequence[Account]
+    ) -> None:
+        """Intents are about to be judged by these."""
+        return
+
+    def spend_alone(self, accounts: Sequence[Account]) -> None:
+        """Let nobody else reserve anything of these accounts until the commit."""
+        return
+
+    def call_ended(self, key: CallKey) -> None:
+        """A call was ended by this transaction, whose time it has."""
         return
 
     def had_their_turn(self, lane_ids: Sequence[int]) -> None:
@@ -209,17 +245,34 @@ class Transaction(Statements):
 
     def _merged_counts(self) -> str | None:
         """The change of the counters since the last time, as a batch; None without one."""
-        counts: dict[tuple[str, JobState, str], int] = {}
+        counts: dict[tuple[str, str, str], int] = {}
         for (task, group, state), n in (*self._arrivals.items(), *self._named_moves()):
             counts["task", state, task] = counts.get(("task", state, task), 0) + n
             counts["group", state, group] = counts.get(("group", state, group), 0) + n
         for (run_id, state), n in self._run_moves.items():
             counts["run", state, run_id] = n
+        for figure, n in self.sums.figures.items():
+            counts["calls", figure, ""] = n
         self._arrivals.clear()
         self._moves.clear()
         self._run_moves.clear()
+        self.sums.figures.clear()
         changed = [(*key, n) for key, n in counts.items() if n]
         return as_json(changed) if changed else None
+
+    def flush_accounts(self) -> None:
+        """Write what was spent and reserved."""
+        accounts = self._merged_accounts()
+        if accounts:
+            self.run("add_to_accounts", accounts)
+
+    def add_up_accounts(self) -> None:
+        """The same, and bring the accounts of everybody up to date."""
+        self.flush_accounts()
+
+    def _merged_accounts(self) -> str | None:
+        """The change of the accounts since the last time, as a batch; None without one."""
+        return as_json(changed) if (changed := self.sums.take_accounts()) else None
 
     def add_up_counts(self) -> None:
         """The same, and bring the counters of everybody up to date."""
@@ -246,6 +299,7 @@ class Transaction(Statements):
         """Write all merged consequences; the commit follows."""
         self.flush_heads()
         self.flush_counts()
+        self.flush_accounts()
 
     def mark(self) -> tuple[Any, ...]:
         """A copy of the consequences so far, for an operation that may be refused."""
@@ -256,12 +310,12 @@ class Transaction(Statements):
             dict(self._run_moves),
             self.made_work,
             list(self.passed),
+            self.sums.copy(),
         )
 
     def reset(self, mark: tuple[Any, ...]) -> None:
-        self._touched, self._moves, self._arrivals, self._run_moves, self.made_work, self.passed = (
-            mark
-        )
+        self._touched, self._moves, self._arrivals, self._run_moves, *others = mark
+        self.made_work, self.passed, self.sums = others
         self._alive.clear()
 
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:

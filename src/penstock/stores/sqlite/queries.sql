@@ -925,6 +925,183 @@ delete from learned_limits where learned_at < ?1
 select provider, model, document, learned_at from learned_limits
 order by learned_at desc, provider, model limit ?1
 
+-- find_calls --
+-- Calls by key; ?1 = [[job, fingerprint, ordinal], …]: [call, job, fingerprint, ordinal, state, token, run, day, task,
+-- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused].
+select json_group_array(json_array(
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+)) from jsonb_each(?1) as wanted
+cross join calls on job_id = value ->> 0 and fingerprint = value ->> 1 and ordinal = value ->> 2
+
+-- job_tokens --
+-- The last tokens of jobs; ?1 = [job, …]: [job, token].
+select json_group_array(json_array(jobs.id, jobs.token)) from jsonb_each(?1) as wanted
+cross join jobs on jobs.id = wanted.value
+
+-- add_calls --
+-- Calls begin; ?1 = [[job, fingerprint, ordinal, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+insert into calls (
+    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
+    reserved_tokens
+)
+select
+    value ->> 0, value ->> 1, value ->> 2, 'open', value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+    value ->> 8, value ->> 9, value ->> 10, value ->> 11
+from jsonb_each(?1) order by key
+
+-- reopen_calls --
+-- Calls begin again; ?1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+update calls set
+    state = 'open', token = value ->> 1, run_id = value ->> 2, day = value ->> 3, task = value ->> 4,
+    provider = value ->> 5, model = value ->> 6, begun_at = value ->> 7, ended_at = null,
+    reserved_micros = value ->> 8, reserved_tokens = value ->> 9
+from jsonb_each(?1) where no = value ->> 0
+
+-- change_calls --
+-- ?1 = [[call, state, ended_at, 2 × reserved, 2 × used, bought, reused], …].
+update calls set
+    state = value ->> 1, ended_at = value ->> 2, reserved_micros = value ->> 3, reserved_tokens = value ->> 4,
+    used_micros = value ->> 5, used_tokens = value ->> 6, bought = value ->> 7, reused = value ->> 8
+from jsonb_each(?1) where no = value ->> 0
+
+-- keep_answer --
+-- The answer of a call.
+insert into answers (call, status, headers, body, used_micros, used_tokens, input_tokens, output_tokens)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+
+-- drop_answers --
+-- ?1 = [call, …].
+delete from answers where call in (select value from jsonb_each(?1))
+
+-- add_to_accounts --
+-- Merged change of the accounts; ?1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused], …].
+insert into accounts (
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+)
+select
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+from jsonb_each(?1) where true
+on conflict (span, period, scope) do update set
+    spent_micros = spent_micros + excluded.spent_micros, spent_tokens = spent_tokens + excluded.spent_tokens,
+    reserved_micros = reserved_micros + excluded.reserved_micros,
+    reserved_tokens = reserved_tokens + excluded.reserved_tokens,
+    bought = bought + excluded.bought, reused = reused + excluded.reused
+
+-- read_accounts --
+-- Accounts; ?1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused].
+select json_group_array(json_array(
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+)) from jsonb_each(?1) as wanted
+cross join accounts on span = value ->> 2 and period = value ->> 1 and scope = value ->> 0
+
+-- list_accounts --
+-- All accounts of some runs and days; ?1 = [span, …].
+select
+    accounts.scope, accounts.period, accounts.span, accounts.spent_micros, accounts.spent_tokens,
+    accounts.reserved_micros, accounts.reserved_tokens, accounts.bought, accounts.reused
+from (select distinct value from jsonb_each(?1)) as wanted cross join accounts on accounts.span = wanted.value
+order by accounts.scope, accounts.period, accounts.span
+
+-- read_calls --
+-- Every call of a job, in the order of their beginning; the columns of find_calls.
+select
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+from calls where job_id = ?1 order by begun_at, no
+
+-- read_call_answer --
+-- The answer of a call by its key: [status, headers, body, 2 × used, input, output].
+select answers.status, answers.headers, answers.body, answers.used_micros, answers.used_tokens, answers.input_tokens,
+    answers.output_tokens
+from calls cross join answers on answers.call = calls.no
+where calls.job_id = ?1 and calls.fingerprint = ?2 and calls.ordinal = ?3
+
+-- sum_calls_of --
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens].
+select coalesce(sum(bought), 0), coalesce(sum(reused), 0), count(*) filter (where ended_at is null and not exists (
+    select 1 from jobs where jobs.id = calls.job_id and jobs.row_state = 4 and jobs.token = calls.token
+)), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0)
+from calls where job_id = ?1
+
+-- read_call_counts --
+-- Sums over all calls that are kept, from the counters.
+select state, n from counters where scope = 'calls' and name = ''
+
+-- count_in_hand --
+-- How many calls have been begun by the present leases of their jobs, and have not ended?
+select count(*) from jobs cross join calls on calls.job_id = jobs.id
+where jobs.row_state = 4 and calls.token = jobs.token and calls.ended_at is null
+
+-- calls_of_jobs --
+-- The first ?2 calls of jobs; ?1 = [job, …].
+select json_group_array(no) from (
+    select no from jsonb_each(?1) as wanted cross join calls on calls.job_id = wanted.value limit ?2
+)
+
+-- unended_calls --
+-- Those of calls that have not ended; ?1 = [call, …]; the columns of find_calls.
+select json_group_array(json_array(
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+)) from jsonb_each(?1) as wanted cross join calls on no = value and ended_at is null
+
+-- sum_calls --
+-- ?1 = [call, …]: [bought, reused, micros, tokens].
+select coalesce(sum(bought), 0), coalesce(sum(reused), 0), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0)
+from calls where no in (select value from jsonb_each(?1))
+
+-- drop_calls --
+-- ?1 = [call, …].
+delete from calls where no in (select value from jsonb_each(?1))
+
+-- jobs_with_calls --
+-- The next ?3 jobs with calls above an id, by skip-scan: [job, has it ended before ?2, or is it not there].
+with recursive found (job_id, n) as (
+    select min(job_id), 1 from calls where job_id > ?1
+    union all
+    select (select min(job_id) from calls where calls.job_id > found.job_id), n + 1 from found
+    where found.job_id is not null and n < ?3
+)
+select json_group_array(json_array(job_id, not exists (
+    select 1 from jobs where jobs.id = found.job_id and (jobs.finished_at is null or jobs.finished_at >= ?2)
+))) from found where job_id is not null
+
+-- save_run --
+-- A run has been told of: it is the last one.
+insert into runs (run_id, turn) values (?1, (select coalesce(max(turn), 0) + 1 from runs))
+on conflict (run_id) do update set turn = excluded.turn
+
+-- save_run_part --
+-- What a worker says of its part of a run: the last word counts.
+insert into run_parts (run_id, worker, saved_at, document) values (?1, ?2, ?3, ?4)
+on conflict (run_id, worker) do update set saved_at = excluded.saved_at, document = excluded.document
+
+-- old_runs --
+-- Runs but for the last ?1.
+select json_group_array(run_id) from (select run_id from runs order by turn desc limit -1 offset ?1)
+
+-- forget_run_parts --
+-- ?1 = [run, …].
+delete from run_parts where run_id in (select value from jsonb_each(?1))
+
+-- forget_run_accounts --
+-- What runs spent, but for accounts of which something is still reserved; ?1 = [run, …].
+delete from accounts where span in (select value from jsonb_each(?1)) and period = 'run'
+    and reserved_micros = 0 and reserved_tokens = 0
+
+-- forget_runs --
+-- ?1 = [run, …].
+delete from runs where run_id in (select value from jsonb_each(?1))
+
+-- list_runs --
+-- The last ?1 runs, the newest first.
+select run_id from runs order by turn desc limit ?1
+
+-- read_run_parts --
+-- What the workers of a run say: [worker, saved_at, document].
+select worker, saved_at, document from run_parts where run_id = ?1 order by worker
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, n from counters where scope = 'task' and n <> 0
@@ -1121,6 +1298,57 @@ select spec from lanes where parked_on is not null
     and not exists (select 1 from held where held.limit_key = lanes.parked_on)
     and not exists (select 1 from open_keys where open_keys.limit_key = lanes.parked_on)
     and parked_seq <> 0
+
+-- check_calls --
+-- Calls that contradict themselves.
+select no || ' of job ' || job_id || ' (' || state || ')' from calls
+where (state in ('open', 'held')) <> (ended_at is null)
+    or (state = 'answered') <> exists (select 1 from answers where answers.call = calls.no)
+    or (ended_at is not null and (reserved_micros <> 0 or reserved_tokens <> 0))
+union all
+select call || ', which is forgotten,' from answers where not exists (select 1 from calls where calls.no = answers.call)
+
+-- check_reserves --
+-- Accounts whose reserve is not that of their calls: [scope, period, span, counted, kept].
+with unended as materialized (
+    select * from calls where ended_at is null
+), spans as (
+    select no, 'run' as period, run_id as span from unended
+    union all
+    select no, 'day', day from unended
+), scopes as (
+    select no, 'all' as scope from unended
+    union all
+    select no, 'provider:' || provider from unended
+    union all
+    select no, 'model:' || provider || '/' || model from unended
+    union all
+    select no, 'task:' || task from unended
+)
+select scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
+from (
+    select scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
+        0 as kept_micros, 0 as kept_tokens
+    from unended join spans on spans.no = unended.no join scopes on scopes.no = unended.no
+    union all
+    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from accounts
+) as sums group by scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
+
+-- check_call_counts --
+-- Figures of all calls that are not a count: [figure, counted, kept].
+select state, sum(counted), sum(kept) from (
+    select 'bought' as state, coalesce(sum(bought), 0) as counted, 0 as kept from calls
+    union all
+    select 'reused', coalesce(sum(reused), 0), 0 from calls
+    union all
+    select 'micros', coalesce(sum(used_micros), 0), 0 from calls
+    union all
+    select 'tokens', coalesce(sum(used_tokens), 0), 0 from calls
+    union all
+    select 'unended', count(*), 0 from calls where ended_at is null
+    union all
+    select state, 0, n from counters where scope = 'calls'
+) as counts group by state having sum(counted) <> sum(kept)
 
 -- check_file --
 -- Is the file sound?

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of a call that costs money, so that a crash does not cost it twice?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.model.job import JobId
+from penstock.model.spending import Amount, Budget
+
+BODY_BYTES_MAX = 16 * 1024 * 1024  # of an answer as it is kept; a larger one is bought again
+
+
+class CallKey(NamedTuple):
+    """One call of one job: the same call of a later attempt has the same key."""
+
+    job: JobId
+    fingerprint: str  # hash of method, URL and body, never of headers
+    ordinal: int  # among equal calls of one attempt, from 0
+
+
+class CallRef(NamedTuple):
+    """A call, and the lease under which something is said about it: a greater one wins."""
+
+    key: CallKey
+    token: int
+
+
+class CallState(StrEnum):
+    """How far did a call come?"""
+
+    OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
+    ANSWERED = "answered"  # its answer is here
+    SPOILED = "spoiled"  # its answer led to a fault of the task itself: it is bought anew
+    HELD = "held"  # in doubt, and a person shall look before it is sent again
+    CLOSED = "closed"  # it ended without an answer, and nothing was bought
+
+
+class Intent(msgspec.Struct, frozen=True, gc=False):
+    """A call that is about to be sent."""
+
+    key: CallKey
+    token: int  # of the lease under which it is made
+    run_id: str
+    task: str
+    provider: str
+    model: str
+    reserved: Amount  # the most that it is expected to cost
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A complete reply with a status of 2xx."""
+
+    key: CallKey
+    status: int
+    headers: tuple[tuple[str, str], ...]  # safe ones only: see outbound/journal
+    body: bytes  # compressed
+    used: Amount
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class CallRecord(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a call, without its answer."""
+
+    key: CallKey
+    state: CallState
+    token: int
+    provider: str
+    model: str
+    begun_at: int
+    ended_at: int | None = None
+    reserved: Amount = Amount()
+    used: Amount = Amount()  # over all times that it was bought
+    bought: int = 0
+    reused: int = 0
+
+
+class IntentVerdict(msgspec.Struct, frozen=True, gc=False):
+    """May the call be sent?"""
+
+    written: bool
+    over: Budget | None = None  # the budget that it would exceed
+    left: Amount = Amount()  # of that budget
+    is_stale: bool = False  # a later attempt has begun: nobody wants this call any more
+
+
+class CallFigures(msgspec.Struct, frozen=True, gc=False):
+    """Sums over calls, for people."""
+
+    bought: int = 0
+    reused: int = 0
+    in_doubt: int = 0
+    spent: Amount = Amount()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a call with each step, on any store?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from penstock.model.job import JobId
+from penstock.model.journal import (
+    BODY_BYTES_MAX,
+    Answer,
+    CallKey,
+    CallRef,
+    CallState,
+    Intent,
+    IntentVerdict,
+)
+from penstock.model.spending import Account, Amount, Budget, Period, day_of
+from penstock.stores.call_rows import ZERO, CallRow, Change, Place, Sums
+
+
+class CallBook:
+    """Owns the rows of one step, by key, and which of them it has changed. Knows no database."""
+
+    def __init__(self, rows: dict[CallKey, CallRow], sums: Sums, now: int) -> None:
+        self._rows = rows
+        self._sums = sums
+        self._now = now
+        self._day = day_of(now)
+        self.changed: dict[CallKey, CallRow] = {}
+        self.unkept: list[CallRow] = []  # calls that have lost the answer they had
+
+    def intend(
+        self,
+        intents: Sequence[Intent],
+        budgets: Sequence[Budget],
+        balance: Callable[[Account], Change],
+        jobs: Mapping[JobId, int],
+    ) -> list[IntentVerdict]:
+        """Write intents down that no budget forbids.
+
+        `balance` is of before this transaction; `jobs` has the token of those that exist.
+        """
+        return [self._intend(intent, budgets, balance, jobs) for intent in intents]
+
+    def _intend(
+        self,
+        intent: Intent,
+        budgets: Sequence[Budget],
+        balance: Callable[[Account], Change],
+        jobs: Mapping[JobId, int],
+    ) -> IntentVerdict:
+        row = self._rows.get(intent.key)
+        present = jobs.get(intent.key.job)
+        if present is None or max(present, row.token if row else 0) > intent.token:
+            return IntentVerdict(written=False, is_stale=True)
+        place = Place(intent.run_id, self._day, intent.task, intent.provider, intent.model)
+        replaced = row if row is not None and row.is_unended else None
+        for budget in budgets:
+            account = Account(budget.scope, budget.period, place.span(budget.period))
+            if account not in place.accounts:
+                continue
+            left = self._left(account, budget, balance, replaced)
+            if not _fits(intent.reserved, budget, left):
+                return IntentVerdict(written=False, over=budget, left=left)
+        if replaced is not None:
+            self._sums.give_back(replaced)
+        fresh = CallRow(
+            0 if row is None else row.no,
+            intent.key,
+            CallState.OPEN,
+            intent.token,
+            place,
+            self._now,
+            reserved=intent.reserved,
+        )
+        if row is not None:
+            fresh.used, fresh.bought, fresh.reused = row.used, row.bought, row.reused
+            if row.state is CallState.ANSWERED:
+                self.unkept.append(row)
+        self._sums.reserve(fresh)
+        self._rows[intent.key] = self.changed[intent.key] = fresh
+        return IntentVerdict(written=True)
+
+    def _left(
+        self,
+        account: Account,
+        budget: Budget,
+        balance: Callable[[Account], Change],
+        replaced: CallRow | None,
+    ) -> Amount:
+        """What is left of a budget, but for what is about to be replaced."""
+        micros, tokens = balance(account).plus(self._sums.of(account)).claimed
+        if replaced is not None and account in replaced.place.accounts:
+            micros, tokens = micros - replaced.reserved.micros, tokens - replaced.reserved.tokens
+        return Amount(
+            0 if budget.micros is None else budget.micros - micros,
+            0 if budget.tokens is None else budget.tokens - tokens,
+        )
+
+    def answered(self, answers: Sequence[Answer]) -> list[Answer]:
+        """Settle what answers cost; those that are to be kept."""
+        return [answer for answer in answers if self._answered(answer)]
+
+    def _answered(self, answer: Answer) -> bool:
+        row = self._rows.get(answer.key)
+        if row is None:
+            return False
+        self._sums.pay(row, answer.used)
+        row.bought += 1
+        row.used = Amount(
+            row.used.micros + answer.used.micros, row.used.tokens + answer.used.tokens
+        )
+        self.changed[row.key] = row
+        if row.state is CallState.ANSWERED:
+            return False
+        is_kept = len(answer.body) <= BODY_BYTES_MAX
+        self._end(row, CallState.ANSWERED if is_kept else CallState.SPOILED)
+        return is_kept
+
+    def closed(self, calls: Sequence[CallRef]) -> None:
+        for key, token in calls:
+            row = self._rows.get(key)
+            if row is not None and row.is_unended and row.token <= token:
+                self._end(row, CallState.CLOSED)
+
+    def held(self, calls: Sequence[CallRef]) -> None:
+        for key, token in calls:
+            row = self._rows.get(key)
+            if row is not None and row.state is CallState.OPEN and row.token <= token:
+                row.state = CallState.HELD
+                self.changed[key] = row
+
+    def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> None:
+        self._sums.reuse(accounts)
+        for key in keys:
+            row = self._rows.get(key)
+            if row is not None:
+                row.reused += 1
+                self._sums.figures["reused"] += 1
+                self.changed[key] = row
+
+    def spoil(self, keys: Sequence[CallKey]) -> None:
+        """Answers led to faults of the task itself."""
+        for key in keys:
+            row = self._rows.get(key)
+            if row is not None and row.state is CallState.ANSWERED:
+                row.state = CallState.SPOILED
+                self.changed[key] = row
+                self.unkept.append(row)
+
+    def _end(self, row: CallRow, state: CallState) -> None:
+        if row.is_unended:
+            self._sums.give_back(row)
+        row.state, row.ended_at, row.reserved = state, self._now, ZERO
+        self.changed[row.key] = row
+
+
+def budgeted(intents: Sequence[Intent], budgets: Sequence[Budget], now: int) -> list[Account]:
+    """The accounts that decide about these intents, in the order in which they are locked."""
+    runs = {intent.run_id for intent in intents}
+    spans: Mapping[Period, Set[str]] = {Period.RUN: runs, Period.DAY: {day_of(now)}}
+    return sorted(
+        {Account(one.scope, one.period, span) for one in budgets for span in spans[one.period]}
+    )
+
+
+def _fits(asked: Amount, budget: Budget, left: Amount) -> bool:
+    return (budget.micros is None or asked.micros <= left.micros) and (
+        budget.tokens is None or asked.tokens <= left.tokens
+    )

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does the memory store keep of runs?"""
+
+from __future__ import annotations
+
+from penstock.model.job import WorkerId
+from penstock.model.run import RunPart
+from penstock.stores.journal import RUNS_KEPT
+
+
+class Runs:
+    """Owns the last word of each worker about its part of a run."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[WorkerId, RunPart]] = {}  # the run that was saved last is last
+
+    def save(self, part: RunPart) -> list[str]:
+        """Keep a part; the runs that are forgotten for it."""
+        parts = self._parts.pop(part.run_id, {})
+        parts[part.worker] = part
+        self._parts[part.run_id] = parts
+        gone = list(self._parts)[:-RUNS_KEPT]
+        for run_id in gone:
+            del self._parts[run_id]
+        return gone
+
+    def newest(self, limit: int) -> list[str]:
+        return list(reversed(self._parts))[:limit]
+
+    def parts(self, run_id: str | None) -> list[RunPart]:
+        if run_id is None:
+            run_id = next(reversed(self._parts), "")
+        parts = self._parts.get(run_id, {})
+        return [parts[worker] for worker in sorted(parts)]
