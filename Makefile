@@ -22,8 +22,10 @@ WORKER_KILLS ?= 20
 MUTANT_EXAMPLES ?= 200
 PG_RESTARTS ?= 1000
 PG_COMMITS ?= 5000
+JOURNAL_KILLS ?= 100
+JOURNAL_CALLS ?= 1000
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
-  soak-signals soak-import soak-flat soak-pg soak-pg-races
+  soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -105,6 +107,9 @@ soak-pg: .venv/ok ## Crash PostgreSQL PG_RESTARTS times under load, lose PG_COMM
 
 soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets loose, for SECONDS
 	$(BIN)/python -m tests.faults.soak_pg_races --seconds $(SECONDS)
+
+soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS times, count what was bought twice
+	$(BIN)/python -m tests.faults.soak_journal --kills $(JOURNAL_KILLS) --calls $(JOURNAL_CALLS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

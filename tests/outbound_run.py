@@ -20,6 +20,7 @@ from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.provider_clients import MakeWire, RunClients
 
 PROVIDER = "acme"
@@ -77,6 +78,7 @@ async def outbound_run(
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
     sink: Callable[[RequestEvent], None] | None = None,
+    paid: PaidCalls | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()
@@ -89,7 +91,7 @@ async def outbound_run(
     events = None if sink is None else RequestEvents(clock, [sink])
     admission = RecordingAdmission(core, clock, events)
     executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
-    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire)
+    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire, paid=paid)
     try:
         yield Run(admission, clients, base_url)
     finally:

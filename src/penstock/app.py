@@ -88,6 +88,9 @@ class Penstock:
         rpm: float | None = None,
         tpm: float | None = None,
         algorithm: Literal["adaptive", "aimd"] | None = None,
+        paid: bool | None = None,
+        in_doubt: Literal["resend", "hold"] | None = None,
+        idempotency_header: str | None = None,
         models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
         reply_deadline_seconds: Duration | None = None,
         reply_body_bytes_max: int | None = None,
@@ -103,6 +106,12 @@ class Penstock:
             rpm: requests per minute, over all its models.
             tpm: tokens per minute, over all its models.
             algorithm: how its limit is found: "adaptive" (the default) or "aimd".
+            paid: whether its calls cost money: then each is journaled, and an answer that a crash
+                would lose is bought once. Off by default.
+            in_doubt: what becomes of a paid call that began and of which nobody knows the end:
+                "resend" (the default), or "hold" until a person has looked.
+            idempotency_header: the header by which it knows a call again, such as
+                "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
             models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
             reply_deadline_seconds: from the permit to the end of a reply's body.
             reply_body_bytes_max: of a reply's body, on the wire and decoded.
@@ -119,6 +128,9 @@ class Penstock:
                 rpm=rpm,
                 tpm=tpm,
                 algorithm=algorithm,
+                paid=paid,
+                in_doubt=in_doubt,
+                idempotency_header=idempotency_header,
                 reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
                 reply_body_bytes_max=reply_body_bytes_max,
                 reply_header_bytes_max=reply_header_bytes_max,

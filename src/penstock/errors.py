@@ -33,6 +33,8 @@ PenstockError
 │   ├── AttemptOver                  its job was cancelled or has run past its time limit: not sent
 │   ├── ProviderThrottled            the world's: a provider refuses for longer than clients wait
 │   ├── ProviderUnavailable          the world's: the provider is ill (5xx, 408, 425)
+│   ├── BudgetUsedUp                 yours: a call would exceed a budget; its job waits for a raise
+│   ├── CallInDoubt                  yours: a call was begun before and nobody knows its end: look
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
 ├── LeaseLost                        the world's: this job is no longer ours
@@ -252,6 +254,21 @@ class ProviderThrottled(_ProviderSays):
 
 class ProviderUnavailable(_ProviderSays):
     """A provider is ill: 5xx, 408, 425; the job comes back uncharged."""
+
+
+class BudgetUsedUp(RequestError):
+    """A call that costs money would exceed a budget; it did not leave, and its job is given back.
+
+    `budget` is the name that people call it by, such as `budget.day`.
+    """
+
+    def __init__(self, message: str, budget: str) -> None:
+        super().__init__(message)
+        self.budget = budget
+
+
+class CallInDoubt(RequestError):
+    """A call was begun by an earlier attempt and its end is not known; a person shall look."""
 
 
 class ReplyOverdue(RequestError, TimeoutError):

@@ -18,7 +18,11 @@ import uvloop
 from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.clock import Clock, SystemBootClock, SystemClock
 from penstock.config.load import Loaded, dotted
-from penstock.config.provider_policies import provider_policies, unserved_tasks
+from penstock.config.provider_policies import (
+    idempotency_header,
+    provider_policies,
+    unserved_tasks,
+)
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.config.store_url import SQLITE_PREFIX, is_server, refuse_unknown
 from penstock.definitions.provider import Provider
@@ -31,6 +35,7 @@ from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.views import QueueFacts
 from penstock.outbound.exchange import ReplyLimits
+from penstock.outbound.journal.rules import HOLD, PaidRules
 from penstock.outbound.provider_clients import MakeWire
 from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
@@ -377,7 +382,12 @@ def _serving(
     said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
     served = [
         ServedProvider(
-            provider, policies[name], said[name].base_url, wires.get(name), _limits(said[name])
+            provider,
+            policies[name],
+            said[name].base_url,
+            wires.get(name),
+            _limits(said[name]),
+            _paid_rules(name, said[name]),
         )
         for name, provider in providers.items()
     ]
@@ -389,6 +399,17 @@ def _serving(
         rand=ids.random,
         run_id=options.run_id,
         events=events,
+    )
+
+
+def _paid_rules(name: str, said: ProviderSettings) -> PaidRules | None:
+    """What holds for the calls of a provider; None: they cost nothing."""
+    if not said.paid:
+        return None
+    return PaidRules(
+        name,
+        holds_doubts=said.in_doubt == HOLD,
+        idempotency_header=idempotency_header(said),
     )
 
 

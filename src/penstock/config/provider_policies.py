@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from penstock.admission.requests.caps import (
     AimdConfig,
@@ -18,6 +19,10 @@ from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
 from penstock.errors import ConfigError, UsageError
+
+#: Hosts whose calls carry a key by which they can be known again.
+IDEMPOTENT_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
+IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 
 def check_providers(
@@ -58,6 +63,14 @@ def provider_policies(
     return {
         name: _policy(name, settings.providers.get(name, ProviderSettings())) for name in providers
     }
+
+
+def idempotency_header(said: ProviderSettings) -> str | None:
+    """Under which header a provider knows a call again; None: it does not, as far as we know."""
+    if said.idempotency_header is not None:
+        return said.idempotency_header or None
+    host = urlsplit(said.base_url or "").hostname
+    return IDEMPOTENCY_HEADER if host in IDEMPOTENT_HOSTS else None
 
 
 def unserved_tasks(

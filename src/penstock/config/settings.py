@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
-from penstock.model.provider import base_url_problem
+from penstock.model.provider import base_url_problem, header_problem
 from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
@@ -83,6 +83,19 @@ def _base_url(value: object) -> object:
     return value
 
 
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _header(value: object) -> object:
+    problem = header_problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
 Dimension = Annotated[Name, BeforeValidator(_limit_dimension)]
@@ -94,6 +107,8 @@ Rate = Annotated[float, Field(gt=0, le=RATE_MAX), BeforeValidator(_number)]
 Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 ProviderName = Annotated[Name, BeforeValidator(_provider_name)]
 BaseUrl = Annotated[str, BeforeValidator(_base_url)]
+Truth = Annotated[bool, BeforeValidator(_truth)]
+Header = Annotated[str, BeforeValidator(_header)]
 Cap = Annotated[int, Field(ge=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
 StoreUrl = Annotated[
     InstanceOf[SecretUrl], BeforeValidator(_secret_url), PlainSerializer(str, when_used="json")
@@ -164,6 +179,9 @@ class ProviderSettings(_Section):
     successes_until_increase: Count = 25  # of aimd
     cooldown_seconds: SecondsOrZero = 2.0  # of aimd, if the provider does not say how long
     startup_ramp_seconds: SecondsOrZero = 0.0  # of aimd, from 1 to the initial limit
+    paid: Truth = False  # its calls cost money: each is journaled, an answer is bought once
+    in_doubt: Literal["resend", "hold"] = "resend"  # a paid call of which nobody knows the end
+    idempotency_header: Header | None = None  # None: as known of the host; "": none
     reply_deadline_seconds: Seconds = 600.0  # from the permit to the end of the reply's body
     reply_body_bytes_max: Bytes = 64 * 1024 * 1024  # of a body, on the wire and decoded
     reply_header_bytes_max: Bytes = 128 * 1024  # of all headers of a reply

@@ -20,9 +20,11 @@ from penstock.errors import ProviderNotAvailableHere, UsageError
 from penstock.model.provider import (
     ALGORITHMS,
     ANY,
+    IN_DOUBT,
     Endpoint,
     RequestResourceKey,
     base_url_problem,
+    header_problem,
 )
 from penstock.model.reply import ReplyClassifier
 
@@ -52,6 +54,9 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     rpm: float | None = None
     tpm: float | None = None
     algorithm: str | None = None
+    paid: bool | None = None
+    in_doubt: str | None = None
+    idempotency_header: str | None = None
     reply_deadline_seconds: float | None = None
     reply_body_bytes_max: int | None = None
     reply_header_bytes_max: int | None = None
@@ -271,6 +276,15 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
     if options.algorithm is not None and options.algorithm not in ALGORITHMS:
         names = " or ".join(map(repr, ALGORITHMS))
         raise UsageError(f"algorithm of {about} is {names}, got {options.algorithm!r:.200}.")
+    if options.paid is not None and type(options.paid) is not bool:
+        raise UsageError(f"paid of {about} is True or False, got {options.paid!r:.200}.")
+    if options.in_doubt is not None and options.in_doubt not in IN_DOUBT:
+        names = " or ".join(map(repr, IN_DOUBT))
+        raise UsageError(f"in_doubt of {about} is {names}, got {options.in_doubt!r:.200}.")
+    header = options.idempotency_header
+    problem = None if header is None else header_problem(header)
+    if problem is not None:
+        raise UsageError(f"idempotency_header of {about} {problem}, got {header!r:.200}.")
 
 
 def _is_rate(value: object) -> bool:

@@ -34,7 +34,7 @@ class CallState(StrEnum):
 
     OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
     ANSWERED = "answered"  # its answer is here
-    SPOILED = "spoiled"  # its answer led to a fault of the task itself: it is bought anew
+    SPOILED = "spoiled"  # answered, and bought anew: a fault of the task came of it, or its size
     HELD = "held"  # in doubt, and a person shall look before it is sent again
     CLOSED = "closed"  # it ended without an answer, and nothing was bought
 
@@ -57,10 +57,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     key: CallKey
     status: int
     headers: tuple[tuple[str, str], ...]  # safe ones only: see outbound/journal
-    body: bytes  # compressed
+    body: bytes | None  # compressed; None: it is too large, so the call is settled and `spoiled`
     used: Amount
     input_tokens: int = 0
     output_tokens: int = 0
+    token: int = 0  # of its intent; told twice under one, it counts once. 0: nobody remembers
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):

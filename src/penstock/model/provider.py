@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -12,6 +13,11 @@ import msgspec
 ANY = "*"
 
 ALGORITHMS = ("adaptive", "aimd")
+
+#: What becomes of a call that began and of which nobody knows the end.
+IN_DOUBT = ("resend", "hold")
+
+_HEADER = re.compile("[A-Za-z][A-Za-z0-9-]{0,99}")
 
 
 class ProviderModelKey(NamedTuple):
@@ -75,4 +81,13 @@ def base_url_problem(url: object) -> str | None:
         return "must end with its path, without ? and #"
     if not url.isprintable() or " " in url:
         return "must not hold spaces or control characters"
+    return None
+
+
+def header_problem(name: object) -> str | None:
+    """Why a text cannot be the name of a header; None if it can. An empty one means: none."""
+    if not isinstance(name, str):
+        return "must be text"
+    if name and not _HEADER.fullmatch(name):
+        return "must be the name of a header, such as Idempotency-Key"
     return None

@@ -87,6 +87,8 @@ class _AiohttpRequest:
 
     __slots__ = ("_handler", "_request", "facts")
 
+    call = None  # a provider that costs money gives no such session
+
     def __init__(
         self,
         request: aiohttp.ClientRequest,

@@ -28,7 +28,7 @@ from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
-from penstock.outbound.usage import UsageReader
+from penstock.outbound.usage import TokensUsed, UsageReader
 
 log = logging.getLogger("penstock.outbound")
 
@@ -168,6 +168,16 @@ class Exchange:
     def counts_tokens(self) -> bool:
         """Is the reply's usage wanted?"""
         return self._usage is not None
+
+    @property
+    def used(self) -> TokensUsed | None:
+        """What the reply says that it has cost."""
+        return None if self._usage is None else self._usage.used()
+
+    @property
+    def is_success(self) -> bool:
+        """Is its head that of an answer?"""
+        return self.ending is not None and self.ending.outcome is RequestOutcome.SUCCESS
 
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
 

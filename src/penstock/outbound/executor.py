@@ -30,9 +30,10 @@ from penstock.outbound import standing
 from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
+from penstock.outbound.journal.paid_call import PaidCall
 from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.standing import Standing
-from penstock.outbound.usage import Asked, TokenEstimate, read_request
+from penstock.outbound.usage import Asked, TokenEstimate, TokensUsed, read_request
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
 
@@ -57,6 +58,11 @@ class ModelRequest(Protocol[R]):
 
     @property
     def facts(self) -> RequestFacts: ...
+
+    @property
+    def call(self) -> PaidCall | None:
+        """What is written down of it; None: it costs nothing."""
+        ...
 
     def send(self) -> Awaitable[R]:
         """Put it on the wire; the reply's head is there, its body may not be."""
@@ -135,6 +141,9 @@ class ModelRequestExecutor:
         lease = self._ask(item, attempt)
         if not isinstance(lease, RequestAdmissionLease):
             lease = await self._wait(lease, attempt)
+        call = request.call
+        if call is not None:
+            await self._leave(call, lease, facts)
         exchange = self._exchange(lease, facts)
         try:
             with exchange:
@@ -144,11 +153,26 @@ class ModelRequestExecutor:
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._classify(self._classifier, request, reply, exchange)
+            if call is not None:
+                call.has_reply(exchange, request.head(reply)[1])
         except BaseException as error:
             exchange.fail(error)
             exchange.close_wire()
             raise
         return reply, exchange
+
+    async def _leave(
+        self, call: PaidCall, lease: RequestAdmissionLease, facts: RequestFacts
+    ) -> None:
+        """Let a call be written down; if it is not, the permit goes back unused."""
+        resource, expected = lease.item.resource, TokensUsed(0, 0)
+        if lease.item.tokens_estimate is not None:
+            expected = self._estimate(resource).parts(facts.body, facts.asked)
+        try:
+            await call.leave(resource, expected)
+        except BaseException:
+            self.admission.release(lease, NEVER_SENT)
+            raise
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """Wait for a permit, unless the attempt that asks is over; its time limit stands still.

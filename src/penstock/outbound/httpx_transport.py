@@ -28,6 +28,8 @@ from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 from penstock.outbound.handover import Handover
+from penstock.outbound.journal.bodies import kept_body
+from penstock.outbound.journal.paid_call import PaidCall
 from penstock.outbound.transport import DISCARD_BYTES, DISCARD_SECONDS, send_patiently
 
 BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
@@ -51,13 +53,17 @@ class AdmittedTransport:
         self._sends_again = sends_again
         self._loop = executor.loop
 
-    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
+    async def handle_async_request(
+        self,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None = None,
+    ) -> Any:  # noqa: ANN401
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError(
                 "An async client of a provider belongs to the loop of its run; in a thread use "
                 "`provider.http_sync` or `provider.http_client_sync()`."
             )
-        attempt = _HttpxRequest(self, request)
+        attempt = _HttpxRequest(self, request, call)
         try:
             if self._sends_again:
                 return await send_patiently(self._executor, attempt)
@@ -104,11 +110,17 @@ class HandedTransport:
 class _HttpxRequest:
     """One request, as the executor sees it."""
 
-    __slots__ = ("_request", "_transport", "can_repeat", "facts")
+    __slots__ = ("_request", "_transport", "call", "can_repeat", "facts")
 
-    def __init__(self, transport: AdmittedTransport, request: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        transport: AdmittedTransport,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None,
+    ) -> None:
         self._transport = transport
         self._request = request
+        self.call = call
         body: bytes | None
         try:
             body = request.content
@@ -136,6 +148,8 @@ class _HttpxRequest:
         transport = self._transport
         library = transport.library
         reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
+        if self.call is not None:
+            reply.stream = kept_body(library, reply.stream, self.call, exchange)
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401

@@ -24,6 +24,8 @@ from penstock.outbound.decoding import ACCEPTED
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.handover import Handover
 from penstock.outbound.httpx_transport import AdmittedTransport, HandedTransport
+from penstock.outbound.journal.paid_calls import PaidCalls
+from penstock.outbound.journal.paid_transport import PaidTransport
 from penstock.outbound.usage import Asked, check_tokens
 from penstock.outbound.wires import Wires
 
@@ -45,9 +47,11 @@ class RunClients:
         *,
         base_url: str | None = None,
         make_wire: MakeWire | None = None,
+        paid: PaidCalls | None = None,
     ) -> None:
         self._provider = provider
         self._executor = executor
+        self._paid = paid  # None: its calls cost nothing
         self._base_url = base_url or ""
         self._handover = Handover(asyncio.get_running_loop())
         self._wires = Wires(make_wire)
@@ -136,6 +140,11 @@ class RunClients:
         )
 
     def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        if self._paid is not None:
+            raise UsageError(
+                f"Provider {self._provider!r} costs money, and calls of aiohttp cannot be "
+                "journaled; use a client of httpx2, httpx or requests."
+            )
         _module("aiohttp")
         from penstock.outbound import aiohttp_session  # not there unless it is asked for
 
@@ -157,10 +166,14 @@ class RunClients:
         with self._lock:
             transport = self._transports.get(key)
             if transport is None:
-                transport = self._transports[key] = AdmittedTransport(
-                    module, self._executor, self._wires.of(module), sends_again=sends_again
-                )
+                transport = self._transports[key] = self._new_transport(module, sends_again)
             return transport
+
+    def _new_transport(self, module: ModuleType, sends_again: bool) -> AdmittedTransport:
+        wire, paid = self._wires.of(module), self._paid
+        if paid is None:
+            return AdmittedTransport(module, self._executor, wire, sends_again=sends_again)
+        return PaidTransport(module, self._executor, wire, paid, sends_again=sends_again)
 
     def _check(self) -> None:
         if self._is_closed or self._pid != os.getpid():

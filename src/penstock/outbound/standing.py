@@ -15,18 +15,29 @@ from math import inf
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
 from penstock.model.provider import RequestResourceKey
+from penstock.outbound.journal.attempt_calls import AttemptCalls
 
 
 class Standing:
     """Owns whether one attempt may send. Belongs to the loop; threads only read."""
 
-    __slots__ = ("_listeners", "_waiting", "_waiting_since", "deadline", "job", "over", "waited")
+    __slots__ = (
+        "_listeners",
+        "_waiting",
+        "_waiting_since",
+        "calls",
+        "deadline",
+        "job",
+        "over",
+        "waited",
+    )
 
     def __init__(self, job: str, deadline: float = inf) -> None:
         self.job = job  # its key, for sentences
         self.deadline = deadline  # monotonic; waits for permits come on top
         self.over: str | None = None  # why nothing may be sent any more
         self.waited = 0.0  # seconds, of waits that have ended
+        self.calls: AttemptCalls | None = None  # those that cost money; None: none does
         self._waiting = 0
         self._waiting_since = 0.0
         self._listeners: dict[Callable[[], object], None] = {}

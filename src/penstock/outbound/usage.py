@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,13 @@ HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+class TokensUsed(NamedTuple):
+    """What was read, and what was written."""
+
+    input: int
+    output: int
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +56,13 @@ class _Usage(msgspec.Struct, frozen=True, gc=False):
     input_tokens: object = None
     output_tokens: object = None
     cache_creation_input_tokens: object = None
+    cache_read_input_tokens: object = None
 
+
+#: Of a reply's usage, for money: whatever was read. What is read from a cache costs less; it is
+#: counted in full, as some providers do themselves.
+_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_FOR_LIMITS = frozenset(_Usage.__struct_fields__) - {"cache_read_input_tokens"}  # of rates
 
 _NOTHING_ASKED = Asked()
 _asked = msgspec.json.Decoder(Asked)
@@ -83,9 +97,13 @@ class TokenEstimate:
 
     def of(self, body: bytes | None, asked: Asked) -> int:
         """Tokens of the prompt, and the most that may be answered."""
+        return sum(self.parts(body, asked))
+
+    def parts(self, body: bytes | None, asked: Asked) -> TokensUsed:
+        """The same, one by one."""
         prompt = min(len(body or b"") // BYTES_PER_TOKEN, PROMPT_TOKENS_MAX)
         output = asked.output_tokens
-        return prompt + (int(self._mean_output) if output is None else output)
+        return TokensUsed(prompt, int(self._mean_output) if output is None else output)
 
     def learn(self, body_bytes: int, used: int) -> None:
         """A reply told its usage."""
@@ -111,6 +129,26 @@ class UsageReader:
 
     def tokens(self) -> int | None:
         """What the reply counts; None: nothing that can be read."""
+        most = self._most()
+        if "total_tokens" in most:
+            return most["total_tokens"]
+        counted = [count for name, count in most.items() if name in _FOR_LIMITS]
+        return sum(counted) if counted else None
+
+    def used(self) -> TokensUsed | None:
+        """The same, one by one, for money; None: nothing that can be read."""
+        most = self._most()
+        if not most:
+            return None
+        output = most.get("completion_tokens", most.get("output_tokens", 0))
+        read = most.get("prompt_tokens")
+        if read is None:
+            read = sum(most.get(name, 0) for name in _INPUT)
+        if not read and not output:  # only their sum is told: the dearer half is not known
+            read = most.get("total_tokens", 0)
+        return TokensUsed(read, output)
+
+    def _most(self) -> dict[str, int]:
         most: dict[str, int] = {}
         for part in (self._head, self._tail):
             for usage in _usages(part):
@@ -118,9 +156,7 @@ class UsageReader:
                     count = _count(getattr(usage, field))
                     if count is not None:
                         most[field] = max(count, most.get(field, 0))
-        if "total_tokens" in most:
-            return most["total_tokens"]
-        return sum(most.values()) if most else None
+        return most
 
 
 def _usages(part: bytes) -> Iterator[_Usage]:

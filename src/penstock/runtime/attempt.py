@@ -19,7 +19,7 @@ from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.task import Task
-from penstock.errors import PayloadError, Skip, StrictJsonError
+from penstock.errors import CallInDoubt, PayloadError, Skip, StrictJsonError
 from penstock.events.correlation import Correlation
 from penstock.model import strict_json
 from penstock.model.effects import EnqueueJobs
@@ -31,8 +31,10 @@ from penstock.model.job import (
     JobState,
     LeasedJob,
 )
+from penstock.model.journal import CallKey
 from penstock.model.kept_text import kept_text
 from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
@@ -149,6 +151,11 @@ class Attempt:
         return self.standing is not None and self.stop is None and self.standing.is_waiting
 
     @property
+    def calls(self) -> AttemptCalls | None:
+        """Its calls that cost money; None: none of them does."""
+        return None if self.standing is None else self.standing.calls
+
+    @property
     def can_be_stopped(self) -> bool:
         """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
         return self.aio_task is not None or self.kill is not None
@@ -173,6 +180,11 @@ def judge(
         return JobRef(job.id, job.token)  # the job has ended; its lease is let go
     if error is None:
         return _returned(attempt, value, now_at)
+    calls = attempt.calls
+    if calls is not None and calls.over_budget is not None:
+        return JobRef(job.id, job.token)  # it had no money; what it has bought is kept
+    if calls is not None and calls.in_doubt is not None:
+        return _held(attempt, calls.in_doubt, now_at)
     if isinstance(error, Skip):
         reason = AttemptError(ErrorCategory.OWN, "Skip", message_of(error))
         return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
@@ -223,7 +235,20 @@ def failed(
         charge=decision.charge,
         max_attempts=attempt.limits.max_attempts,
         give_up=decision.give_up,
+        spoils=_spoiled(attempt) if decision.charge else (),
     )
+
+
+def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:
+    """The answer that a fault of the task may have come of: it is bought anew."""
+    last = None if attempt.calls is None else attempt.calls.last
+    return () if last is None else (last,)
+
+
+def _held(attempt: Attempt, error: CallInDoubt, now_at: int) -> JobEnd:
+    """A call waits for a person, and so does its job; whatever the body made of the error."""
+    why = AttemptError(ErrorCategory.OWN, "CallInDoubt", str(error))
+    return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
 def _crashed(

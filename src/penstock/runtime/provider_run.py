@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,23 +28,37 @@ from penstock.definitions.provider import Provider
 from penstock.events.sink import RequestEvents
 from penstock.model.pressure import ProviderModelPressure
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.spending import Budget
 from penstock.model.worker_status import PROVIDERS_SHOWN, ProviderUse
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.journal.attempt_calls import AttemptCalls
+from penstock.outbound.journal.paid_calls import PaidCalls
+from penstock.outbound.journal.rules import PaidRules
+from penstock.outbound.journal.writing import JournalWriter
 from penstock.outbound.provider_clients import MakeWire, RunClients
 from penstock.redaction import redacted
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.learned_limits import LearnedLimits, lesser
 from penstock.runtime.lending import SlotLending
+from penstock.runtime.reach import Reach
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
+from penstock.stores.journal import JournalStore
 from penstock.stores.store import LearnedLimitStore
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
 END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
 
 log = logging.getLogger("penstock.providers")
+
+
+class ProviderStore(LearnedLimitStore, JournalStore, Protocol):
+    """What serving providers asks of a store."""
+
+    @property
+    def url(self) -> str: ...
 
 
 class ServedProvider(msgspec.Struct, frozen=True):
@@ -55,6 +69,7 @@ class ServedProvider(msgspec.Struct, frozen=True):
     base_url: str | None = None
     make_wire: MakeWire | None = None  # None: the network
     limits: ReplyLimits = ReplyLimits()
+    paid: PaidRules | None = None  # None: its calls cost nothing
 
 
 class ProviderRun:
@@ -63,13 +78,14 @@ class ProviderRun:
     def __init__(
         self,
         served: Sequence[ServedProvider],
-        store: LearnedLimitStore,
+        store: ProviderStore,
         clock: Clock,
         *,
         share: ProcessShare,
         rand: Callable[[], float],
         run_id: str,
         events: RequestEvents | None = None,
+        budgets: Sequence[Budget] = (),
     ) -> None:
         self._clock = clock
         self._rand = rand
@@ -88,6 +104,11 @@ class ProviderRun:
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_relief(self.pressure.relieved)
+        self._run_id = run_id
+        self._store_url = store.url
+        self._journal: JournalWriter | None = None  # None: no call costs money
+        if any(one.paid is not None for one in served):
+            self._journal = JournalWriter(store, clock, Reach(log, clock), budgets)
         self._lending: SlotLending | None = None
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 
@@ -116,6 +137,8 @@ class ProviderRun:
         await _within(self.save())
         for _, clients in self._clients:
             await _within(clients.aclose())
+        if self._journal is not None:
+            await _within(self._journal.drain())
 
     @property
     def is_due(self) -> bool:
@@ -139,12 +162,15 @@ class ProviderRun:
         ref, gate = attempt.ref, attempt.lease.item.request_resource_key
         if gate is not None:
             self.pressure.began(ref, gate)
-        return AttemptStanding(
+        standing = AttemptStanding(
             attempt.job.key,
             inf if deadline is None else deadline,
             partial(self.pressure.asked, ref),
             partial(self._waits, attempt),
         )
+        if self._journal is not None:
+            standing.calls = AttemptCalls(attempt.job)
+        return standing
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
         """Does it wait for a permit of a provider that cools down for longer than that?"""
@@ -247,7 +273,20 @@ class ProviderRun:
             classifier=one.provider.options.classify,
         )
         name = self._counted_as(one.provider.name)
-        return RunClients(name, executor, base_url=one.base_url, make_wire=one.make_wire)
+        return RunClients(
+            name,
+            executor,
+            base_url=one.base_url,
+            make_wire=one.make_wire,
+            paid=self._paid_calls(one.paid),
+        )
+
+    def _paid_calls(self, rules: PaidRules | None) -> PaidCalls | None:
+        if rules is None or self._journal is None:
+            return None
+        return PaidCalls(
+            rules, self._journal, self._clock, run_id=self._run_id, store=self._store_url
+        )
 
     def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
         key = self._resolver.resolve(

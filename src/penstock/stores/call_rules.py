@@ -18,6 +18,8 @@ from penstock.model.journal import (
 from penstock.model.spending import Account, Amount, Budget, Period, day_of
 from penstock.stores.call_rows import ZERO, CallRow, Change, Place, Sums
 
+BOUGHT = frozenset((CallState.ANSWERED, CallState.SPOILED))
+
 
 class CallBook:
     """Owns the rows of one step, by key, and which of them it has changed. Knows no database."""
@@ -104,17 +106,18 @@ class CallBook:
 
     def _answered(self, answer: Answer) -> bool:
         row = self._rows.get(answer.key)
-        if row is None:
-            return False
+        if row is None or (answer.token == row.token and row.state in BOUGHT):
+            return False  # nobody knows the call, or it was told before
         self._sums.pay(row, answer.used)
         row.bought += 1
         row.used = Amount(
             row.used.micros + answer.used.micros, row.used.tokens + answer.used.tokens
         )
         self.changed[row.key] = row
-        if row.state is CallState.ANSWERED:
+        is_late = 0 < answer.token < row.token  # a later lease has sent it as well
+        if row.state is CallState.ANSWERED or is_late:
             return False
-        is_kept = len(answer.body) <= BODY_BYTES_MAX
+        is_kept = answer.body is not None and len(answer.body) <= BODY_BYTES_MAX
         self._end(row, CallState.ANSWERED if is_kept else CallState.SPOILED)
         return is_kept
 

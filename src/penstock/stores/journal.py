@@ -48,9 +48,10 @@ class JournalStore(Protocol):
     def answered(self, answers: Sequence[Answer]) -> Reply[None]:
         """Keep answers, and settle what they cost; not fenced, since they are paid for.
 
-        An answer to a call that has one already is not kept, but counted and paid. One larger
-        than BODY_BYTES_MAX is paid and spoiled at once. A call that is forgotten has no accounts
-        any more: nothing is done.
+        An answer to a call that has one already is not kept, but counted and paid; nor is one to
+        a call that a later lease has begun. One without a body, or larger than BODY_BYTES_MAX, is
+        paid and spoiled at once. One that was told before, under the same token, changes nothing.
+        A call that is forgotten has no accounts any more: nothing is done.
         """
         ...
 

@@ -91,7 +91,10 @@ def test_a_provider_of_which_nothing_is_said_has_the_defaults(tmp_path: Path) ->
     ("line", "says"),
     [
         ("max_paralel = 2", "nearest known name is providers.ai.max_parallel"),
-        ("paid = true", "providers.ai.paid is not a setting, got True (from penstock.toml); known"),
+        ("fun = true", "providers.ai.fun is not a setting, got True (from penstock.toml); known"),
+        ('paid = "yes"', "providers.ai.paid must be true or false, got 'yes'"),
+        ("in_doubt = 'wait'", "providers.ai.in_doubt must be 'resend' or 'hold', got 'wait'"),
+        ("idempotency_header = 'a b'", "providers.ai.idempotency_header must be the name of a"),
         ("max_parallel = 0", "providers.ai.max_parallel must be > 0, got 0 (from penstock.toml)"),
         ("max_parallel = 1.5", "providers.ai.max_parallel must be a whole number"),
         ("rpm = 0", "providers.ai.rpm must be > 0, got 0.0 (from penstock.toml)"),

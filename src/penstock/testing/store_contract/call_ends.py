@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.model.job import JobState
 from penstock.model.journal import CallState
 from penstock.model.lease import Verdict
@@ -248,3 +250,53 @@ def test_a_spoiled_call_is_bought_anew_with_its_history(store_world: StoreWorld)
     assert found.body == b"good"
     record = call(store_world, job)
     assert (record.bought, record.reused, record.used) == (2, 1, Amount(14, 140))
+
+
+# Answers that are told again, or late
+
+
+def test_an_answer_that_is_told_twice_is_paid_once(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job))
+    told = msgspec.structs.replace(answer(job), token=job.token)
+
+    for _ in range(2):  # the first time nobody could tell that it was taken
+        store_world.store.answered([told]).result()
+
+    assert call(store_world, job).bought == 1
+    assert balance(store_world).spent == Amount(7, 70)
+
+
+def test_a_late_answer_is_paid_and_leaves_the_call_to_the_later_lease(
+    store_world: StoreWorld,
+) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job))
+    _, later = again(store_world, job)
+    begin(store_world, intent(later))
+
+    store_world.store.answered(
+        [msgspec.structs.replace(answer(job, body=b"late"), token=job.token)]
+    ).result()
+    assert states(store_world, job) == {"f": CallState.OPEN}
+    assert balance(store_world).reserved == Amount(10, 100)
+
+    store_world.store.answered(
+        [msgspec.structs.replace(answer(job, body=b"new"), token=later.token)]
+    ).result()
+    found = store_world.store.answer_of(key_of(job)).result()
+    assert found is not None
+    assert found.body == b"new"
+    assert call(store_world, job).bought == 2
+    assert balance(store_world).spent == Amount(14, 140)
+
+
+def test_an_answer_without_a_body_is_paid_and_bought_again(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job))
+
+    store_world.store.answered([msgspec.structs.replace(answer(job), body=None)]).result()
+
+    assert states(store_world, job) == {"f": CallState.SPOILED}
+    assert balance(store_world).spent == Amount(7, 70)
+    assert balance(store_world).reserved == Amount()

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of one call that costs money, step by step?
+
+It is written down before it leaves, and its answer before anybody has the end of it. What certainly
+cost nothing is closed; what may have cost something stays open, in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.errors import (
+    AttemptOver,
+    BudgetUsedUp,
+    ProviderThrottled,
+    ProviderUnavailable,
+)
+from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, IntentVerdict
+from penstock.model.provider import RequestResourceKey
+from penstock.model.spending import MICROS, Amount
+from penstock.outbound.journal.attempt_calls import AttemptCalls
+from penstock.outbound.journal.recording import Recording
+from penstock.outbound.journal.rules import PaidRules
+from penstock.outbound.journal.safe_headers import safe_headers
+from penstock.outbound.journal.writing import JournalWriter
+from penstock.outbound.usage import TokensUsed
+
+#: Errors of HTTP libraries that say that no connection was made, so that nothing can have left.
+_NEVER_LEFT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+
+
+class Ended(Protocol):
+    """An exchange, as a call sees it."""
+
+    status: int
+
+    @property
+    def is_success(self) -> bool: ...
+
+    @property
+    def used(self) -> TokensUsed | None: ...
+
+    def close(self) -> None: ...
+
+
+class PaidCall:
+    """Owns the state of one call and its place in its attempt. Belongs to one loop."""
+
+    def __init__(
+        self,
+        rules: PaidRules,
+        writer: JournalWriter,
+        run_id: str,
+        calls: AttemptCalls,
+        key: CallKey,
+    ) -> None:
+        self._rules = rules
+        self._writer = writer
+        self._run_id = run_id
+        self._calls = calls
+        self.key = key
+        self.is_answer = False  # its reply is one, if its body comes to an end
+        self._model = ""
+        self._expected = TokensUsed(0, 0)
+        self._is_intended = False
+        self._is_in_air = False
+        self._has_place = True
+        self._status = 0
+        self._headers: tuple[tuple[str, str], ...] = ()
+        self._recording: Recording | None = None
+        self._answering: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<PaidCall {self.key.fingerprint}/{self.key.ordinal} of {self._calls!r}>"
+
+    # ── Before the send ───────────────────────────────────────────────────────────────────────
+
+    async def leave(self, resource: RequestResourceKey, expected: TokensUsed) -> None:
+        """It has its permit: write it down, once. From now on it may cost something.
+
+        Raises:
+            BudgetUsedUp: it would cost too much.
+            AttemptOver: a later attempt of its job has begun.
+        """
+        if not self._is_intended:
+            await self._intend(resource, expected)
+            self._is_intended = True
+        self._is_in_air = True
+
+    async def _intend(self, resource: RequestResourceKey, expected: TokensUsed) -> None:
+        self._model, self._expected = resource.model, expected
+        reserved = self._rules.amount(resource.model, expected.input, expected.output)
+        intent = Intent(
+            self.key,
+            self._calls.job.token,
+            self._run_id,
+            self._calls.job.task,
+            self._rules.provider,
+            resource.model,
+            reserved,
+        )
+        written = self._writer.intend(intent)
+        self._calls.writes(self.key, written)
+        try:
+            verdict = await asyncio.shield(written)
+        except BaseException:
+            written.add_done_callback(self._was_not_sent)
+            raise
+        if not verdict.written:
+            raise self._refusal(verdict, reserved)
+
+    def _was_not_sent(self, written: asyncio.Future[IntentVerdict]) -> None:
+        """Whoever waited for the intent is gone, and sent nothing."""
+        if written.exception() is None and written.result().written:
+            self._close()
+
+    def _refusal(self, verdict: IntentVerdict, reserved: Amount) -> Exception:
+        job, where = self._calls.job.key, f"{self._rules.provider}/{self._model}"
+        budget = verdict.over
+        if budget is None:
+            return AttemptOver(
+                f"Job {job!r} is run by somebody else by now: its call of {where} was not sent."
+            )
+        needed, left = [], []
+        if budget.micros is not None:
+            needed.append(f"${reserved.micros / MICROS:.4f}")
+            left.append(f"${verdict.left.micros / MICROS:.4f}")
+        if budget.tokens is not None:
+            needed.append(f"{reserved.tokens:,} tokens")
+            left.append(f"{verdict.left.tokens:,} tokens")
+        error = BudgetUsedUp(
+            f"A call of {where} may need {' and '.join(needed)}, of [{budget.name}] there is "
+            f"{' and '.join(left)} left: it was not sent; raise the budget and run again.",
+            budget.name,
+        )
+        self._calls.over_budget = error
+        return error
+
+    # ── Its reply ─────────────────────────────────────────────────────────────────────────────
+
+    def has_reply(self, exchange: Ended, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Its head is there. What is no success has cost nothing."""
+        if 200 <= exchange.status < 300 and exchange.is_success:
+            self.is_answer = True
+            self._status = exchange.status
+            self._headers = safe_headers(headers)
+            self._recording = Recording()
+        else:
+            self._is_in_air = False
+
+    def record(self, piece: bytes) -> None:
+        if self._recording is not None:
+            self._recording.add(piece)
+
+    @property
+    def has_said_all(self) -> bool:
+        """Nothing more will come, although the body has not ended."""
+        return self._recording is not None and self._recording.has_said_all
+
+    async def complete(self, exchange: Ended) -> None:
+        """The body has ended: keep it; only then may its reader know."""
+        if self._answering is None:
+            if self._recording is None:
+                return
+            exchange.close()  # nothing more is wanted of the provider
+            self._answering = self._answer(self._recording, exchange.used)
+        try:
+            await asyncio.shield(self._answering)
+        except BaseException:
+            self._leave_place()
+            raise
+        if self._has_place:
+            self._calls.handed_out(self.key)
+
+    def _answer(self, recording: Recording, told: TokensUsed | None) -> asyncio.Future[None]:
+        self._is_in_air = False
+        self._recording, body = None, recording.finish()
+        told = told or self._expected  # a reply that does not tell costs what was reserved
+        answer = Answer(
+            self.key,
+            self._status,
+            self._headers,
+            body,
+            self._rules.amount(self._model, told.input, told.output),
+            told.input,
+            told.output,
+            self._calls.job.token,
+        )
+        state = CallState.SPOILED if body is None else CallState.ANSWERED
+        self._note(state)
+        written = self._writer.answered(answer)
+        self._calls.writes(self.key, written)
+        return written
+
+    # ── Without an answer ─────────────────────────────────────────────────────────────────────
+
+    def refused(self) -> None:
+        """Its reply is no answer."""
+        self._close()
+        self._leave_place()
+
+    def failed(self, error: BaseException) -> None:
+        """Sending raised."""
+        if not self._is_intended:
+            self._leave_place()
+        elif not self._is_in_air or _never_left(error):
+            self.refused()
+        else:
+            self.broke_off()
+
+    def broke_off(self) -> None:
+        """Somebody left before the body's end: in doubt, unless it was answered."""
+        if self._answering is None and self._has_place:
+            self._recording = None
+            self._note(CallState.OPEN)
+            self._leave_place()
+
+    def was_lost(self) -> None:
+        """Its reader was cancelled with the answer in his hands: the next equal call has it."""
+        self._leave_place()
+
+    def _close(self) -> None:
+        self._is_in_air = False
+        self._note(CallState.CLOSED)
+        closed = self._writer.closed(CallRef(self.key, self._calls.job.token))
+        self._calls.writes(self.key, closed)
+
+    def _note(self, state: CallState) -> None:
+        self._calls.note(self.key, state, self._rules.provider, self._model)
+
+    def _leave_place(self) -> None:
+        if self._has_place:
+            self._has_place = False
+            self._calls.give_back(self.key)
+
+
+def _never_left(error: BaseException) -> bool:
+    if isinstance(error, ProviderThrottled | ProviderUnavailable):
+        return True  # it left, and was refused
+    return any(kind.__name__ in _NEVER_LEFT for kind in type(error).__mro__)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is a body kept while it is passed on, and read again later?"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from penstock.model.journal import BODY_BYTES_MAX
+
+LEVEL = 1  # answers are short texts, and the loop waits for it
+PIECE_BYTES = 64 * 1024  # decompressed at once
+TAIL_BYTES = 256  # of a body, to see how it ends
+
+#: How the streams of known APIs say that nothing more comes, whatever the connection does.
+_LAST_WORDS = (b"data: [DONE]", b"data:[DONE]", b'"message_stop"', b'"response.completed"')
+
+
+class Recording:
+    """Owns the compressed pieces of one body; none if it is too large."""
+
+    __slots__ = ("_compress", "_kept", "_size", "_tail")
+
+    def __init__(self) -> None:
+        self._compress = zlib.compressobj(LEVEL)
+        self._kept: list[bytes] | None = []
+        self._size = 0
+        self._tail = b""
+
+    def add(self, piece: bytes) -> None:
+        self._tail = (self._tail + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if self._kept is not None:
+            self._keep(self._compress.compress(piece))
+
+    def finish(self) -> bytes | None:
+        """The whole body, compressed; None: it is too large to be kept."""
+        self._keep(self._compress.flush())
+        return None if self._kept is None else b"".join(self._kept)
+
+    @property
+    def has_said_all(self) -> bool:
+        """Has a stream of events sent its last one?"""
+        return any(word in self._tail for word in _LAST_WORDS)
+
+    def _keep(self, compressed: bytes) -> None:
+        self._size += len(compressed)
+        if self._size > BODY_BYTES_MAX:
+            self._kept = None
+        elif self._kept is not None and compressed:
+            self._kept.append(compressed)
+
+
+def played(body: bytes) -> Iterator[bytes]:
+    """A recorded body again, in pieces of bounded size."""
+    inflate = zlib.decompressobj()
+    rest = body
+    while not inflate.eof:
+        piece = inflate.decompress(rest, PIECE_BYTES)
+        rest = inflate.unconsumed_tail
+        if not piece and not rest:
+            return
+        if piece:
+            yield piece

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for the calls of a provider that costs money?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.model.spending import Amount, Price
+
+HOLD = "hold"  # of `in_doubt`
+
+_NO_PRICES: Mapping[str, Price] = {}
+
+
+class PaidRules(msgspec.Struct, frozen=True):
+    """One provider that costs money, as a run serves it."""
+
+    provider: str
+    holds_doubts: bool = False  # a call in doubt waits for a person; else it is sent again
+    idempotency_header: str | None = None  # None: the provider knows none
+    prices: Mapping[str, Price] = _NO_PRICES  # by model; without one, tokens are still counted
+
+    def amount(self, model: str, input_tokens: int, output_tokens: int) -> Amount:
+        """What so many tokens of a model come to."""
+        price = self.prices.get(model)
+        micros = 0 if price is None else price.of(input_tokens, output_tokens)
+        return Amount(micros, input_tokens + output_tokens)
