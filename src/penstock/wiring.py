@@ -17,7 +17,9 @@ import uvloop
 
 from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.clock import Clock, SystemBootClock, SystemClock
-from penstock.config.load import Loaded, dotted
+from penstock.config.budgets import budgets_of, prices_of
+from penstock.config.load import Loaded
+from penstock.config.names import dotted
 from penstock.config.provider_policies import (
     idempotency_header,
     provider_policies,
@@ -33,6 +35,7 @@ from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
+from penstock.model.spending import Budget
 from penstock.model.views import QueueFacts
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.journal.rules import HOLD, PaidRules
@@ -380,6 +383,7 @@ def _serving(
     if not providers:
         return None
     said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
+    budgets = budgets_of(settings)
     served = [
         ServedProvider(
             provider,
@@ -387,7 +391,7 @@ def _serving(
             said[name].base_url,
             wires.get(name),
             _limits(said[name]),
-            _paid_rules(name, said[name]),
+            _paid_rules(name, said[name], budgets),
         )
         for name, provider in providers.items()
     ]
@@ -399,10 +403,11 @@ def _serving(
         rand=ids.random,
         run_id=options.run_id,
         events=events,
+        budgets=budgets,
     )
 
 
-def _paid_rules(name: str, said: ProviderSettings) -> PaidRules | None:
+def _paid_rules(name: str, said: ProviderSettings, budgets: tuple[Budget, ...]) -> PaidRules | None:
     """What holds for the calls of a provider; None: they cost nothing."""
     if not said.paid:
         return None
@@ -410,6 +415,8 @@ def _paid_rules(name: str, said: ProviderSettings) -> PaidRules | None:
         name,
         holds_doubts=said.in_doubt == HOLD,
         idempotency_header=idempotency_header(said),
+        prices=prices_of(said),
+        dollar_budgets=tuple(one for one in budgets if one.micros is not None),
     )
 
 

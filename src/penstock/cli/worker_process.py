@@ -23,6 +23,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
@@ -52,6 +53,8 @@ EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 
 log = logging.getLogger("penstock.worker")
 
+T = TypeVar("T")
+
 
 def main() -> None:
     """Do as the order says."""
@@ -67,7 +70,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     try:
-        left_behind = _work(order, channel, table_fd)
+        finished = _work(order, channel, table_fd)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -76,7 +79,7 @@ def main() -> None:
             warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
-        messages.send(channel, messages.Finished(left_behind))
+        messages.send(channel, finished)
         _end(0)
 
 
@@ -108,7 +111,7 @@ def _take_low_descriptors() -> None:
     os.close(fd)
 
 
-def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> int:
+def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> messages.Finished:
     spec = order.spec
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
@@ -123,7 +126,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         channel,
     )
     if store is None:
-        return 0
+        return messages.Finished()
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
     runtime = settings.runtime
@@ -141,7 +144,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     lines = messages.Lines()
     if not _may_go(channel, lines):
         store.close()
-        return 0
+        return messages.Finished()
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
@@ -195,7 +198,7 @@ async def _run(
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
-) -> int:
+) -> messages.Finished:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
@@ -230,7 +233,7 @@ async def _run(
     listener.start()
     await worker.run()
     watch.stop()
-    return worker.left_behind
+    return messages.Finished(worker.left_behind, worker.stops)
 
 
 def _listen(
@@ -249,6 +252,9 @@ def _listen(
             break
         for line in lines.feed(data):
             message = messages.decode_to_worker(line)
+            if isinstance(message, messages.Held):
+                _tell(loop, worker.hold.held_elsewhere, message.stops)
+                continue
             how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
             _stop(loop, worker, how)
     _stop(loop, worker, Stopping.NOW)
@@ -257,8 +263,12 @@ def _listen(
 
 
 def _stop(loop: asyncio.AbstractEventLoop, worker: Worker, how: Stopping) -> None:
+    _tell(loop, worker.stop, how)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[T], None], about: T) -> None:
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped by itself
-        loop.call_soon_threadsafe(worker.stop, how)
+        loop.call_soon_threadsafe(what, about)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.runtime.budget_hold import BudgetStop
+
 LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
 
 
@@ -64,6 +66,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A worker has come to its end in good order."""
 
     left_behind: int = 0  # open jobs that nobody can do
+    stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
 
 
 class Worn(msgspec.Struct, frozen=True, tag="worn"):
@@ -76,6 +79,12 @@ class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
 
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """Another worker has ended: nobody else serves these tasks, and they wait for a budget."""
+
+    stops: tuple[BudgetStop, ...]
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop leasing, finish what runs, for as long as the grace lasts."""
 
@@ -85,7 +94,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 FromWorker = Hello | Failed | Finished | Worn
-ToWorker = Go | Stop | Abort
+ToWorker = Go | Held | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

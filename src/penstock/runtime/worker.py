@@ -25,6 +25,7 @@ from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
+from penstock.runtime.budget_hold import BudgetHold, BudgetStop
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.leasing import Leasing
@@ -130,7 +131,10 @@ class Worker:
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
+        self._drain = Drain(
+            store, tuple(known), config.run_id, clock, self._reach, ends=config.drain
+        )
+        self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -155,6 +159,7 @@ class Worker:
         self._stop_at = float("inf")
         self._failure: BaseException | None = None
         self.totals = Totals()
+        self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
 
     def __repr__(self) -> str:
         return (
@@ -208,6 +213,8 @@ class Worker:
             await self._leave()
         if self._failure is not None:
             raise self._failure
+        if self._stopping is None and self.hold.tasks:
+            self.stops = await self.hold.stops()
         self._events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
         return self.totals
 
@@ -238,7 +245,7 @@ class Worker:
             return False
         if self._config.solo:
             return self._leasing.found_nothing
-        return self._config.drain and self._drain.finished
+        return self._drain.is_out_of_money or (self._config.drain and self._drain.finished)
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -323,7 +330,8 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            if self._config.drain and not self._looking and self._is_idle():
+            ends = self._config.drain or self.hold.tasks
+            if ends and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
 
@@ -345,8 +353,8 @@ class Worker:
     async def _look(self) -> None:
         """Is anything left at all? Asked when we fall idle, and then now and again."""
         try:
-            await self._drain.look(self.worker_id)
-            if not self._drain.finished:
+            await self._drain.look(self.worker_id, self.hold.tasks)
+            if not (self._drain.finished or self._drain.is_out_of_money):
                 await self._clock.sleep(LOOK_SECONDS)
         except StoreError as error:
             self._failure = error
@@ -359,6 +367,9 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
+        calls = attempt.calls
+        if isinstance(verdict, JobRef) and calls is not None and calls.refusal is not None:
+            self.hold.refused(attempt.job.task, calls.refusal)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
         self._wake.set()

@@ -50,6 +50,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "store",
         "durability",
         "retention",
+        "journal_retention",
         "runtime.async_slots",
         "runtime.thread_slots",
         "runtime.process_slots",
@@ -63,6 +64,10 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "tasks.give_up_after",
         "limits",
         "providers",
+        "budget.usd",
+        "budget.tokens",
+        "budget.day.usd",
+        "budget.day.tokens",
     }
 
 
