@@ -59,7 +59,10 @@ class BudgetShop:
         api = self.api
 
         async def buy(prompt: str, model: str, max_tokens: int | None) -> str:
-            asked = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+            asked: dict[str, Any] = {
+                "model": model,
+                "messages": [{"role": "user", "content": prompt}],
+            }
             if max_tokens is not None:
                 asked["max_tokens"] = max_tokens
             reply = await api.http.post(CHAT, json=asked)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def dollars(micros: int) -> float:
     return micros / 1_000_000
 
 
-def enqueue(t: Harness, shop: BudgetShop, jobs: int, **arguments: int | None) -> None:
+def enqueue(t: Harness, shop: BudgetShop, jobs: int, **arguments: Any) -> None:
     for number in range(jobs):
         t.enqueue(shop.ask.job(prompt=f"p{number}", **arguments), key=f"ask{number}")
 

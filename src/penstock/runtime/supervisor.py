@@ -356,8 +356,7 @@ class Supervisor:
             self._selector.register(child.process.stdout, selectors.EVENT_READ, ("output", child))
 
     def _may_start(self) -> bool:
-        stops = self._stop_signal is not None or self._failed is not None
-        return not (stops or self._is_out_of_money)
+        return not (self._stop_signal or self._failed or self._is_out_of_money)
 
     def _ended(self, child: Child) -> None:
         """A worker process is gone: in good order, or not."""
@@ -417,8 +416,8 @@ class Supervisor:
 
     def _restart(self, child: Child, index: int) -> None:
         """Start another worker in the place of this one; the later, the sooner they go."""
-        now = self._clock.monotonic()
         if not child.solo:  # else the next look around starts another, if there are suspects
+            now = self._clock.monotonic()
             self._restarts.plan(index, now - child.started_monotonic, now)
 
     def _restart_due(self) -> None:
