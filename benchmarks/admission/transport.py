@@ -31,8 +31,8 @@ from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
 from penstock.outbound.provider_clients import RunClients
 
 OVERHEAD = 0.10  # of a bare call
-CALLS = 200  # in one turn
-TURNS, SMOKE_TURNS = 40, 6
+CALLS = 50  # in one turn: short ones, so that both have the same neighbours
+TURNS, SMOKE_TURNS = 160, 12
 WARM_UP = 100
 BODY = b'{"answer": "' + b"x" * 1_000 + b'"}'
 HEAD = (
@@ -44,18 +44,18 @@ QUOTA = (
     b"x-ratelimit-reset-requests: 1ms\r\n"
 )
 PLAIN, COUNTED = "/works/1", "/counted/1"  # the second is answered with rate-limit headers
-COLUMNS = ("client", "wall, µs", "CPU, µs")
+COLUMNS = ("client", "wall, µs", "CPU, µs", "added to the wall, part")
 
 
 def measure(setup: Setup) -> Outcome:
     """Compare the two, turn by turn."""
     answer = fresh(calls, setup.folder, turns=setup.size(TURNS, SMOKE_TURNS))
-    bare, ours = answer[f"bare{PLAIN}"], answer[f"ours{PLAIN}"]
+    added = {path: _added(answer, path) for path in (PLAIN, COUNTED)}
     return Outcome(
         (
             Check(
                 "transport: time that it adds to a bare call of httpx2, part of that call",
-                paired_ratio(pick(ours, "wall"), pick(bare, "wall")) - 1.0,
+                added[PLAIN],
                 Sense.AT_MOST,
                 OVERHEAD,
             ),
@@ -64,18 +64,32 @@ def measure(setup: Setup) -> Outcome:
             Table(
                 "One GET of 1 KB on loopback, after each other",
                 COLUMNS,
-                tuple(
-                    (name, *(statistics.median(pick(turns, what)) for what in ("wall", "cpu")))
-                    for name, turns in (
-                        ("bare httpx2", bare),
-                        ("provider.http", ours),
-                        ("bare httpx2, rate-limit headers", answer[f"bare{COUNTED}"]),
-                        ("provider.http, rate-limit headers", answer[f"ours{COUNTED}"]),
-                    )
+                (
+                    ("bare httpx2", *_medians(answer[f"bare{PLAIN}"]), ""),
+                    ("provider.http", *_medians(answer[f"ours{PLAIN}"]), added[PLAIN]),
+                    (
+                        "bare httpx2, rate-limit headers",
+                        *_medians(answer[f"bare{COUNTED}"]),
+                        "",
+                    ),
+                    (
+                        "provider.http, rate-limit headers",
+                        *_medians(answer[f"ours{COUNTED}"]),
+                        added[COUNTED],
+                    ),
                 ),
             ),
         ),
     )
+
+
+def _added(answer: Answer, path: str) -> float:
+    bare, ours = answer[f"bare{path}"], answer[f"ours{path}"]
+    return paired_ratio(pick(ours, "wall"), pick(bare, "wall")) - 1.0
+
+
+def _medians(turns: list[dict[str, float]]) -> tuple[float, float]:
+    return statistics.median(pick(turns, "wall")), statistics.median(pick(turns, "cpu"))
 
 
 def calls(turns: int) -> Answer:

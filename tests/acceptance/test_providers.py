@@ -103,7 +103,7 @@ def test_what_a_run_learns_is_shown_and_kept(tmp_path: Path) -> None:
 
 
 def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Path) -> None:
-    with SimulatedProvider(ProviderRules(latency=20.0)) as stuck:
+    with SimulatedProvider(ProviderRules(latency=600.0)) as stuck:
         settings = "[providers.api]\nmax_parallel = 1\n[runtime]\ngrace_seconds = 0\n"
         write(tmp_path, stuck.url, settings, 6)
         run = Forked(

@@ -42,7 +42,7 @@ from tests.requests import Core, ScriptedLimit, item
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=3_000 if SOAK else 40,
+    max_examples=3_000 if SOAK else 60,
     stateful_step_count=80 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,

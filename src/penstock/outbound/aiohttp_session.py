@@ -2,34 +2,67 @@
 """How do requests of aiohttp pass through admission?
 
 A middleware admits them; the session's class of replies keeps the permit until the body is closed.
-aiohttp decodes bodies itself, in bounded pieces; what `read`, `text` and `json` gather is counted.
-Who reads `content` directly gathers nothing here, and has the deadline only. A reply that is thrown
-away gives its permit back at its deadline: its connection keeps it alive.
+Bodies are decoded here, in bounded pieces, since aiohttp takes a gzip body that ends in the middle
+for a whole one; what is read is counted, by whatever method. A reply that is thrown away gives its
+permit back at its deadline: its connection keeps it alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import aiohttp
 from aiohttp.payload import BytesPayload
 
-from penstock.errors import ReplyOverdue
-from penstock.outbound.decoding import ACCEPTED
+from penstock.errors import ReplyOverdue, ReplyRefused
+from penstock.outbound.decoding import ACCEPTED, PIECE_BYTES, CannotDecode
 from penstock.outbound.exchange import Exchange
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts, facts_of
 
 MESSAGE_LENGTH_MAX = 200  # characters
 
 
+class _DecodedContent(aiohttp.StreamReader):
+    """A body as its reader wants it: fed from the encoded one, piece by piece, when it is empty."""
+
+    def __init__(self, encoded: aiohttp.StreamReader, exchange: Exchange) -> None:
+        super().__init__(encoded._protocol, PIECE_BYTES, loop=encoded._loop)
+        self._encoded = encoded
+        self._exchange = exchange
+        self._pieces: Iterator[bytes] = iter(())
+
+    async def _wait(self, func_name: str) -> None:
+        """There is nothing to read: get more of it, or its end."""
+        try:
+            piece = next(self._pieces, None)
+            if piece is None:
+                chunk = await self._encoded.readany()
+                if chunk:
+                    self._pieces = self._exchange.received(chunk) or iter(())
+                else:
+                    self._exchange.complete()
+                    self.feed_eof()
+        except (CannotDecode, ReplyRefused) as error:
+            self._exchange.fail(error)
+            if isinstance(error, CannotDecode):
+                raise aiohttp.ClientPayloadError(str(error)) from error
+            raise
+        if piece:
+            self.feed_data(piece)
+
+
 class AdmittedResponse(aiohttp.ClientResponse):
     """A reply that keeps its exchange until it is read or closed."""
 
     exchange: Exchange | None = None
+    _is_decoded = False
 
     def hold(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self._is_decoded = exchange.decodes()
+        if self._is_decoded:
+            self.content = _DecodedContent(self.content, exchange)
         if not exchange.counts_tokens:  # else the body is wanted first
             self.content.on_eof(self._all_is_there)
 
@@ -49,7 +82,8 @@ class AdmittedResponse(aiohttp.ClientResponse):
                         chunk = await self.content.readany()
                 if not chunk:
                     break
-                exchange.received(chunk)
+                if not self._is_decoded:  # else it was counted there
+                    exchange.received(chunk)
                 gathered += chunk
         except BaseException as error:
             exchange.fail(error)
@@ -58,7 +92,8 @@ class AdmittedResponse(aiohttp.ClientResponse):
                 raise aiohttp.ServerTimeoutError(str(error)) from error
             raise
         self._body = bytes(gathered)
-        exchange.complete()
+        if not exchange.is_complete:
+            exchange.complete()
         await super().read()  # gives the connection back
         exchange.close()
         return self._body
@@ -74,7 +109,8 @@ class AdmittedResponse(aiohttp.ClientResponse):
 
     def _all_is_there(self) -> None:
         if self.exchange is not None:
-            self.exchange.complete()
+            if not self.exchange.is_complete:
+                self.exchange.complete()
             self._let_go()
 
     def _let_go(self) -> None:
@@ -176,6 +212,7 @@ def make_session(
         middlewares=(AdmittingMiddleware(executor),),
         response_class=AdmittedResponse,
         headers={"Accept-Encoding": ACCEPTED},
+        auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
         trust_env=True,
     )

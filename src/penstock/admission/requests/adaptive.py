@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-import msgspec
-
-from penstock.admission.requests.adaptive_latency import Cohort, LatencyWatch
-from penstock.admission.requests.adaptive_mirrors import Mirrors, Sent
+from penstock.admission.requests.adaptive_latency import LatencyWatch
+from penstock.admission.requests.adaptive_mark import AdaptiveMark
+from penstock.admission.requests.adaptive_mirrors import Mirrors
 from penstock.admission.requests.adaptive_mode import ModeDetector, Rates
 from penstock.admission.requests.adaptive_rate import RateLimit
 from penstock.admission.requests.adaptive_window import FREE, SURE, Window
@@ -32,10 +31,11 @@ GAP_AT_START_SECONDS = 0.02  # before anything has ended
 LATENCY_MIN_SECONDS = 1e-4
 LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
 LATENCY_SMOOTHING = 0.05
-TUNE_STEP = 0.02  # change of the latency that matters
+TUNE_STEP = 0.05  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
 PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
+CERTAIN = 3  # refusals in a row that agree: it is concurrency, and a second strike will not come
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
 DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
@@ -46,17 +46,6 @@ ONE_LEVEL_MAX = 3
 CLOSED_DOOR = 4  # refusals with nothing accepted between say nothing about a rate
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
-
-
-class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
-    """What a request remembers of its grant."""
-
-    epoch: int
-    in_flight_before: int
-    tokens: float
-    cohort: Cohort
-    sent: Sent
-    is_test: bool
 
 
 class Adaptive:
@@ -309,12 +298,13 @@ class Adaptive:
         self._mode.not_accepted(mark.tokens)
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
-        is_costly = retry_after > COSTLY_LATENCIES * (self._latency or 1.0)
+        latency = self._latency or 1.0
+        is_costly = self._window.confidence < CERTAIN and retry_after > COSTLY_LATENCIES * latency
         if self._is_forgiven(now, mark, retry_after, is_fresh, is_costly):
             if is_fresh and is_costly:
                 self._cooldown.calm_down(now)
                 if mark.in_flight_before < self._window.ceiling:
-                    self._cooldown.breathe(now, self._latency or 1.0)
+                    self._cooldown.breathe(now, latency)
         elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
             self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
@@ -331,11 +321,10 @@ class Adaptive:
     ) -> bool:
         if not is_fresh:
             return self._cooldown.is_of_strike(mark.sent.at)
+        is_wide = is_costly and not self._cooldown.failures
         return (
             self._mode.mode is LimitMode.CONCURRENCY
-            and self._window.is_near(
-                mark.in_flight_before, is_costly=is_costly and not self._cooldown.failures
-            )
+            and self._window.is_near(mark.in_flight_before, is_costly=is_wide)
             and self._cooldown.strike(now, retry_after, self._latency or 1.0)
         )
 
@@ -370,12 +359,8 @@ class Adaptive:
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
-            window.refused(
-                in_flight,
-                transit,
-                is_drained=self._is_drained(now),
-                is_costly=is_costly,
-            )
+            is_drained = self._is_drained(now)
+            window.refused(in_flight, transit, is_drained=is_drained, is_costly=is_costly)
             self._told.refused()
             self._smooth(known)
 
