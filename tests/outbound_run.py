@@ -77,8 +77,8 @@ async def outbound_run(
     make_wire: MakeWire | None = None,
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
-    sink: Callable[[RequestEvent], None] | None = None,
     paid: PaidCalls | None = None,
+    sink: Callable[[RequestEvent], None] | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
@@ -100,6 +100,7 @@ async def paid_run(
     clock: Clock | None = None,
     journal_seconds: float = 0.0,
     budgets: Sequence[Budget] = (),
+    prepare: Callable[[MemoryStore], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[PaidRun]:
     """Clients of one provider that costs money, with a journal in memory."""
@@ -108,6 +109,8 @@ async def paid_run(
     store.enqueue([NewJob(key="job", task="task", payload="[]", group="g")]).result()
     if journal_seconds:
         slow(store, journal_seconds)
+    if prepare is not None:
+        prepare(store)
     writer = JournalWriter(store, clock, Unheard(), budgets)
     rules = rules or PaidRules(PROVIDER)
     paid = PaidCalls(rules, writer, clock, run_id="run-1", store="memory:test")

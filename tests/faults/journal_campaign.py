@@ -18,13 +18,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.model.job import TERMINAL, JobId, JobState, NewJob
-from penstock.model.journal import CallFigures, CallState
+from penstock.model.job import TERMINAL, Job, JobId, JobState, NewJob
+from penstock.model.journal import CallFigures, CallRef, CallState
 from penstock.stores.store import JobFilter, Store
 from penstock.testing.simulated_provider import (
     Lognormal,
@@ -61,6 +61,7 @@ class Outcome:
     in_flight: list[int] = field(default_factory=list)  # at each kill
     most_for_one: int = 0  # how often one and the same call was served
     figures: CallFigures = field(default_factory=CallFigures)
+    put_back: int = 0  # jobs whose worker was killed too often while they ran alone
     seconds: float = 0.0
     broken: list[str] = field(default_factory=list)
 
@@ -80,7 +81,7 @@ class Outcome:
             f"{sum(flight)} in all, {max(flight)} at most",
             f"the journal says: bought {self.figures.bought}, reused {self.figures.reused}, "
             f"in doubt {self.figures.in_doubt}; one call was served {self.most_for_one} times at "
-            "most",
+            f"most; {self.put_back} jobs were put back",
             *(f"BROKEN: {sentence}" for sentence in self.broken),
         ]
 
@@ -88,6 +89,13 @@ class Outcome:
 def text_for(prompt: str) -> str:
     """What the provider answers; the same for the same prompt."""
     return hashlib.sha256(prompt.encode()).hexdigest() * 4
+
+
+def _jobs(store: Store) -> Iterator[Job]:
+    last = JobId(0)
+    while page := store.jobs(JobFilter(), last, 500).result():
+        yield from page
+        last = page[-1].id
 
 
 class Campaign:
@@ -113,6 +121,7 @@ class Campaign:
         self._kills = kills
         self._slots = slots
         self._asked: Counter[str] = Counter()
+        self._left_open: set[CallRef] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self.outcome = Outcome(calls=self._jobs * CALLS_EACH)
         self.provider = SimulatedProvider(
@@ -212,34 +221,55 @@ class Campaign:
         wait_until(lambda: self._asked.total() > asked or process.poll() is not None)
 
     def _run_to_the_end(self) -> None:
-        process = self._process = self._process or self._launch()
+        """Until all is done; a job whose worker died thrice while it ran alone is put back."""
+        while True:
+            process = self._process = self._process or self._launch()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.outcome.broken.append(f"the run did not end within {END_SECONDS:g} s")
+                return
+            self._process = None
+            put_back = self._put_back()
+            self.outcome.put_back += put_back
+            if not put_back:
+                return
+
+    def _put_back(self) -> int:
+        store = self._open_store()
         try:
-            code = process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.outcome.broken.append(f"the run did not end within {END_SECONDS:g} s")
-        else:
-            if code:
-                self.outcome.broken.append(f"the run ended with exit code {code}")
+            crashed = sum(
+                job.last_error is not None and job.last_error.kind == "crashed"
+                for job in _jobs(store)
+                if job.state is JobState.ERROR
+            )
+            if crashed:
+                store.retry_failed(None, None, JobId(0)).result()
+            return crashed
+        finally:
+            store.close()
 
     # ── Questions ─────────────────────────────────────────────────────────────────────────────
 
     def _open_calls(self) -> int:
-        """Calls that had begun when the run was killed, and were not answered in the journal."""
+        """Calls that had begun when the run was killed, and were not answered in the journal.
+
+        Those that an earlier kill has left, and that nobody has begun again, are not counted twice.
+        """
         store = self._open_store()
         try:
-            last, found = JobId(0), 0
-            while page := store.jobs(JobFilter(), last, 500).result():
-                for job in page:
-                    if job.state not in TERMINAL:
-                        calls = store.calls(job.id).result()
-                        found += sum(
-                            call.state is CallState.OPEN and call.token == job.token
-                            for call in calls
-                        )
-                last = page[-1].id
-            return found
+            now = {
+                CallRef(call.key, call.token)
+                for job in _jobs(store)
+                if job.state not in TERMINAL
+                for call in store.calls(job.id).result()
+                if call.state is CallState.OPEN
+            }
         finally:
             store.close()
+        count = len(now - self._left_open)
+        self._left_open |= now
+        return count
 
     def _ask(self) -> None:
         outcome = self.outcome
@@ -247,17 +277,14 @@ class Campaign:
         try:
             outcome.broken += store.check().result()
             outcome.figures = store.call_figures(None).result()
-            last = JobId(0)
             done = 0
-            while page := store.jobs(JobFilter(), last, 500).result():
-                for job in page:
-                    number = job.key.removeprefix("job-")
-                    if job.state is not JobState.DONE:
-                        outcome.broken.append(f"{job.key} is {job.state}: {job.last_error}")
-                    elif job.result != f'"{self._expected(number)}"':
-                        outcome.broken.append(f"{job.key} has another result")
-                    done += job.state is JobState.DONE
-                last = page[-1].id
+            for job in _jobs(store):
+                number = job.key.removeprefix("job-")
+                if job.state is not JobState.DONE:
+                    outcome.broken.append(f"{job.key} is {job.state}: {job.last_error}")
+                elif job.result != f'"{self._expected(number)}"':
+                    outcome.broken.append(f"{job.key} has another result")
+                done += job.state is JobState.DONE
             if done != self._jobs:
                 outcome.broken.append(f"{done} of {self._jobs} jobs are done")
         finally:

@@ -18,8 +18,11 @@ import apsw
 from penstock.clock import BootTime
 from penstock.model.effects import StageManifest
 from penstock.model.job import JobState
+from penstock.model.journal import Answer, CallKey, CallRef, Intent
 from penstock.model.lease import JobEnd
 from penstock.model.provider import ProviderModelKey
+from penstock.model.run import RunPart
+from penstock.model.spending import Amount, Budget, Period
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.sqlite.opening import PACKAGE
 from tests.faults.power.recorder import Recorder
@@ -92,10 +95,23 @@ def write_fill(folder: Path) -> Path:
     end = JobEnd(job, JobState.DONE, 1, 2, effects=(staged,))
     run.consumer.ack(run.worker, [end]).result()
     run.consumer.save_learned({ProviderModelKey("ai", "m"): '{"ceiling": 12}'}).result()
+    _buy(run)
     run.close()
     target = fill_of(len(read_migrations(PACKAGE)))
     target.write_text("\n".join(_dump(path)) + "\n")
     return target
+
+
+def _buy(run: Run) -> None:
+    """Leave calls in every state, and what a run says of itself."""
+    store, job = run.consumer, run.held[0]
+    keys = [CallKey(job.id, name, 0) for name in ("answered", "closed", "held", "open")]
+    intents = [Intent(key, job.token, "r", "fetch", "ai", "m", Amount(9, 90)) for key in keys]
+    store.intend(intents, [Budget("all", Period.RUN, micros=100)]).result()
+    store.answered([Answer(keys[0], 200, (("date", "now"),), b"reply", Amount(7, 70))]).result()
+    store.closed([CallRef(keys[1], job.token)]).result()
+    store.held([CallRef(keys[2], job.token)]).result()
+    store.save_run(RunPart("r", run.worker, 1, "{}")).result()
 
 
 def _hold(run: Run, jobs: int) -> None:

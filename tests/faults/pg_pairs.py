@@ -30,6 +30,7 @@ from penstock.model.job import (
     NewJob,
     WorkerId,
 )
+from penstock.model.journal import Answer, CallKey, CallRef, Intent
 from penstock.model.lease import (
     ConfiguredCaps,
     JobEnd,
@@ -38,6 +39,7 @@ from penstock.model.lease import (
     LeaseRequest,
     WorkerInfo,
 )
+from penstock.model.spending import Amount, Budget, Period
 from penstock.model.views import FIRST_END
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
@@ -116,6 +118,7 @@ class World:
         self.register("two")
         self.put(self.new("old"))
         self.take(self.one, 1)
+        store.intend([self.intent("old", 1)], ()).result()
         self.done("old")
         clock.advance(2 * DAY_SECONDS)
         lost = self.register("lost", ttl=10.0)
@@ -139,9 +142,18 @@ class World:
             self.new("s3", "f", "q"),
         )
         self.end("f", JobState.ERROR)
+        store.intend([self.intent("e", 1)], ()).result()
         clock.advance(11.0)
         assert set(self.leased) == {"old", "x", "h", "p", "q", "f", "e", "g", "i"}, set(self.leased)
         assert store.check().result() == []
+
+    def intent(self, key: str, micros: int) -> Intent:
+        job = self.leased[key][1]
+        place = (self.name("run"), "t", "p", "m")
+        return Intent(self.call(key), job.token, *place, Amount(micros, 0))
+
+    def call(self, key: str) -> CallKey:
+        return CallKey(self.leased[key][1].id, "f", 0)
 
     @property
     def border(self) -> int:
@@ -285,6 +297,20 @@ def _stage(slice_: str) -> Callable[[World], Any]:
     )
 
 
+def _intend(key: str) -> Act:
+    """Six of the ten that the budget of the run allows, of which two are reserved."""
+
+    def act(world: World, store: Store) -> Any:
+        budget = Budget("all", Period.RUN, micros=10)
+        return [v.written for v in store.intend([world.intent(key, 6)], [budget]).result()]
+
+    return act
+
+
+def _answered(key: str) -> Act:
+    return lambda w, s: s.answered([Answer(w.call(key), 200, (), b"", Amount(3, 0))]).result()
+
+
 FINISHED = EdgeKind.FINISHED
 
 #: name → what it does; each is one call, or the few that its caller would make
@@ -325,6 +351,11 @@ ACTS: dict[str, Act] = {
     "e commits s": _with("e", lambda w: _stage("s")(w)),
     "q commits s": _with("q", lambda w: _stage("s")(w)),
     "e adds": _with("e", lambda w: EnqueueJobs((w.new("v1", "p"), w.new("v2", "e")))),
+    "p intends": _intend("p"),
+    "q intends": _intend("q"),
+    "e answered": _answered("e"),
+    "old answered": _answered("old"),
+    "e closed": lambda w, s: s.closed([CallRef(w.call("e"), w.ref("e").token)]).result(),
     "e rearms": _with("e", lambda w: Rearm(w.clock.now_micros + 1_000_000)),
 }
 

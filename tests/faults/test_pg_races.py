@@ -37,6 +37,11 @@ CRITICAL = [
     ("ack p", "q fails"),
     ("a", "a, b after a"),
     ("e commits s", "q commits s"),
+    ("p intends", "q intends"),
+    ("p intends", "p intends"),
+    ("e answered", "e closed"),
+    ("old answered", "purge"),
+    ("purge", "old answered"),
 ]
 POINTS = 4  # of each pair in a test run; `make soak-pg-races` takes all of all pairs
 RANDOM = 12

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from penstock import Context, Penstock
-from penstock.errors import BudgetUsedUp, StoreUnavailable, StoreUnknown
-from penstock.model.job import JobId, JobState
-from penstock.model.journal import CallRecord, CallState
-from penstock.model.spending import Amount, Budget, Period
-from penstock.stores.reply import Reply as StoreReply
-from penstock.testing import Harness, harness
+from penstock.model.job import JobId
+from penstock.model.journal import CallState
+from penstock.model.reply import ReplyFacts
+from penstock.model.spending import Amount
+from penstock.testing import harness
 from penstock.testing.simulated_provider import (
     Ending,
     Part,
@@ -24,62 +21,7 @@ from penstock.testing.simulated_provider import (
     SimulatedProvider,
     SimulatedRequest,
 )
-
-URL = "http://simulated.invalid"
-
-
-class Lost(ConnectionError):
-    """The attempt dies by no fault of its task: it comes back, uncharged."""
-
-
-def numbered(request: SimulatedRequest) -> dict[str, Any]:
-    """An answer that tells which one it is."""
-    asked = request.json() or {}
-    return {"n": request.number, "asked": asked.get("prompt")}
-
-
-class Shop:
-    """An app with one provider that costs money, and a task whose body is given."""
-
-    def __init__(self, body: Any, provider: SimulatedProvider | None = None, **options: Any):
-        self.app = Penstock("shop")
-        self.api = self.app.provider("api", base_url=URL, paid=True, **options)
-        self.provider = provider or SimulatedProvider(answer=numbered)
-        self.attempts = 0
-
-        @self.app.task(uses=self.api, max_attempts=5)
-        async def work(ctx: Context) -> Any:
-            self.attempts += 1
-            return await body(self)
-
-        self.work = work
-
-    async def ask(self, prompt: str) -> int:
-        reply = await self.api.http.post("/ask", json={"prompt": prompt})
-        reply.raise_for_status()
-        assert reply.json()["asked"] == prompt
-        return int(reply.json()["n"])
-
-    def run(self) -> Harness:
-        """Run one job to its end; the harness is closed by whoever looked at it."""
-        with harness(self.app, providers={"api": self.provider}) as t:
-            t.enqueue(self.work.job(), key="job")
-            t.drain()
-            self.calls = calls_of(t)
-            self.state = t.states["job"]
-            self.result = t.results["job"] if self.state is JobState.DONE else None
-            self.error = t.errors["job"] if self.state is JobState.ERROR else None
-            self.figures = t.store.call_figures(None).result()
-            self.history = t.attempts("job")
-            return t
-
-
-def calls_of(t: Harness, key: str = "job") -> list[CallRecord]:
-    return t.store.calls(t.job(key).id).result()
-
-
-def states(shop: Shop) -> Counter[CallState]:
-    return Counter(call.state for call in shop.calls)
+from tests.paid_shop import Lost, Shop, calls_of, listen, numbered, states
 
 
 def test_an_attempt_after_a_loss_buys_only_what_is_missing() -> None:
@@ -156,7 +98,7 @@ def test_equal_prompts_are_told_apart_by_their_order() -> None:
     assert shop.figures.reused == 3
 
 
-def test_fifty_calls_at_once_of_which_some_are_equal() -> None:
+def test_fifty_calls_at_once_of_which_some_are_equal_look_up_once_an_attempt() -> None:
     async def body(shop: Shop) -> list[int]:
         found = await asyncio.gather(*(shop.ask(f"p{n % 20}") for n in range(50)))
         if shop.attempts < 4:
@@ -164,11 +106,15 @@ def test_fifty_calls_at_once_of_which_some_are_equal() -> None:
         return sorted(found)
 
     shop = Shop(body)
-    shop.run()
-
-    assert shop.result == list(range(1, 51))
+    looked_up: list[str] = []
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        listen(t.store, "calls", looked_up)
+        t.enqueue(shop.work.job(), key="job")
+        t.drain()
+        assert t.results["job"] == list(range(1, 51))
+        assert t.store.call_figures(None).result().reused == 150
     assert shop.provider.counts.served == 50
-    assert shop.figures.reused == 150
+    assert len(looked_up) == 3
 
 
 def test_calls_that_were_refused_are_sent_again_under_one_intent() -> None:
@@ -272,9 +218,69 @@ def test_a_stream_is_replayed_as_a_stream() -> None:
 
 
 def _second(request: SimulatedRequest) -> SimulatedRequest:
-    from dataclasses import replace
 
     return replace(request, number=2)
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_reader_may_leave_with_the_last_event_of_a_stream(ending: Ending) -> None:
+    def script(request: SimulatedRequest) -> Reply:
+        parts = [Part(b'data: {"x":1}\n\n'), Part(b"data: [DONE]\n\n")]
+        return Reply(parts=parts, ending=ending)
+
+    async def body(shop: Shop) -> int:
+        pieces = 0
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for piece in reply.aiter_bytes():
+                pieces += 1
+                if b"[DONE]" in piece:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return pieces
+
+    shop = Shop(body, SimulatedProvider(script=script))
+    shop.run()
+
+    assert shop.provider.counts.calls == 1
+    assert (shop.figures.bought, shop.figures.reused) == (1, 1)
+
+
+def test_a_reader_who_leaves_in_the_middle_leaves_a_doubt_that_is_resent() -> None:
+    async def body(shop: Shop) -> int:
+        async with shop.api.http.stream("POST", "/ask", json={"stream": True}) as reply:
+            async for _ in reply.aiter_bytes():
+                if shop.attempts == 1:
+                    break
+        if shop.attempts == 1:
+            raise Lost
+        return shop.attempts
+
+    shop = Shop(body, SimulatedProvider(script=lambda request: stream_cut_once(_second(request))))
+    shop.run()
+
+    assert shop.provider.counts.calls == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 0)
+
+
+def test_a_success_that_is_none_is_not_bought() -> None:
+    def classify(reply: ReplyFacts) -> str | None:
+        return "rate_limited" if b"busy" in reply.body_start else None
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of(b"busy") if request.number == 1 else None
+
+    async def body(shop: Shop) -> int:
+        found = await shop.ask("x")
+        if shop.attempts == 1:
+            raise Lost
+        return found
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered), classify=classify)
+    shop.run()
+
+    assert shop.result == 2
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 1, 0)
 
 
 def test_a_call_in_doubt_is_held_until_a_person_puts_its_job_back() -> None:
@@ -335,110 +341,3 @@ def test_an_answer_that_is_too_large_is_passed_on_and_bought_again(
     assert shop.figures.reused == 0
     assert states(shop) == {CallState.SPOILED: 1}
     assert all(call.reserved == Amount() for call in shop.calls)
-
-
-class AwayStore:
-    """Lets some journal operations of a store fail first, as a server that is away."""
-
-    def __init__(self, store: Any, name: str, errors: list[Exception], *, takes: bool) -> None:
-        self.asked = 0
-        inner = getattr(store, name)
-
-        def flaky(*args: Any) -> StoreReply[Any]:
-            self.asked += 1
-            if errors:
-                if takes:
-                    inner(*args).result()
-                return StoreReply.failed(errors.pop(0))
-            reply: StoreReply[Any] = inner(*args)
-            return reply
-
-        setattr(store, name, flaky)
-
-
-@pytest.mark.parametrize("name", ["intend", "answered", "closed", "calls", "answer_of", "reused"])
-@pytest.mark.parametrize("takes", [False, True])
-def test_a_store_that_is_away_for_a_while_is_waited_for(name: str, takes: bool) -> None:
-    async def body(shop: Shop) -> list[int]:
-        found = [await shop.ask("a"), await shop.ask("b")]
-        await shop.api.http_client().post("/refused", json={})
-        if shop.attempts == 1:
-            raise Lost
-        return [*found, await shop.ask("c")]
-
-    def script(request: SimulatedRequest) -> Reply | None:
-        return Reply.of({}, status=404) if request.path == "/refused" else None
-
-    shop = Shop(body, SimulatedProvider(script=script, answer=numbered))
-    kind = StoreUnknown if takes else StoreUnavailable
-    with harness(shop.app, providers={"api": shop.provider}) as t:
-        away = AwayStore(t.store, name, [kind("away") for _ in range(3)], takes=takes)
-        t.enqueue(shop.work.job(), key="job")
-        t.drain()
-        assert t.results["job"] == [1, 2, 5]
-        figures = t.store.call_figures(None).result()
-        assert figures.bought == 3
-        if name != "reused" or not takes:
-            assert figures.reused == 2
-        assert figures.in_doubt == 0
-        assert away.asked >= 2
-    assert shop.provider.counts.served == 3
-
-
-def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
-    class Wrapped(Exception):
-        """What an SDK makes of an error of its transport."""
-
-    async def body(shop: Shop) -> list[int]:
-        found = [await shop.ask("a")]
-        try:
-            return [*found, await shop.ask("b")]
-        except BudgetUsedUp as error:
-            refusals.append(str(error))
-            raise Wrapped from error
-
-    refusals: list[str] = []
-    shop = Shop(body, SimulatedProvider(answer=numbered))
-    budget = Budget("provider:api", Period.RUN, tokens=-1)
-    with harness(shop.app, providers={"api": shop.provider}) as t:
-        inner, intents = t.store.intend, 0
-
-        def intend(asked: Any, _: Any) -> StoreReply[Any]:
-            nonlocal intents
-            intents += 1
-            return inner(asked, [budget] if intents in (2, 3) else [])
-
-        t.store.intend = intend  # type: ignore[method-assign,assignment]
-        t.enqueue(shop.work.job(), key="job")
-        for _ in range(2):  # it is not tried again in the same run
-            with pytest.raises(BudgetUsedUp, match=r"\[budget.provider.api\]"):
-                t.drain()
-        t.drain()
-        assert t.results["job"] == [1, 2]
-        assert t.job("job").attempts == 0
-        assert t.store.call_figures(None).result().in_doubt == 0
-    assert shop.attempts == 3
-    assert shop.provider.counts.served == 2
-    assert "[budget.provider.api]" in refusals[0]
-    assert "0 tokens" in refusals[0]
-
-
-def test_usage_and_cost_are_settled_and_reserves_given_back() -> None:
-    async def body(shop: Shop) -> Any:
-        asked = {"model": "gpt-x", "messages": [], "max_tokens": 50}
-        reply = await shop.api.http.post("/v1/chat/completions", json=asked)
-        return reply.json()["usage"]
-
-    shop = Shop(body, SimulatedProvider())
-    with harness(shop.app, providers={"api": shop.provider}) as t:
-        t.enqueue(shop.work.job(), key="job")
-        t.drain()
-        usage = t.results["job"]
-        (call,) = calls_of(t)
-        answer = t.store.answer_of(call.key).result()
-        assert answer is not None
-        assert answer.input_tokens == usage["prompt_tokens"]
-        assert answer.output_tokens == usage["completion_tokens"]
-        assert call.used == answer.used == Amount(0, usage["total_tokens"])
-        assert call.reserved == Amount()
-        assert call.model == "gpt-x"

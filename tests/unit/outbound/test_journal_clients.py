@@ -14,10 +14,12 @@ import httpx2
 import openai
 import pytest
 
-from penstock.errors import CallInDoubt, UsageError
+from penstock.errors import CallInDoubt, StoreFailed, UsageError
 from penstock.model.journal import CallState
 from penstock.model.spending import Amount, Price
 from penstock.outbound.journal.rules import PaidRules
+from penstock.stores.memory import MemoryStore
+from penstock.stores.reply import Reply
 from tests.outbound_run import PROVIDER
 from tests.paid_run import PaidRun, paid_run
 from tests.scripted_server import Call, ScriptedServer, scripted
@@ -295,5 +297,29 @@ def test_a_held_call_is_known_whatever_an_sdk_makes_of_the_error() -> None:
                     await open_ai(run, server, "httpx2").models.list()
                 assert calls.in_doubt is not None
             assert run.states() == [CallState.HELD]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["intend", "answered"])
+def test_a_store_that_has_failed_lets_nothing_out(name: str) -> None:
+    def fail(store: MemoryStore) -> None:
+        setattr(store, name, lambda *args: Reply.failed(StoreFailed("disk I/O error")))
+
+    async def read(run: PaidRun) -> None:
+        async with run.clients.http.stream("POST", "/chat", json={}) as reply:
+            async for _ in reply.aiter_raw():
+                pass
+
+    async def main() -> None:
+        async with scripted(provider) as server, paid_run(server.url, prepare=fail) as run:
+            with run.attempt():
+                with pytest.raises(StoreFailed):
+                    await run.clients.http.post("/chat", json={})
+                with pytest.raises(StoreFailed):
+                    await read(run)
+            assert run.admission.held == 0
+            assert len(server.calls) == (0 if name == "intend" else 2)
+            assert CallState.ANSWERED not in run.states()
 
     asyncio.run(main())

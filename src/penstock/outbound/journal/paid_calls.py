@@ -8,7 +8,7 @@ import asyncio
 import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
-from penstock.errors import CallInDoubt, UsageError
+from penstock.errors import CallInDoubt, StoreError, UsageError
 from penstock.model.journal import Answer, CallKey, CallRef, CallState
 from penstock.model.spending import accounts_of, day_of
 from penstock.outbound import standing
@@ -96,11 +96,13 @@ class PaidCalls:
     async def _look_up(self, calls: AttemptCalls, key: CallKey) -> Found | None:
         """How far it came before; what earlier attempts have left is read once."""
         if not calls.is_first:
-            if calls.looking is None or (
-                calls.looking.done() and calls.looking.exception() is not None
-            ):
+            if calls.looking is None:
                 calls.looking = self._writer.spawn(self._read(calls))
-            await asyncio.shield(calls.looking)
+            try:
+                await asyncio.shield(calls.looking)
+            except StoreError:
+                calls.looking = None  # whoever asks next may have more luck
+                raise
         return calls.found(key)
 
     async def _read(self, calls: AttemptCalls) -> None:

@@ -344,13 +344,13 @@ class PostgresTransaction(PayingTransaction):
     def foresee_intents(
         self, keys: Sequence[CallKey], jobs: str, accounts: Sequence[Account]
     ) -> None:
-        """In one round trip; an account is read when it is locked, so by a later statement."""
+        """In one round trip; all is read when the accounts are locked, so by later statements."""
         questions = [self._finding(keys), ("job_tokens", (jobs,))]
-        if accounts and self._may_wait():
-            questions += [
-                ("lock_accounts", (_names(accounts),)),
-                ("read_accounts", (as_json(accounts),)),
-            ]
+        if accounts:
+            if not self._may_wait():
+                return
+            questions.insert(0, ("lock_accounts", (_names(accounts),)))
+            questions.append(("read_accounts", (as_json(accounts),)))
         self.ask_ahead(*questions)
 
     def _may_wait(self) -> bool:

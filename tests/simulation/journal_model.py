@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What should become of paid calls and of accounts? Written for the second time, and simply.
+
+Sums are not kept: they are added up from all that ever happened, each time that somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.model.journal import Answer, CallFigures, CallKey, CallRecord, CallState, Intent
+from penstock.model.spending import Amount, Budget, Period, day_of
+
+Entry = tuple[int, int, int, int, int, int]  # spent, reserved (micros, tokens each), bought, reused
+Sum = tuple[str, str, str]  # scope, period, span
+
+
+@dataclass
+class ModelJob:
+    """What calls have to know of a job."""
+
+    token: int = 0
+    runs: bool = False
+    ended_at: int | None = None
+
+
+@dataclass
+class ModelCall:
+    """One call."""
+
+    intent: Intent
+    state: str
+    begun: tuple[int, int]
+    sums: list[Sum]
+    ended_at: int | None = None
+    answer: Answer | None = None
+    paid: list[Amount] = field(default_factory=list)
+    reused: int = 0
+
+    @property
+    def in_flight(self) -> bool:
+        return self.state in ("open", "held")
+
+
+class JournalModel:
+    """Owns the calls of one store as they should be."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, ModelJob] = {}
+        self.calls: dict[CallKey, ModelCall] = {}
+        self.entries: list[tuple[Sum, Entry]] = []  # but for reserves, which are those of calls
+        self._first_places: dict[CallKey, int] = {}
+        self._number = 0
+
+    def intend(self, intent: Intent, budgets: list[Budget], now: int) -> object:
+        """Written, stale, or the first budget that forbids it."""
+        job = self.jobs.get(intent.key.job)
+        call = self.calls.get(intent.key)
+        if job is None or job.token > intent.token:
+            return "stale"
+        if call is not None and call.intent.token > intent.token:
+            return "stale"
+        sums = sums_of(intent, day_of(now))
+        for budget in budgets:
+            span = intent.run_id if budget.period == Period.RUN else day_of(now)
+            where = (budget.scope, str(budget.period), span)
+            if where not in sums:
+                continue
+            spent = self.balance(where, but=intent.key)
+            for limit, used, asked in (
+                (budget.micros, spent[0] + spent[2], intent.reserved.micros),
+                (budget.tokens, spent[1] + spent[3], intent.reserved.tokens),
+            ):
+                if limit is not None and used + asked > limit:
+                    return budget
+        if call is None:
+            self._number += 1
+            self._first_places[intent.key] = self._number
+        fresh = ModelCall(intent, "open", (now, self._first_places[intent.key]), sums)
+        if call is not None:
+            fresh.paid, fresh.reused = call.paid, call.reused
+        self.calls[intent.key] = fresh
+        return "written"
+
+    def answered(self, answer: Answer, now: int) -> None:
+        call = self.calls.get(answer.key)
+        if call is None:
+            return
+        call.paid.append(answer.used)
+        for where in call.sums:
+            self.entries.append((where, (*answer.used, 0, 0, 1, 0)))
+        if call.state != "answered":
+            call.state, call.answer, call.ended_at = "answered", answer, now
+
+    def closed(self, key: CallKey, token: int, now: int) -> None:
+        call = self.calls.get(key)
+        if call is not None and call.in_flight and token >= call.intent.token:
+            call.state, call.ended_at = "closed", now
+
+    def held(self, key: CallKey, token: int) -> None:
+        call = self.calls.get(key)
+        if call is not None and call.state == "open" and token >= call.intent.token:
+            call.state = "held"
+
+    def reused(self, key: CallKey, sums: list[Sum]) -> None:
+        self.entries += [(where, (0, 0, 0, 0, 0, 1)) for where in sums]
+        if key in self.calls:
+            self.calls[key].reused += 1
+
+    def spoil(self, key: CallKey) -> None:
+        call = self.calls.get(key)
+        if call is not None and call.state == "answered":
+            call.state, call.answer = "spoiled", None
+
+    def forget(self, job: int) -> int:
+        gone = [key for key in self.calls if key.job == job]
+        for key in gone:
+            del self.calls[key], self._first_places[key]
+        return len(gone)
+
+    # What should be told
+
+    def balance(self, where: Sum, but: CallKey | None = None) -> Entry:
+        found = [entry for at, entry in self.entries if at == where]
+        found += [
+            (0, 0, *call.intent.reserved, 0, 0)
+            for key, call in self.calls.items()
+            if call.in_flight and where in call.sums and key != but
+        ]
+        a, b, c, d, e, f = (sum(entry[place] for entry in found) for place in range(6))
+        return a, b, c, d, e, f
+
+    def records(self, job: int) -> list[CallRecord]:
+        found = sorted(
+            (call for key, call in self.calls.items() if key.job == job), key=lambda c: c.begun
+        )
+        return [
+            CallRecord(
+                key=call.intent.key,
+                state=CallState(call.state),
+                token=call.intent.token,
+                provider=call.intent.provider,
+                model=call.intent.model,
+                begun_at=call.begun[0],
+                ended_at=call.ended_at,
+                reserved=call.intent.reserved if call.in_flight else Amount(),
+                used=added(call.paid),
+                bought=len(call.paid),
+                reused=call.reused,
+            )
+            for call in found
+        ]
+
+    def figures(self, job: int | None) -> CallFigures:
+        calls = [call for key, call in self.calls.items() if job is None or key.job == job]
+        return CallFigures(
+            bought=sum(len(call.paid) for call in calls),
+            reused=sum(call.reused for call in calls),
+            in_doubt=sum(call.in_flight and not self._in_hand(call) for call in calls),
+            spent=added([used for call in calls for used in call.paid]),
+        )
+
+    def _in_hand(self, call: ModelCall) -> bool:
+        job = self.jobs.get(call.intent.key.job)
+        return job is not None and job.runs and job.token == call.intent.token
+
+
+def sums_of(intent: Intent, day: str) -> list[Sum]:
+    """Where a call counts."""
+    scopes = [
+        "all",
+        f"provider:{intent.provider}",
+        f"model:{intent.provider}/{intent.model}",
+        f"task:{intent.task}",
+    ]
+    return [(scope, *of) for scope in scopes for of in (("run", intent.run_id), ("day", day))]
+
+
+def added(amounts: list[Amount]) -> Amount:
+    return Amount(sum(one.micros for one in amounts), sum(one.tokens for one in amounts))
