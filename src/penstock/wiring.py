@@ -334,6 +334,7 @@ def build_worker(
         drain=options.drain,
         solo=options.solo,
         runs_suspects=not options.supervised,
+        journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
         unserved=unserved_tasks(tasks, policies, share),
     )
     loop = asyncio.get_running_loop()
@@ -418,6 +419,10 @@ def _paid_rules(name: str, said: ProviderSettings, budgets: tuple[Budget, ...]) 
         prices=prices_of(said),
         dollar_budgets=tuple(one for one in budgets if one.micros is not None),
     )
+
+
+def _has_paid(settings: Settings) -> bool:
+    return any(said.paid for said in settings.providers.values())
 
 
 def _limits(said: ProviderSettings) -> ReplyLimits:

@@ -18,14 +18,17 @@ from penstock.model.job import JobId
 from penstock.stores.store import JobFilter
 from penstock.testing import ProviderRules, SimulatedProvider
 from tests.budget_shop import answer
-from tests.forked import run_forked
-from tests.processes import environment_of_tests
+from tests.forked import Forked, run_forked
+from tests.processes import environment_of_tests, kill_run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 SECONDS = 120.0
 APP = """
+import asyncio
+
 from penstock import Context, Penstock
 
 app = Penstock("shop")
@@ -43,6 +46,10 @@ async def ask(ctx: Context, n: int) -> list[str]:
 @app.task()
 async def free(ctx: Context, n: int) -> int:
     return n
+
+@app.task()
+async def sleep(ctx: Context) -> None:
+    await asyncio.sleep(600)
 
 if __name__ == "__main__":
     app.enqueue_many(ask.job(n=n).with_options(key=f"ask{{n}}") for n in range(12))
@@ -115,6 +122,18 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     assert stats["tasks"]["ask"]["queued"] > 0
     assert stats["tasks"]["ask"]["error"] == 0
 
+    told = document(parts, "providers")
+    (budget,) = told["budgets"]
+    assert (budget["name"], budget["usd"], budget["tokens"]) == ("budget.day", "0.002", None)
+    assert 0 < float(budget["spent_usd"]) <= 0.002
+    (row,) = [row for row in told["spending"] if row["period"] == "day"]
+    assert (row["provider"], row["model"], row["usd"]) == ("api", "m", budget["spent_usd"])
+    assert row["bought"] == provider.counts.served - 36
+    assert stats["calls"]["bought"] == row["bought"]
+    assert "budget.day" in command(parts, "providers").stdout
+    waits = next(key for key, result in results(parts).items() if result is None)
+    assert "Of [budget.day], $0.0" in command(parts, "why", waits).stdout
+
     again = command(parts, "queue", "run", "--drain", "--processes", "2")
     assert again.returncode == 4, again.stderr
     assert provider.counts.served < 72
@@ -124,6 +143,39 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     assert ended.returncode == 0, ended.stderr
     assert results(parts) == results(whole)
     assert provider.counts.served == 72
+    calls = document(parts, "queue", "show", "ask0")["calls"]
+    assert (calls["bought"], calls["in_doubt"]) == (3, 0)
+    assert "3 bought, " in command(parts, "queue", "show", "ask0").stdout
+
+
+def test_why_names_the_budget_while_others_still_run(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    write(tmp_path, provider.url, "[budget]\nusd = 0.0001\n[runtime]\ngrace_seconds = 0\n")
+    assert command(tmp_path, "queue", "enqueue", "sleep", "slow").returncode == 0
+    run = Forked(
+        [*PENSTOCK, "queue", "run"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: why(tmp_path)["gate"] == "budget", SECONDS)
+        found = why(tmp_path)
+        free = document(tmp_path, "queue", "stats")["tasks"]["free"]
+    finally:
+        kill_run(run)
+
+    assert "The task 'ask' of 'ask0' is held back in the run" in found["sentence"]
+    assert "of $0.0001 is left" in found["sentence"]
+    assert "budget.usd is raised in penstock.toml" in found["unblocks"]
+    assert free["done"] == 12
+
+
+def why(folder: Path) -> Any:
+    return document(folder, "why", "ask0")
 
 
 def test_a_run_that_does_not_drain_ends_at_its_budget_as_well(

@@ -48,6 +48,16 @@ def price_setting(provider: str, model: str) -> str:
     return f'{PRICES} = {{ input = …, output = … }} in [providers.{provider}.models."{model}"]'
 
 
+def unpriced_providers(settings: Settings) -> list[str]:
+    """Paid providers without any price, whose calls a budget of dollars will refuse."""
+    dollar = {one.scope for one in budgets_of(settings) if one.micros is not None}
+    return [
+        name
+        for name, said in settings.providers.items()
+        if said.paid and not prices_of(said) and not dollar.isdisjoint((ALL, f"provider:{name}"))
+    ]
+
+
 def check_budgets(loaded: Loaded, tasks: Tasks, providers: Mapping[str, Provider]) -> None:
     """Refuse budgets that would count nothing, or dollars that nobody has told the price of."""
     settings = loaded.settings
@@ -79,7 +89,7 @@ class _Place(msgspec.Struct, frozen=True):
     source: str
 
     def refused(self, why: str) -> ConfigError:
-        return ConfigError(f"{dotted(self.set.table)} (from {self.source}) {why}.")
+        return ConfigError(f"{self.set.budget.name} (from {self.source}) {why}.")
 
 
 def _check_paid(

@@ -8,6 +8,7 @@ import msgspec
 from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
 from penstock.observe.phrases import at, command, counted, some, span
+from penstock.observe.why_budget import held_by_budget, money_clause
 from penstock.observe.why_facts import Facts, Gate, Why
 from penstock.observe.why_provider import permit_clause, waits_for_provider
 
@@ -101,8 +102,13 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     until = answer.deadline_at
     limit = "it has no time limit" if until is None else f"its time limit is {at(until)}"
     permit = answer.permit_since_at
-    waits = "" if permit is None else permit_clause(permit, answer.permit_of, this.now)
-    granted = "" if permit is None else "it gets its permit, and "
+    waits = granted = ""
+    if permit is not None and answer.money_of is not None:
+        waits = money_clause(permit, answer.money_of, this.now)
+        granted = "one of those ends, and "
+    elif permit is not None:
+        waits = permit_clause(permit, answer.permit_of, this.now)
+        granted = "it gets its permit, and "
     return msgspec.structs.replace(
         found,
         sentence=(
@@ -252,6 +258,12 @@ def busy(facts: Facts) -> Why:
         details=tuple(details),
         as_of=min((status.captured_at for status in known.values()), default=None),
     )
+    broke = {name: status for name, status in known.items() if job.task in status.over_budget}
+    if broke and len(broke) == len(able):
+        first, status = next(iter(broke.items()))
+        runs = {view.id: view.run_id for view in facts.alive}
+        found = msgspec.structs.replace(found, worker=first)
+        return held_by_budget(facts, found, status.over_budget[job.task], runs[first])
     held = {name: status for name, status in known.items() if job.task in status.held_back}
     if held and len(held) + len(full.keys() - held.keys()) == len(able):
         first, status = next(iter(held.items()))

@@ -191,9 +191,11 @@ class ModelRequestExecutor:
             await call.money(waits_for)
             return False
         attempt.wait_begins(self.clock.monotonic())
+        attempt.money_of = waits_for.name
         try:
             await call.money(waits_for)
         finally:
+            attempt.money_of = None
             attempt.wait_ends(self.clock.monotonic())
         return False
 

@@ -28,6 +28,7 @@ class Standing:
         "calls",
         "deadline",
         "job",
+        "money_of",
         "over",
         "waited",
     )
@@ -38,6 +39,7 @@ class Standing:
         self.over: str | None = None  # why nothing may be sent any more
         self.waited = 0.0  # seconds, of waits that have ended
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
+        self.money_of: str | None = None  # the budget that a call of it waits for
         self._waiting = 0
         self._waiting_since = 0.0
         self._listeners: dict[Callable[[], object], None] = {}

@@ -28,6 +28,7 @@ from penstock.runtime.background import Background
 from penstock.runtime.budget_hold import BudgetHold, BudgetStop
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
+from penstock.runtime.journal_pruning import JournalPruning
 from penstock.runtime.leasing import Leasing
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
@@ -123,10 +124,12 @@ class Worker:
             providers,
             lending,
         )
+        self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._status = StatusRow(
             store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
+        self._status.refusals = self.hold.refusals
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
@@ -134,7 +137,10 @@ class Worker:
         self._drain = Drain(
             store, tuple(known), config.run_id, clock, self._reach, ends=config.drain
         )
-        self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
+        self._pruning: JournalPruning | None = None
+        if config.journal_retention_seconds is not None and not config.solo:
+            kept_seconds = config.journal_retention_seconds
+            self._pruning = JournalPruning(store, clock, kept_seconds, ids.random)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -278,6 +284,8 @@ class Worker:
                 self._look_for_wear(self._say_worn)
             if self._providers is not None and self._providers.is_due:
                 self._background.spawn(self._providers.save())
+            if self._pruning is not None and self._pruning.is_due and not self._name.losing:
+                self._background.spawn(self._pruning.run_once())
             self._window.tell()
             if self._window.shrink():
                 self._leasing.look_again()
