@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock
+from penstock.errors import StoreUnavailable
+from penstock.model.lease import WorkerInfo
 from penstock.model.run_document import LimitKind
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_words import Said, say
+from penstock.stores.reply import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
 
@@ -241,6 +244,27 @@ def test_delays_limit_a_run_whose_retries_wait() -> None:
 
     assert binding(facts) == (LimitKind.DELAYS, "")
     assert "attempts had failed" in said.sentence
+
+
+def test_a_store_that_is_away_limits_a_run() -> None:
+    app = Penstock("shop")
+    nap = sleepy(app)
+
+    with harness(app) as t:
+        register, tries = t.store.register, iter(range(40))
+
+        def away(worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
+            if next(tries, None) is not None:  # one every half second
+                raise StoreUnavailable("it restarts")
+            return register(worker, ttl_seconds)
+
+        t.store.register = away  # type: ignore[method-assign]
+        t.enqueue_many(nap.job(n=n) for n in range(4))
+        t.drain()
+        facts, said = explained(t)
+
+    assert binding(facts) == (LimitKind.STORE, "")
+    assert said.sentence.startswith("Workers waited for the store for")
 
 
 def test_code_after_a_reply_is_the_tasks_own() -> None:

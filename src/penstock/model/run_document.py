@@ -99,7 +99,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0  # attempts that failed and may be tried again
     cpu_seconds: float = 0.0  # processors worked for it
     late_seconds: float = 0.0  # its loop came so much later than it was to, all times together
-    slots: dict[str, int] = {}  # by kind
+    slots: dict[str, int] = {}  # by kind; of those that its tasks run on
     models: tuple[ModelFigures, ...] = ()
     gates: dict[str, GateSeconds] = {}
     used: dict[str, float] = {}  # resource → amount × seconds

@@ -165,10 +165,10 @@ def _keyed(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _adaptive(share: Share, facts: RunFacts) -> tuple[str, str]:
     model = _model(share, facts)
-    where, level = _where(share, facts), _number(share.level or model.limit)
+    where, level = _where(share, facts), f"{round(share.level or model.limit):,}"
     sentence = f"{where} sat at its adaptive limit of {level} {_during(share)}"
     if model.refused:
-        at = "" if model.ceiling is None else f" at {_number(model.ceiling + 1)}"
+        at = "" if model.ceiling is None else f" at {round(model.ceiling) + 1:,}"
         return (
             f"{sentence}; the provider answered 429{at} ({_refusals(model)}).",
             f"Ask {model.provider} for a higher limit than {level} at once, or send a part of the "

@@ -40,6 +40,7 @@ class CapacityWatch:
         self._leases: dict[str, int] = {}  # by resource
         self._queued: dict[str, int] = {}  # by group
         self._running = 0
+        self._status: WorkerStatus | None = None
 
     def note_turn(self, running: int) -> None:
         """A turn has started what it could: only here can more be held than before."""
@@ -52,7 +53,10 @@ class CapacityWatch:
 
     def note_status(self, status: WorkerStatus | None) -> None:
         """A worker has looked at itself, as it does once a second."""
-        for name, group in status.groups.items() if status is not None else ():
+        if status is self._status or status is None:
+            return
+        self._status = status
+        for name, group in status.groups.items():
             known = self._queued.get(name)
             if known is None and len(self._queued) >= GROUPS_KEPT:
                 continue

@@ -45,7 +45,7 @@ class LimitingLook:
         self,
         limiting: Limiting,
         run_id: str,
-        tasks: tuple[str, ...],
+        kinds: Mapping[str, str],
         store: JobStore,
         clock: Clock,
         window: JobWindow,
@@ -59,7 +59,8 @@ class LimitingLook:
     ) -> None:
         self._limiting = limiting
         self._run_id = run_id
-        self._tasks = tasks
+        self._tasks = tuple(kinds)
+        self._kinds = tuple(dict.fromkeys(kinds.values()))
         self._store = store
         self._clock = clock
         self._window = window
@@ -100,8 +101,8 @@ class LimitingLook:
             if self._waiting_jobs and self._is_room():
                 return _DEPENDENCIES
             return _RUNNING
-        if leasing.busy or self._acks.pending:
-            return _STORE
+        if leasing.busy or self._acks.pending or not goes_on:
+            return _STORE  # it asks, tells, or has no name there
         return self._left(leasing.paused)
 
     def _denied(self, denied: TaskAdmissionDenied) -> Stand:
@@ -140,8 +141,9 @@ class LimitingLook:
         if paused:
             return _PAUSED
         outlook = self._drain.outlook
-        if outlook is None:
-            return self._delays() if self._drain.next_due_at is not None else _IDLE
+        if outlook is None:  # nobody waits for its end: what is for later is no limit
+            found = _IDLE if self._drain.next_due_at is None else self._delays()
+            return _IDLE if found is _DELAYS else found
         states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
         if states[JobState.IN_PROGRESS]:
             return _DEPENDENCIES if states[JobState.WAITING] else _ELSEWHERE
@@ -161,17 +163,16 @@ class LimitingLook:
         return self._gate(gate.resource, None, {"cooldown_seconds": gate.cooldown_seconds})
 
     def _is_room(self) -> bool:
-        return any(self._slots.free().values())
+        free = self._slots.free()
+        return any(free[kind] for kind in self._kinds)
 
     def _is_full(self, kind: str) -> bool:
         return not self._slots.free().get(kind, 0)
 
     def _full_kind(self) -> str | None:
         """A kind of which every slot is taken."""
-        for kind, free in self._slots.free().items():
-            if not free and self._slots.count(kind):
-                return kind
-        return None
+        free = self._slots.free()
+        return next((kind for kind in self._kinds if not free[kind]), None)
 
     def _ask(self) -> None:
         now = self._clock.monotonic()

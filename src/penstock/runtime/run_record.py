@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import WorkerId
@@ -19,7 +19,7 @@ from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.limiting import Limiting
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.scheduler import AsyncTaskScheduler
-from penstock.runtime.worker_config import Totals, WorkerConfig
+from penstock.runtime.worker_config import Totals
 from penstock.stores.journal import RunStore
 
 SAVE_SECONDS = 10.0  # between two words of a worker that has something new to say
@@ -33,16 +33,18 @@ class RunRecord:
 
     def __init__(
         self,
-        config: WorkerConfig,
+        run_id: str,
+        slots: Mapping[str, int],
         store: RunStore,
         clock: Clock,
         limiting: Limiting,
         scheduler: AsyncTaskScheduler,
         capacity: CapacityWatch,
-        totals: Callable[[], Totals],
+        totals: Totals,
         providers: ProviderRun | None,
     ) -> None:
-        self._config = config
+        self._run_id = run_id
+        self._slots = slots  # of the kinds that its tasks run on
         self._store = store
         self._clock = clock
         self._limiting = limiting
@@ -75,7 +77,7 @@ class RunRecord:
         self._is_saving = True
         try:
             news, document = self._news(), self.document(over=over)
-            part = RunPart(self._config.run_id, self._name, document.told_at, document.encoded())
+            part = RunPart(self._run_id, self._name, document.told_at, document.encoded())
             await self._store.save_run(part)
             self._said = news
         except Exception as error:
@@ -92,7 +94,7 @@ class RunRecord:
 
     def document(self, *, over: bool = False) -> RunDocument:
         """Everything up to now."""
-        totals, times = self._totals(), self._scheduler.gate_times()
+        totals, times = self._totals, self._scheduler.gate_times()
         longest = sorted(times.gates.items(), key=lambda gate: -gate[1].task_seconds)
         models = () if self._providers is None else self._providers.figures()
         return RunDocument(
@@ -106,7 +108,7 @@ class RunRecord:
             retries=totals.retries,
             cpu_seconds=self._clock.cpu() - self._cpu_began,
             late_seconds=self.late_seconds,
-            slots=dict(self._config.slots),
+            slots=dict(self._slots),
             models=models,
             gates={
                 name: GateSeconds(gate.seconds, gate.task_seconds)
@@ -119,7 +121,7 @@ class RunRecord:
     def _news(self) -> object:
         """What must differ for another word to be worth a write; time alone does not."""
         charged = sum(c.seconds for c in self._limiting.causes() if c.kind is not LimitKind.IDLE)
-        totals = self._totals()
+        totals = self._totals
         return charged, totals.ended, totals.refused, totals.retries
 
     def _now(self) -> int:

@@ -26,19 +26,16 @@ from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
 from penstock.runtime.budget_hold import BudgetHold, BudgetStop
-from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.journal_pruning import JournalPruning
 from penstock.runtime.leasing import Leasing
 from penstock.runtime.lending import SlotLending
-from penstock.runtime.limiting import Limiting
-from penstock.runtime.limiting_look import LimitingLook
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.registration import Registration
-from penstock.runtime.run_record import RunRecord
+from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
@@ -161,11 +158,9 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
-        self._limiting = Limiting(clock.monotonic) if providers is None else providers.limiting
-        self._limiting_look = LimitingLook(
-            self._limiting,
-            config.run_id,
-            self._task_names,
+        self._watch = RunWatch(
+            config,
+            kinds,
             store,
             clock,
             self._window,
@@ -174,19 +169,9 @@ class Worker:
             self._leasing,
             self._drain,
             self._background,
+            self._status,
+            self.totals,
             self._wake.set,
-            None if providers is None else providers.gate_of,
-        )
-        controller = self._window.scheduler.controller
-        self._capacity = CapacityWatch(config.capacity, controller, providers)
-        self._record = RunRecord(
-            config,
-            store,
-            clock,
-            self._limiting,
-            self._window.scheduler,
-            self._capacity,
-            lambda: self.totals,
             providers,
         )
         self._looking = False
@@ -304,7 +289,7 @@ class Worker:
         self._leasing.cancel()
         self._background.cancel()
         await asyncio.gather(
-            self._record.end(self.worker_id),
+            self._watch.end(self.worker_id),
             self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
         )
 
@@ -323,9 +308,7 @@ class Worker:
                 self._background.spawn(self._withdrawals.look(self.worker_id))
             if not self._name.losing and self._status.is_due(self.worker_id):
                 self._background.spawn(self._status.publish(self.worker_id))
-                self._capacity.note_status(self._status.looked)
-            if self._record.is_due(self.worker_id):
-                self._background.spawn(self._record.save(self.worker_id))
+            self._watch.ticked(self.worker_id)
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             if self._providers is not None and self._providers.is_due:
@@ -342,7 +325,7 @@ class Worker:
             now = self._clock.monotonic()
             seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
             await self._clock.sleep(seconds)
-            self._record.late_seconds += max(self._clock.monotonic() - now - seconds, 0.0)
+            self._watch.was_late(self._clock.monotonic() - now - seconds)
 
     def _look_for_wear(self, say: Callable[[str], None]) -> None:
         """Let another worker take over when this process is no longer fit for new work."""
@@ -392,8 +375,7 @@ class Worker:
             if ends and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
-        self._limiting_look.look(goes_on)
-        self._capacity.note_turn(len(self._slots.running))
+        self._watch.turned(goes_on)
 
     def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
@@ -427,13 +409,10 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
-            if type(verdict) is JobFailure:
-                self.totals.retries += 1
-        if self._providers is not None:
-            self._limiting.left(attempt.ref)
         calls = attempt.calls
         if isinstance(verdict, JobRef) and calls is not None and calls.refusal is not None:
             self.hold.refused(attempt.job.task, calls.refusal)
+        self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
         self._wake.set()
