@@ -158,6 +158,7 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        self.totals = Totals()
         self._watch = RunWatch(
             config,
             kinds,
@@ -179,7 +180,6 @@ class Worker:
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
-        self.totals = Totals()
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
 
     def __repr__(self) -> str:
