@@ -111,7 +111,11 @@ class Leasing:
             if self._is_occupied() or self._exhausted:
                 self._idling.wait(self._drain.next_due_at)
                 return
-            names, limit = self._tasks, 1
+            names, limit = self._window.may_be_leased(self._tasks), 1
+            if not names:
+                self._exhausted = frozenset(self._tasks)
+                self._idling.wait(self._drain.next_due_at, held_back=True)
+                return
         else:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
