@@ -14,7 +14,7 @@ from penstock import Context
 from penstock.errors import BudgetUsedUp
 from penstock.model.job import JobState
 from penstock.testing import Harness, harness
-from penstock.testing.simulated_provider import ProviderRules
+from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedRequest
 from tests.budget_shop import CHAT, BudgetShop, set_budgets, today
 
 ASK = 60  # tokens that a prompt of these tests may be estimated at, at most
@@ -180,6 +180,28 @@ def test_calls_of_one_attempt_wait_for_each_other() -> None:
         t.drain()
         assert t.results["job"] == 6
         assert t.job("job").token == 1
+
+
+def test_nobody_waits_for_money_of_calls_that_came_to_nothing() -> None:
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of({}, status=404) if request.number == 1 else None
+
+    shop = BudgetShop(ProviderRules(latency=1.0), script=script)
+    asked = {"model": "m", "messages": [{"content": "p"}], "max_tokens": 100}
+
+    @shop.app.task(uses=shop.api)
+    async def tries(ctx: Context, number: int) -> int:
+        reply = await shop.api.http.post(CHAT, json={**asked, "user": str(number)})
+        return int(reply.status_code)
+
+    budget = {"budget": {"tokens": 100 + ASK}}
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        for number in range(12):
+            t.enqueue(tries.job(number=number), key=f"try{number}")
+        with pytest.raises(BudgetUsedUp):
+            t.drain(within=100)
+        assert sorted(t.results.values())[-1] == 404
+        assert today(t).reserved == (0, 0)
 
 
 def test_what_is_reserved_by_a_call_in_doubt_is_told() -> None:
