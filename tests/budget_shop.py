@@ -18,6 +18,7 @@ from penstock.testing.simulated_provider import (
     SimulatedProvider,
     SimulatedRequest,
 )
+from penstock.testing.simulated_provider.core import Script
 
 URL = "http://simulated.invalid"
 CHAT = "/v1/chat/completions"
@@ -43,6 +44,7 @@ class BudgetShop:
         rules: ProviderRules | None = None,
         *,
         models: Mapping[str, Mapping[str, Any]] | None = None,
+        script: Script | None = None,
         **options: Any,
     ) -> None:
         self.app = Penstock("shop")
@@ -54,7 +56,7 @@ class BudgetShop:
             models=known if models is None else models,
             **options,
         )
-        self.provider = SimulatedProvider(rules, answer=answer)
+        self.provider = SimulatedProvider(rules, answer=answer, script=script)
         self.started: list[str] = []
         api = self.api
 

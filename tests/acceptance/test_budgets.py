@@ -28,6 +28,8 @@ PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 SECONDS = 120.0
 APP = """
 import asyncio
+import os
+import signal
 
 from penstock import Context, Penstock
 
@@ -46,6 +48,13 @@ async def ask(ctx: Context, n: int) -> list[str]:
 @app.task()
 async def free(ctx: Context, n: int) -> int:
     return n
+
+@app.task(uses=api)
+async def crash(ctx: Context) -> str:
+    if not os.path.exists("crashed"):
+        open("crashed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await buy("after the crash")
 
 @app.task()
 async def sleep(ctx: Context) -> None:
@@ -187,6 +196,22 @@ def test_a_run_that_does_not_drain_ends_at_its_budget_as_well(
 
     assert ended.returncode == 4, ended.stderr
     assert "[budget.task.ask] of 500 tokens a run" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("options", [["--drain"], []])
+def test_a_job_that_runs_alone_after_a_crash_does_not_keep_a_run_alive(
+    tmp_path: Path, provider: SimulatedProvider, options: list[str]
+) -> None:
+    """Only the worker for suspects hears of the budget; the others must end as well."""
+    write(tmp_path, provider.url, "[budget.task.crash]\ntokens = 1\n")
+    assert command(tmp_path, "queue", "enqueue", "crash", "suspect").returncode == 0
+
+    ended = command(tmp_path, "queue", "run", "--processes", "2", *options)
+
+    assert ended.returncode == 4, ended.stderr
+    assert "[budget.task.crash] of 1 tokens a run" in ended.stderr.splitlines()[-1]
+    stats = document(tmp_path, "queue", "stats")
+    assert (stats["suspects"], stats["states"]["done"]) == (1, 24)
 
 
 def test_a_wrong_budget_is_refused_before_anything_runs(tmp_path: Path) -> None:

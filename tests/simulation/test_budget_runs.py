@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import Context
 from penstock.errors import BudgetUsedUp
 from penstock.model.job import JobState
 from penstock.testing import Harness, harness
-from penstock.testing.simulated_provider import ProviderRules
-from tests.budget_shop import BudgetShop, set_budgets, today
+from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedRequest
+from tests.budget_shop import CHAT, BudgetShop, set_budgets, today
 
 ASK = 60  # tokens that a prompt of these tests may be estimated at, at most
 MOST = ASK + 2 * 100  # micro-dollars that one call may be estimated at
@@ -138,6 +140,70 @@ def test_money_that_calls_on_their_way_have_reserved_is_waited_for() -> None:
     assert len(shop.started) == 30
 
 
+def test_a_call_inside_a_stream_does_not_wait_for_others_that_wait_for_it() -> None:
+    """Each of two attempts keeps a stream open and wants more: nobody would ever give back."""
+    shop = BudgetShop(ProviderRules(latency=2.0))
+    asked = {"model": "m", "messages": [{"content": "p"}], "max_tokens": 100}
+
+    @shop.app.task(uses=shop.api, timeout=None)
+    async def nested(ctx: Context) -> None:
+        async with shop.api.http.stream("POST", CHAT, json=asked) as reply:
+            await asyncio.sleep(1.0)  # until the other has its stream
+            await shop.api.http.post(CHAT, json={**asked, "max_tokens": 90})
+            await reply.aread()
+
+    budget = {"budget": {"tokens": 2 * (100 + ASK)}}
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        t.enqueue(nested.job(), key="a")
+        t.enqueue(nested.job(), key="b")
+        began = t.clock.monotonic()
+        with pytest.raises(BudgetUsedUp):
+            t.drain()
+        assert t.clock.monotonic() - began < 60
+
+
+def test_calls_of_one_attempt_wait_for_each_other() -> None:
+    shop = BudgetShop(ProviderRules(latency=1.0))
+    asked = {"model": "m", "messages": [{"content": "p"}], "max_tokens": 100}
+
+    @shop.app.task(uses=shop.api)
+    async def several(ctx: Context) -> int:
+        client = shop.api.http
+        replies = await asyncio.gather(
+            *(client.post(CHAT, json={**asked, "user": str(n)}) for n in range(6))
+        )
+        return len(replies)
+
+    budget = {"budget": {"tokens": 6 * 20 + 100 + ASK}}  # each costs 17
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        t.enqueue(several.job(), key="job")
+        t.drain()
+        assert t.results["job"] == 6
+        assert t.job("job").token == 1
+
+
+def test_nobody_waits_for_money_of_calls_that_came_to_nothing() -> None:
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of({}, status=404) if request.number == 1 else None
+
+    shop = BudgetShop(ProviderRules(latency=1.0), script=script)
+    asked = {"model": "m", "messages": [{"content": "p"}], "max_tokens": 100}
+
+    @shop.app.task(uses=shop.api)
+    async def tries(ctx: Context, number: int) -> int:
+        reply = await shop.api.http.post(CHAT, json={**asked, "user": str(number)})
+        return int(reply.status_code)
+
+    budget = {"budget": {"tokens": 100 + ASK}}
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        for number in range(12):
+            t.enqueue(tries.job(number=number), key=f"try{number}")
+        with pytest.raises(BudgetUsedUp):
+            t.drain(within=100)
+        assert sorted(t.results.values())[-1] == 404
+        assert today(t).reserved == (0, 0)
+
+
 def test_what_is_reserved_by_a_call_in_doubt_is_told() -> None:
     shop = BudgetShop(ProviderRules(latency=1_000.0), reply_deadline_seconds=5)
     budget = {"budget": {"tokens": 200}, "tasks": {"max_attempts": 1}}
@@ -171,7 +237,7 @@ def test_jobs_that_wait_for_held_back_ones_do_not_keep_a_run_alive() -> None:
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         t.enqueue(shop.ask.job(prompt="p"), key="ask")
         t.enqueue(shop.free.job(number=1), key="after", after=["ask"])
-        t.enqueue(shop.free.job(number=2), key="later", delay=3_000)
+        t.enqueue(shop.free.job(number=2), key="later", delay=300)
         with pytest.raises(BudgetUsedUp):
             t.drain()
         assert t.states == {"ask": "queued", "after": "waiting", "later": "done"}

@@ -127,7 +127,7 @@ Rate = Annotated[float, Field(ge=RATE_MIN, le=RATE_MAX), BeforeValidator(_number
 Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 ModelName = Annotated[Name, AfterValidator(_shown_name)]
 ProviderName = Annotated[ModelName, BeforeValidator(_provider_name)]
-ModelOfProvider = Annotated[Text, BeforeValidator(_model_of_provider)]
+ModelOfProvider = Annotated[Text, AfterValidator(_shown_name), BeforeValidator(_model_of_provider)]
 Usd = Annotated[Decimal, BeforeValidator(parse_dollars)]
 UsdPrice = Annotated[Decimal, BeforeValidator(parse_price)]
 Tokens = Annotated[int, Field(gt=0, le=TOKENS_MAX), BeforeValidator(_whole_number)]

@@ -58,9 +58,14 @@ def with_day_budgets(facts: Facts, found: Why | None) -> Why | None:
     return msgspec.structs.replace(found, details=(*found.details, *details))
 
 
-def money_clause(since: int, budget: str, now: int) -> str:
-    """What is said of a body that waits for what other calls have reserved."""
-    return (
-        f" It has waited since {at(since)} ({span(now - since)}), uncounted, for money of "
-        f"[{budget}] that calls on their way have reserved."
+def waits_for_money(found: Why, since: int, budget: str, now: int) -> Why:
+    """The answer for a body that waits for what other calls have reserved; it runs already."""
+    return msgspec.structs.replace(
+        found,
+        sentence=(
+            f"{found.sentence} It has waited since {at(since)} ({span(now - since)}) for money of "
+            f"[{budget}] that calls on their way have reserved."
+        ),
+        unblocks="one of those ends, and its attempt ends",
+        when=None,
     )

@@ -8,7 +8,7 @@ import msgspec
 from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
 from penstock.observe.phrases import at, command, counted, some, span
-from penstock.observe.why_budget import held_by_budget, money_clause
+from penstock.observe.why_budget import held_by_budget, waits_for_money
 from penstock.observe.why_facts import Facts, Gate, Why
 from penstock.observe.why_provider import waits_for_permit, waits_for_provider
 
@@ -119,11 +119,7 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     if permit is None:
         return running
     if answer.money_of is not None:
-        return msgspec.structs.replace(
-            running,
-            sentence=f"{running.sentence}{money_clause(permit, answer.money_of, this.now)}",
-            unblocks="one of those ends, and its attempt ends",
-        )
+        return waits_for_money(running, permit, answer.money_of, facts.now)
     return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 

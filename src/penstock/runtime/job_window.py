@@ -142,6 +142,10 @@ class JobWindow:
             self._slots.free(), self._monotonic(), exhausted, self.held_back, parked
         )
 
+    @property
+    def is_held_back_by_budget_only(self) -> bool:
+        return bool(self._by_budget) and self.held_back == self._by_budget
+
     def may_be_leased(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some tasks that no budget holds back."""
         return tuple(name for name in names if name not in self._by_budget)
