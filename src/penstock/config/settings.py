@@ -131,6 +131,7 @@ class RuntimeSettings(_Section):
 
     async_slots: Count = 256  # running tasks on the loop
     thread_slots: Count = 32  # running tasks in threads
+    #: running tasks in processes of their own
     process_slots: Count = Field(default_factory=available_cores)
     lease_ttl_seconds: Seconds = 30.0  # a dead machine's jobs wait this long
     beat_seconds: Seconds = 10.0  # between two renewals
@@ -152,7 +153,7 @@ class RuntimeSettings(_Section):
 class TaskSettings(_Section):
     """`[tasks]`: what a task gets that does not say otherwise."""
 
-    max_attempts: Count = 3
+    max_attempts: Count = 3  # charged tries of a job; then it ends in error
     timeout: Seconds = 3600.0  # of one attempt
     max_crashes: Count = 3  # of a job that ran alone; then it ends in error
     give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
@@ -170,7 +171,7 @@ class ProviderSettings(_Section):
     """`[providers.NAME]`: one rate-limited service; its caps hold over all its models."""
 
     base_url: BaseUrl | None = None  # what the paths of requests are added to
-    algorithm: Literal["adaptive", "aimd"] = "adaptive"
+    algorithm: Literal["adaptive", "aimd"] = "adaptive"  # what finds the limit
     max_parallel: Count | None = None
     rpm: Rate | None = None
     tpm: Rate | None = None
@@ -192,7 +193,7 @@ class Settings(_Section):
     """Everything that can be set."""
 
     app: Text | None = None  # a file or `module:attribute`; None: pipeline.py
-    store: StoreUrl | None = None  # a URL; None: sqlite:///.penstock/<app>.db
+    store: StoreUrl | None = None  # None: sqlite:///.penstock/APP.db, by the app's name
     durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
     retention: Seconds = 30 * 86_400.0  # of ended jobs
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
