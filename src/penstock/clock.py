@@ -85,7 +85,10 @@ def to_seconds(duration: Duration) -> float:
             f"A duration is a number of seconds or a timedelta, got {duration!r}; "
             "write timedelta(hours=1), for example."
         )
-    return float(duration)
+    try:
+        return float(duration)
+    except OverflowError:  # an int beyond every float
+        raise UsageError("A duration is a number of seconds that fits into a float.") from None
 
 
 def to_micros(seconds: float) -> int:

@@ -128,7 +128,7 @@ def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Pa
     assert live["as_of_seconds"] >= 0
     gates = {one["gate"] for one in told}
     assert gates == {"running", "provider_limit"}, gates
-    assert any("waited for a permit of its provider 'api'" in one["sentence"] for one in told)
+    assert any("for a permit of its provider 'api'" in one["sentence"] for one in told)
 
 
 def live_of(folder: Path) -> Any:

@@ -160,17 +160,54 @@ def test_a_damaged_row_of_a_learned_limit_is_as_good_as_none(document: str) -> N
         assert set(t.states.values()) == {"done"}
 
 
-def test_a_stop_does_not_wait_for_a_provider_that_cools_down_for_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    workers: list[Worker] = []
+def test_a_pause_beyond_every_float_is_refused_and_its_permit_comes_back() -> None:
+    async def body(ctx: Context, api: Any) -> None:
+        async with ctx.admit(api) as call:
+            call.rate_limited(10**400)
+
+    state, said = run(body, max_parallel=1)
+
+    assert state == "error"
+    assert said.startswith("UsageError: A duration is a number of seconds that fits")
+
+
+def test_no_job_begins_before_its_provider_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid")
+
+    @app.task(max_attempts=1)
+    async def fetch(ctx: Context) -> None:
+        await api.http.get("/")
+
+    with harness(app, providers={"api": SimulatedProvider()}) as t:
+
+        async def slowly() -> list[Any]:
+            await asyncio.sleep(5)
+            return []
+
+        monkeypatch.setattr(t.store, "learned", slowly)
+        t.enqueue(fetch.job(), key="a")
+        t.drain()
+        assert t.states["a"] == "done"
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
+    """The workers that a harness makes."""
+    made: list[Worker] = []
     build_worker = wiring.build_worker
 
     def noting(*args: Any, **kwargs: Any) -> Worker:
-        workers.append(build_worker(*args, **kwargs))
-        return workers[-1]
+        made.append(build_worker(*args, **kwargs))
+        return made[-1]
 
     monkeypatch.setattr(wiring, "build_worker", noting)
+    return made
+
+
+def test_a_stop_does_not_wait_for_a_provider_that_cools_down_for_longer(
+    workers: list[Worker],
+) -> None:
     app = Penstock("shop")
     api = app.provider("api", base_url="http://simulated.invalid", max_parallel=1)
 
@@ -191,6 +228,49 @@ def test_a_stop_does_not_wait_for_a_provider_that_cools_down_for_longer(
         assert t.clock.monotonic() < 10
         assert Counter(t.states.values()) == {"done": 1, "queued": 10}
     assert closed.counts.calls == 1
+
+
+def test_a_stop_gives_back_who_waits_to_send_for_the_first_time(workers: list[Worker]) -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid")
+    calls: list[int] = []
+
+    @app.task()
+    async def fetch(ctx: Context, n: int) -> None:
+        await api.http.get(f"/things/{n}")
+
+    @app.task()
+    async def stop(ctx: Context) -> None:
+        await asyncio.sleep(5)
+        workers[0].stop(Stopping.GRACEFUL)
+        calls.append(down.counts.calls)
+
+    down = SimulatedProvider(ProviderRules(failure_rate=1.0, latency=0.01))
+    with harness(app, providers={"api": down}) as t:
+        t.enqueue(stop.job(), key="stop")
+        t.enqueue_many(fetch.job(n=n) for n in range(50))
+        t.drain()
+        assert t.clock.monotonic() < 6
+        assert Counter(t.states.values()) == {"done": 1, "queued": 50}
+        assert {t.job(key).attempts for key in t.states} == {0}
+    assert calls == [down.counts.calls]
+
+
+def test_a_stop_leaves_its_grace_to_who_has_sent_before_it_waits(workers: list[Worker]) -> None:
+    app = Penstock("shop")
+    api = app.provider("api", base_url="http://simulated.invalid", max_parallel=1)
+
+    @app.task()
+    async def fetch(ctx: Context, n: int) -> None:
+        await api.http.get(f"/first/{n}")
+        await asyncio.sleep(10 - asyncio.get_running_loop().time())
+        workers[0].stop(Stopping.GRACEFUL)
+        await api.http.get(f"/second/{n}")
+
+    with harness(app, providers={"api": SimulatedProvider(ProviderRules(latency=1.0))}) as t:
+        t.enqueue_many(fetch.job(n=n) for n in range(3))
+        t.drain()
+        assert set(t.states.values()) == {"done"}
 
 
 def test_a_provider_that_refused_everything_for_a_while_is_used_again_soon() -> None:

@@ -311,7 +311,7 @@ def _rule(kind: str, context: Mapping[str, object], message: str) -> str:
         case "greater_than":
             return f"must be > {context['gt']:.0f}"
         case "greater_than_equal":
-            return f"must be >= {context['ge']:.0f}"
+            return f"must be >= {context['ge']:.12g}"
         case "less_than_equal":
             return f"must be <= {context['le']:.0f}"
         case "less_than":

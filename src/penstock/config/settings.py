@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,11 +26,10 @@ from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
-from penstock.model.provider import base_url_problem, header_problem
+from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
 from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
-RATE_MAX = 1e12  # per minute
 BYTES_MAX = 1 << 40  # of one reply
 PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
@@ -64,10 +65,19 @@ def _secret_url(value: object) -> SecretUrl:
 
 def _number(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # an int beyond every float
+            raise ValueError("must be a number that is not so large") from None
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         return float(value)
     raise ValueError("must be a number")
+
+
+def _shown_name(name: str) -> str:
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise ValueError("must not hold control characters")
+    return name
 
 
 def _provider_name(name: str) -> str:
@@ -103,9 +113,10 @@ Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
 SecondsOrZero = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(gt=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
 Bytes = Annotated[int, Field(gt=0, le=BYTES_MAX), BeforeValidator(_whole_number)]
-Rate = Annotated[float, Field(gt=0, le=RATE_MAX), BeforeValidator(_number)]
+Rate = Annotated[float, Field(ge=RATE_MIN, le=RATE_MAX), BeforeValidator(_number)]
 Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
-ProviderName = Annotated[Name, BeforeValidator(_provider_name)]
+ModelName = Annotated[Name, AfterValidator(_shown_name)]
+ProviderName = Annotated[ModelName, BeforeValidator(_provider_name)]
 BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Header = Annotated[str, BeforeValidator(_header)]
@@ -186,7 +197,7 @@ class ProviderSettings(_Section):
     reply_deadline_seconds: Seconds = 600.0  # from the permit to the end of the reply's body
     reply_body_bytes_max: Bytes = 64 * 1024 * 1024  # of a body, on the wire and decoded
     reply_header_bytes_max: Bytes = 128 * 1024  # of all headers of a reply
-    models: dict[Name, ModelSettings] = Field(default_factory=dict)
+    models: dict[ModelName, ModelSettings] = Field(default_factory=dict)
 
 
 class Settings(_Section):

@@ -21,6 +21,8 @@ from penstock.model.provider import (
     ALGORITHMS,
     ANY,
     IN_DOUBT,
+    RATE_MAX,
+    RATE_MIN,
     Endpoint,
     RequestResourceKey,
     base_url_problem,
@@ -29,7 +31,6 @@ from penstock.model.provider import (
 from penstock.model.reply import ReplyClassifier
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
-RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is one too
 
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx", "aiohttp", "requests"]

@@ -13,6 +13,7 @@ import msgspec
 ANY = "*"
 
 ALGORITHMS = ("adaptive", "aimd")
+RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is a slip of the pen
 
 #: What becomes of a call that began and of which nobody knows the end.
 IN_DOUBT = ("resend", "hold")

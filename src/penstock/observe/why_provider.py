@@ -33,19 +33,8 @@ def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, wa
             unblocks="a request to it ends, or its cool-down does",
             command=LOOK,
         )
-    until = use.blocked_until_at
-    if until is not None and until > now:
-        return msgspec.structs.replace(
-            found,
-            gate=Gate.COOLDOWN,
-            sentence=(
-                f"{waits} for its provider {name!r}, which cools down for another "
-                f"{span(until - now)}: {_reason(use)}."
-            ),
-            unblocks=f"the cool-down of {name!r} ends",
-            when=until,
-            command=LOOK,
-        )
+    if _cools_down(use, now):
+        return _cooling(found, name, use, now, f"{waits} for its provider {name!r}, which")
     budget = _used_up(use)
     if budget is not None:
         return msgspec.structs.replace(
@@ -80,10 +69,42 @@ def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, wa
     )
 
 
-def permit_clause(since: int, name: str | None, now: int) -> str:
-    """What is said of a body that waits for a permit."""
+def waits_for_permit(
+    found: Why, since: int, name: str | None, status: WorkerStatus, now: int
+) -> Why:
+    """The answer for a body that runs and waits for a permit; `found` says that it runs.
+
+    Args:
+        found: what is known else.
+        since: when it began to wait.
+        name: the provider, or PROVIDER/MODEL; None: its task does not say.
+        status: the last word of the worker.
+        now: by the clock of the store.
+    """
     whose = "a provider's permit" if name is None else f"a permit of its provider {name!r}"
-    return f" It has waited for {whose} since {at(since)} ({span(now - since)}), uncounted."
+    waits = f"{found.sentence} It has waited since {at(since)} ({span(now - since)}) for {whose}"
+    use = None if name is None else _pressed(name, status)
+    if name is not None and use is not None and _cools_down(use, now):
+        return _cooling(found, name, use, now, f"{waits}, which")
+    return msgspec.structs.replace(
+        found, sentence=f"{waits}.", unblocks="it gets its permit, and its attempt ends", when=None
+    )
+
+
+def _cools_down(use: ProviderUse, now: int) -> bool:
+    return use.blocked_until_at is not None and use.blocked_until_at > now
+
+
+def _cooling(found: Why, name: str, use: ProviderUse, now: int, waits: str) -> Why:
+    until = use.blocked_until_at or now
+    return msgspec.structs.replace(
+        found,
+        gate=Gate.COOLDOWN,
+        sentence=f"{waits} cools down for another {span(until - now)}: {_reason(use)}.",
+        unblocks=f"the cool-down of {name!r} ends",
+        when=until,
+        command=LOOK,
+    )
 
 
 def _pressed(name: str, status: WorkerStatus) -> ProviderUse | None:

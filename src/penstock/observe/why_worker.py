@@ -9,7 +9,7 @@ from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
 from penstock.observe.phrases import at, command, counted, some, span
 from penstock.observe.why_facts import Facts, Gate, Why
-from penstock.observe.why_provider import permit_clause, waits_for_provider
+from penstock.observe.why_provider import waits_for_permit, waits_for_provider
 
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
 
@@ -99,19 +99,25 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     began = "" if since is None else f" since {at(since)} ({span(this.now - since)})"
     attempt = job.attempts + job.crashes + 1
     until = answer.deadline_at
-    limit = "it has no time limit" if until is None else f"its time limit is {at(until)}"
     permit = answer.permit_since_at
-    waits = "" if permit is None else permit_clause(permit, answer.permit_of, this.now)
-    granted = "" if permit is None else "it gets its permit, and "
-    return msgspec.structs.replace(
+    if until is None:
+        limit = "it has no time limit"
+    elif permit is None:
+        limit = f"its time limit is {at(until)}"
+    else:
+        limit = "its time limit stands still"
+    running = msgspec.structs.replace(
         found,
         sentence=(
             f"{job.key!r} is running on worker {found.worker!r}{began}: attempt {attempt}, and "
-            f"{limit}.{waits}"
+            f"{limit}."
         ),
-        unblocks=f"{granted}its attempt ends",
-        when=until if permit is None else None,  # meanwhile its time limit stands still
+        unblocks="its attempt ends",
+        when=until,
     )
+    if permit is None:
+        return running
+    return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 
 def _held_up(facts: Facts, found: Why, answer: JobStanding) -> Why:

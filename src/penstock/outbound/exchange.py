@@ -87,7 +87,7 @@ class Exchange:
         on_used: Callable[[int], None] | None = None,
     ) -> None:
         self._releaser = releaser
-        self._lease = lease
+        self.lease = lease
         self._limits = limits
         self._clock = clock
         self._deadlines = deadlines
@@ -105,7 +105,7 @@ class Exchange:
     @property
     def where(self) -> str:
         """For sentences."""
-        resource = self._lease.item.resource
+        resource = self.lease.item.resource
         return f"{resource.provider}/{resource.model}"
 
     # ── Its deadline ──────────────────────────────────────────────────────────────────────────
@@ -307,12 +307,12 @@ class Exchange:
         self._deadlines.drop(self)
         telling = self._releaser.telling
         if telling.is_on:
-            seconds = self._clock.monotonic() - self._lease.acquired_at
+            seconds = self._clock.monotonic() - self.lease.acquired_at
             facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
             if self.status:
                 facts["status"] = float(self.status)
-            telling.ended(self._lease, ending, facts)
-        self._releaser.release(self._lease, ending)
+            telling.ended(self.lease, ending, facts)
+        self._releaser.release(self.lease, ending)
 
 
 async def _quietly(close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -31,6 +31,7 @@ from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
 from penstock.outbound.journal.paid_call import PaidCall
+from penstock.outbound.known_hosts import KnownHosts
 from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.standing import Standing
 from penstock.outbound.usage import Asked, TokenEstimate, TokensUsed, read_request
@@ -96,6 +97,7 @@ class ModelRequestExecutor:
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         queue_wait_timeout_seconds: float | None = None,
+        hosts: KnownHosts | None = None,
     ) -> None:
         self.admission = admission
         self.clock = clock
@@ -104,6 +106,7 @@ class ModelRequestExecutor:
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
         self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
+        self._hosts = hosts
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
         self.loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self.loop, self._limits.deadline_seconds)
@@ -113,6 +116,8 @@ class ModelRequestExecutor:
 
     def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
         """What a request is to admission."""
+        if self._hosts is not None:
+            self._hosts.meet(facts.host)
         resource = self.resolve(facts)
         tokens: int | None = None
         if resource.domain in COUNTED:
@@ -201,6 +206,7 @@ class ModelRequestExecutor:
             raise
         if isinstance(answer, RequestAdmissionLease):
             attempt.wait_ends(now)
+            attempt.has_sent = True
             self.note_given(answer)
         elif self._keeps_back(item.resource.provider):
             attempt.wait_ends(now)  # it waits at its own cost
@@ -220,6 +226,7 @@ class ModelRequestExecutor:
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
+        attempt.has_sent = True
         self.note_given(lease)
         return lease
 

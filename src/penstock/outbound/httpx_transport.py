@@ -23,6 +23,7 @@ from collections.abc import (
 from functools import lru_cache
 from typing import Any
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import ReplyOverdue, UsageError
 from penstock.outbound.decoding import CannotDecode
 from penstock.outbound.exchange import Exchange
@@ -49,7 +50,7 @@ class AdmittedTransport:
         self.library = library
         self.wire = wire
         self.body_class = _async_body(library)
-        self._executor = executor
+        self.executor = executor
         self._sends_again = sends_again
         self._loop = executor.loop
 
@@ -66,8 +67,8 @@ class AdmittedTransport:
         attempt = _HttpxRequest(self, request, call)
         try:
             if self._sends_again:
-                return await send_patiently(self._executor, attempt)
-            return (await self._executor.execute_attempt(attempt))[0]
+                return await send_patiently(self.executor, attempt)
+            return (await self.executor.execute_attempt(attempt))[0]
         except ReplyOverdue as error:
             raise self.library.ReadTimeout(str(error), request=request) from error
 
@@ -92,6 +93,8 @@ class HandedTransport:
         request.read()  # a sync stream cannot be read on the loop
         library = self._inner.library
         reply = self._handover.call(lambda: self._inner.handle_async_request(request))
+        if reply.stream.lease is not None:  # what the loop noted ended with it
+            self._inner.executor.note_given(reply.stream.lease)
         stream = _sync_body(library)(reply, self._handover)
         return library.Response(
             reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions
@@ -189,6 +192,10 @@ class _AsyncBody:
         self._request = request
         self._stream = stream
         self._exchange = exchange
+
+    @property
+    def lease(self) -> RequestAdmissionLease:
+        return self._exchange.lease
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

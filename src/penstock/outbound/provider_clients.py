@@ -8,6 +8,7 @@ each time, since an SDK may close what it was given.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import threading
@@ -30,6 +31,7 @@ from penstock.outbound.usage import Asked, check_tokens
 from penstock.outbound.wires import Wires
 
 CONNECT_SECONDS = 10.0
+LOADED_LATE = "anyio._backends._asyncio"  # by httpx2, with its first request
 _ASYNC = ("httpx2", "httpx", "aiohttp")
 _SYNC = ("httpx2", "httpx", "requests")
 
@@ -64,6 +66,17 @@ class RunClients:
 
     def __repr__(self) -> str:
         return f"<RunClients of {self._provider!r}>"
+
+    @property
+    def is_simulated(self) -> bool:
+        """Does a test answer in place of the network?"""
+        return not self._wires.are_real
+
+    def prepare(self) -> None:
+        """Import what sends, and read the certificates, in a thread: on the loop all would wait."""
+        self._transport(_module("httpx2"), sends_again=True)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(LOADED_LATE)
 
     @property
     def http(self) -> Any:  # noqa: ANN401 (a client of httpx2)
@@ -140,6 +153,11 @@ class RunClients:
         )
 
     def _aiohttp_session(self) -> Any:  # noqa: ANN401
+        if self.is_simulated:
+            raise UsageError(
+                "A session of aiohttp is not answered by a simulation; use `provider.http` in this "
+                "test, or serve a SimulatedProvider on loopback."
+            )
         if self._paid is not None:
             raise UsageError(
                 f"Provider {self._provider!r} costs money, and calls of aiohttp cannot be "

@@ -27,6 +27,7 @@ class Standing:
         "_waiting_since",
         "calls",
         "deadline",
+        "has_sent",
         "job",
         "over",
         "waited",
@@ -36,6 +37,7 @@ class Standing:
         self.job = job  # its key, for sentences
         self.deadline = deadline  # monotonic; waits for permits come on top
         self.over: str | None = None  # why nothing may be sent any more
+        self.has_sent = False  # one of its requests was given a permit
         self.waited = 0.0  # seconds, of waits that have ended
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
         self._waiting = 0

@@ -151,6 +151,11 @@ class Attempt:
         return self.standing is not None and self.stop is None and self.standing.is_waiting
 
     @property
+    def waits_to_begin(self) -> bool:
+        """Does it wait for its first permit? Then nothing was spent on it."""
+        return self.stands_still and self.standing is not None and not self.standing.has_sent
+
+    @property
     def calls(self) -> AttemptCalls | None:
         """Its calls that cost money; None: none of them does."""
         return None if self.standing is None else self.standing.calls

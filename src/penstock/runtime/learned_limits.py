@@ -19,6 +19,7 @@ from penstock.errors import StoreError
 from penstock.model.provider import ProviderModelKey
 from penstock.stores.store import LearnedLimitStore
 
+FIRST_SAVE_SECONDS = 10.0  # a short run may be killed, too
 SAVE_SECONDS = 60.0  # between two looks whether there is anything new to keep
 
 log = logging.getLogger("penstock.providers")
@@ -40,7 +41,7 @@ class LearnedLimits:
         self._processes = processes
         self._before: dict[ProviderModelKey, Before] = {}
         self._written: dict[ProviderModelKey, str] = {}
-        self._next_monotonic = clock.monotonic() + SAVE_SECONDS
+        self._next_monotonic = clock.monotonic() + FIRST_SAVE_SECONDS
         self._is_saving = False
 
     def before(self, key: ProviderModelKey) -> Before | None:

@@ -36,6 +36,7 @@ from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.journal.rules import PaidRules
 from penstock.outbound.journal.writing import JournalWriter
+from penstock.outbound.known_hosts import KnownHosts
 from penstock.outbound.provider_clients import MakeWire, RunClients
 from penstock.redaction import redacted
 from penstock.runtime.attempt import Attempt
@@ -123,6 +124,9 @@ class ProviderRun:
     async def begin(self) -> None:
         """Read what was learned, and serve."""
         await self._learned.load()
+        unprepared = [clients for _, clients in self._clients if not clients.is_simulated]
+        if unprepared:
+            await asyncio.to_thread(_prepare, unprepared)
         for provider, clients in self._clients:
             provider.bind(clients)
 
@@ -271,6 +275,7 @@ class ProviderRun:
             self._clock,
             limits=one.limits,
             classifier=one.provider.options.classify,
+            hosts=None if one.base_url is None else KnownHosts(one.provider.name, one.base_url),
         )
         name = self._counted_as(one.provider.name)
         return RunClients(
@@ -299,6 +304,11 @@ class ProviderRun:
 @lru_cache(MODELS_REMEMBERED)
 def _shown(model: str) -> str:
     return redacted(model)
+
+
+def _prepare(unprepared: Sequence[RunClients]) -> None:
+    for clients in unprepared:
+        clients.prepare()
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:

@@ -329,10 +329,12 @@ class Slots:
         self._end(attempt, verdict)
 
     def stop_hopeless(self, seconds: float) -> None:
-        """Ask to stop whatever cannot end in so many seconds: all, or who waits for longer."""
+        """Ask to stop what has sent nothing yet, or cannot end in so many seconds."""
         for attempt in list(self.running.values()):
-            if seconds <= 0 or (
-                self._standings is not None and self._standings.waits_longer(attempt, seconds)
+            if (
+                seconds <= 0
+                or attempt.waits_to_begin
+                or (self._standings is not None and self._standings.waits_longer(attempt, seconds))
             ):
                 attempt.ask_to_stop(Stop.SHUTDOWN)
 

@@ -23,7 +23,7 @@ from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
-from penstock.runtime.attempt import Attempt, Stop, TaskLimits
+from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -152,7 +152,8 @@ class Worker:
         )
         self._looking = False
         self._stopping: Stopping | None = None
-        self._stop_at = float("inf")
+        self._stop_at = NEVER
+        self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
         self.totals = Totals()
 
@@ -223,7 +224,13 @@ class Worker:
         elif how is Stopping.GRACEFUL:
             self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
+        self._stop_hopeless()
         self._wake.set()
+
+    def _stop_hopeless(self) -> None:
+        """Give back what a stop need not wait for; a worn worker waits for all."""
+        if self._stop_at < NEVER:
+            self._slots.stop_hopeless(self._stop_at - self._clock.monotonic())
 
     def _finished(self) -> bool:
         if self._failure is not None:
@@ -259,8 +266,7 @@ class Worker:
             if now >= self._keeper.believed_until():
                 self._lose()
             self._slots.enforce_deadlines()
-            if self._stopping is not None:
-                self._slots.stop_hopeless(self._stop_at - now)
+            self._stop_hopeless()
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
             if self._slots.occupied or len(self._window):
@@ -311,13 +317,15 @@ class Worker:
         await self._name.sign_on()
         if first and self._providers is not None:
             await self._providers.begin()
+        self._is_ready = True
         if first:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        goes_on = self._stopping is None and self._acks.takes_more and not self._name.losing
+        ours = self._is_ready and not self._name.losing
+        goes_on = ours and self._stopping is None and self._acks.takes_more
         if goes_on:
             self._window.scheduler.turn()
         self._acks.kick(self.worker_id)

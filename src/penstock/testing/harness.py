@@ -8,8 +8,9 @@ minutes happens at once. `def` tasks run on the loop itself, one after another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -37,6 +38,7 @@ from penstock.model.job import (
     JobState,
     WorkerId,
 )
+from penstock.outbound.provider_clients import MakeWire
 from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.statistics_line import StatisticsLine
@@ -83,7 +85,7 @@ class Simulated(Protocol):
 _NOBODY: Mapping[str, Simulated] = {}
 
 
-def _wire(simulated: Simulated) -> Callable[[object], Any]:
+def _wire(simulated: Simulated) -> MakeWire:
     return lambda _: simulated.transport()
 
 
@@ -126,7 +128,12 @@ class Harness:
         providers: Mapping[str, Simulated] = _NOBODY,
     ) -> None:
         self.app = app
-        self._wires = {name: _wire(simulated) for name, simulated in providers.items()}
+        self._wires: dict[str, MakeWire] = {
+            name: _wire(simulated) for name, simulated in providers.items()
+        }
+        for name in app.providers.keys() - providers.keys():
+            self._wires[name] = partial(self._refuse_network, name)
+        self._refused: UsageError | None = None  # a request that would have left this test
         self.seed = seed
         self._settings = settings
         self._loop = VirtualLoop(seed=seed)
@@ -202,10 +209,20 @@ class Harness:
                 watching.cancel()
         finally:
             table.close()
+        if self._refused is not None:
+            raise self._refused
         if stopped:
             raise UsageError(watching.result())
         if worker.left_behind:
             raise UsageError(self._left_behind())
+
+    def _refuse_network(self, name: str, library: object) -> NoReturn:
+        self._refused = UsageError(
+            f"The provider {name!r} has no simulation in this test, so nothing is sent; write "
+            f"harness(app, providers={{{name!r}: SimulatedProvider()}}), or use "
+            "app.run(drain=True) to reach the real one."
+        )
+        raise self._refused
 
     async def _watch(self, worker: Worker, within_seconds: float) -> str:
         """Stop a drain that cannot end; gives the reason."""
@@ -335,7 +352,7 @@ def harness(
         seed: decides the order of what is ready at once; the same seed, the same run.
         settings: tables as in penstock.toml, such as `{"limits": {"host": {"*": 1}}}`.
         providers: who answers the requests of the app's providers, by their names; such as a
-            `SimulatedProvider`. Others send to where their base URL says.
+            `SimulatedProvider`. Requests of others are refused, and the drain says so.
     """
     _refuse_running_loop()
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere

@@ -97,7 +97,10 @@ def test_a_provider_of_which_nothing_is_said_has_the_defaults(tmp_path: Path) ->
         ("idempotency_header = 'a b'", "providers.ai.idempotency_header must be the name of a"),
         ("max_parallel = 0", "providers.ai.max_parallel must be > 0, got 0 (from penstock.toml)"),
         ("max_parallel = 1.5", "providers.ai.max_parallel must be a whole number"),
-        ("rpm = 0", "providers.ai.rpm must be > 0, got 0.0 (from penstock.toml)"),
+        ("rpm = 0", "providers.ai.rpm must be >= 1e-09, got 0.0 (from penstock.toml)"),
+        ("rpm = 5e-324", "providers.ai.rpm must be >= 1e-09, got 5e-324"),
+        (f"rpm = 1{'0' * 400}", "providers.ai.rpm must be a number"),
+        ('models."a\\nb".rpm = 3', "must not hold control characters"),
         ("rpm = nan", "providers.ai.rpm"),
         ("rpm = inf", "providers.ai.rpm must be <= "),
         ("tpm = true", "providers.ai.tpm must be a number, got True"),
@@ -113,7 +116,7 @@ def test_a_provider_of_which_nothing_is_said_has_the_defaults(tmp_path: Path) ->
         ("models = 3", "providers.ai.models must be a table, got 3"),
         ("models.x.rmp = 3", "the nearest known name is providers.ai.models.x.rpm"),
         ("models.x.base_url = 'y'", "known names in providers.ai.models.x are max_parallel"),
-        ("models.x.tpm = -1", "providers.ai.models.x.tpm must be > 0, got -1"),
+        ("models.x.tpm = -1", "providers.ai.models.x.tpm must be >= 1e-09, got -1"),
     ],
 )
 def test_a_mistake_is_told_with_its_name(tmp_path: Path, line: str, says: str) -> None:
@@ -124,6 +127,7 @@ def test_other_mistakes_about_providers(tmp_path: Path) -> None:
     assert "providers must be a table" in mistake(tmp_path, "providers = 1\n")
     assert "providers.ai must be a table" in mistake(tmp_path, "[providers]\nai = 1\n")
     assert "must not contain '/'" in mistake(tmp_path, '[providers."a/b"]\nrpm = 1\n')
+    assert "must not hold control characters" in mistake(tmp_path, '[providers."a\\nb"]\nrpm = 1\n')
     with pytest.raises(ConfigError, match=r"providers are set by \[providers"):
         load_settings({}, {"PENSTOCK_PROVIDERS__AI__RPM": "1"}, tmp_path, {})
 

@@ -704,9 +704,32 @@ def test_a_running_job_that_waits_for_a_permit_says_so() -> None:
     found = explain(facts(leased(), answers=(standing,)))
 
     assert found.gate is Gate.RUNNING
-    assert "It has waited for a permit of its provider 'ai' since" in found.sentence
-    assert "(7.0 s), uncounted." in found.sentence
+    assert "(7.0 s) for a permit of its provider 'ai'." in found.sentence
     assert (found.when, found.unblocks) == (None, "it gets its permit, and its attempt ends")
+
+
+def test_a_running_job_whose_permit_waits_for_a_cool_down_names_it_and_its_end() -> None:
+    until = NOW + seconds(14 * 60)
+    cooling = ProviderUse(
+        provider="ai", model="m", limit=8, limit_max=8, refused=3, waiting=1, blocked_until_at=until
+    )
+    standing = answer(
+        Standing.RUNNING,
+        permit_since_at=NOW - seconds(7),
+        permit_of="ai",
+        deadline_at=NOW + seconds(50),
+        status=WorkerStatus(captured_at=NOW, providers=(cooling,)),
+    )
+
+    found = explain(facts(leased(), answers=(standing,)))
+
+    assert (found.gate, found.when) == (Gate.COOLDOWN, until)
+    assert "attempt 1, and its time limit stands still" in found.sentence
+    assert "for a permit of its provider 'ai', which cools down for another 14:00: it refused" in (
+        found.sentence
+    )
+    assert found.unblocks == "the cool-down of 'ai' ends"
+    assert found.command == "penstock providers"
 
 
 def test_a_ready_job_whose_task_is_held_back_waits_for_its_provider() -> None:

@@ -285,6 +285,46 @@ def test_threads_that_wait_are_woken_when_the_run_ends() -> None:
     asyncio.run(main())
 
 
+def by_stream(run: Run) -> None:
+    with run.clients.http_sync.stream("GET", "/plain"):
+        run.clients.http_sync.get("/plain")
+
+
+def by_raw_stream(run: Run) -> None:
+    client = run.clients.http_client_sync("httpx")
+    with client.stream("GET", "/plain"):
+        client.get("/plain")
+
+
+def by_requests(run: Run) -> None:
+    session = run.clients.http_client_sync("requests")
+    with session.get(f"{run.url}/plain", stream=True):
+        session.get(f"{run.url}/plain")
+
+
+@pytest.mark.parametrize("nested", [by_stream, by_raw_stream, by_requests])
+def test_a_thread_that_waits_while_it_keeps_a_permit_back_waits_at_its_own_cost(
+    nested: Callable[[Run], None],
+) -> None:
+    async def main() -> None:
+        async with scripted(echo) as server, outbound_run(server.url, max_parallel=1) as run:
+            attempt = Standing("doi:1")
+            standing.current.set(attempt)
+            working = asyncio.ensure_future(asyncio.to_thread(nested, run))
+            while not any(  # noqa: ASYNC110 (pressure is only read)
+                one.waiters for one in run.admission.pressure.models()
+            ):
+                await asyncio.sleep(0)
+
+            assert attempt.waited_until(1e9) == attempt.waited
+
+            attempt.stop("has run past its time limit")
+            with pytest.raises(AttemptOver, match="past its time limit"):
+                await working
+
+    asyncio.run(main())
+
+
 def test_waiting_for_a_permit_is_counted_once_for_all_that_wait() -> None:
     attempt = Standing("a")
     attempt.wait_begins(10.0)

@@ -10,7 +10,12 @@ from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.errors import StoreBusy
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit
-from penstock.runtime.learned_limits import SAVE_SECONDS, LearnedLimits, lesser
+from penstock.runtime.learned_limits import (
+    FIRST_SAVE_SECONDS,
+    SAVE_SECONDS,
+    LearnedLimits,
+    lesser,
+)
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock
@@ -53,16 +58,17 @@ def test_only_what_is_new_is_written() -> None:
     assert store.learned().result() == [first]
 
 
-def test_it_is_due_once_a_minute() -> None:
+def test_it_is_due_soon_for_a_run_that_is_short_and_then_once_a_minute() -> None:
     clock = ManualClock()
     limits = LearnedLimits(MemoryStore(clock), clock, 1)
     due = [limits.is_due]
-    clock.advance(SAVE_SECONDS)
-    due.append(limits.is_due)
-    asyncio.run(limits.save({}))
-    due.append(limits.is_due)
+    for seconds in (FIRST_SAVE_SECONDS, FIRST_SAVE_SECONDS, SAVE_SECONDS - FIRST_SAVE_SECONDS):
+        clock.advance(seconds)
+        due.append(limits.is_due)
+        if limits.is_due:
+            asyncio.run(limits.save({}))
 
-    assert due == [False, True, False]
+    assert due == [False, True, False, True]
 
 
 def test_a_store_that_is_away_stops_nobody_and_is_tried_again() -> None:

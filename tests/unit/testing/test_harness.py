@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -13,7 +14,7 @@ from penstock import Context, Penstock, Skip, finished
 from penstock.errors import ConfigError, UsageError
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import ErrorCategory, JobState
-from penstock.testing import Harness, RecordingSink, harness, run_virtual
+from penstock.testing import Harness, RecordingSink, SimulatedProvider, harness, run_virtual
 
 
 def make_app() -> Penstock:
@@ -250,3 +251,61 @@ def test_wait_for_gives_each_event_once_and_then_waits() -> None:
         assert "0 waited for" in repr(sink)
 
     run_virtual(main())
+
+
+Library = Literal["httpx2", "httpx", "aiohttp"]
+
+
+def archive_app(base_url: str) -> tuple[Penstock, Any]:
+    app = Penstock("documents")
+    archive = app.provider("archive", base_url=base_url)
+
+    @app.task(max_attempts=1)
+    async def fetch(ctx: Context, library: Library | None) -> int:
+        if library is None:
+            async with ctx.admit(archive):
+                return 0
+        client = archive.http if library == "httpx2" else archive.http_client(library)
+        return int((await client.get(f"{base_url}/")).status_code)
+
+    return app, fetch
+
+
+@pytest.mark.parametrize("library", ["httpx2", "httpx"])
+def test_a_provider_that_is_not_simulated_sends_nothing_and_the_drain_says_so(
+    library: Library,
+) -> None:
+    with SimulatedProvider() as server:
+        app, fetch = archive_app(server.url)
+
+        with harness(app) as t:
+            t.enqueue(fetch.job(library=library))
+            with pytest.raises(
+                UsageError, match=r"'archive' has no simulation in this test"
+            ) as said:
+                t.drain()
+
+        assert "harness(app, providers={'archive': SimulatedProvider()})" in str(said.value)
+        assert server.counts.calls == 0
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_session_of_aiohttp_is_refused_since_no_simulation_answers_it(simulated: bool) -> None:
+    with SimulatedProvider() as server:
+        app, fetch = archive_app(server.url)
+
+        with harness(app, providers={"archive": SimulatedProvider()} if simulated else {}) as t:
+            t.enqueue(fetch.job(library="aiohttp"), key="a")
+            t.drain()
+            assert "A session of aiohttp is not answered by a simulation" in t.errors["a"].message
+
+        assert server.counts.calls == 0
+
+
+def test_a_permit_needs_no_simulation() -> None:
+    app, fetch = archive_app("http://nowhere.invalid")
+
+    with harness(app) as t:
+        t.enqueue(fetch.job(library=None), key="a")
+        t.drain()
+        assert t.results["a"] == 0

@@ -29,7 +29,8 @@ TICK_SECONDS = 1e-6  # beyond the time at which the window is as large as wanted
 SMOOTH_FROM = 10  # a smaller window would not stay full
 GAP_AT_START_SECONDS = 0.02  # before anything has ended
 LATENCY_MIN_SECONDS = 1e-4
-LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts
+LEARNED_ANSWERS = 20  # for which the latency of an earlier run counts, if it has just ended
+LEARNED_LATENCY_MAX_SECONDS = 10.0  # a longer one is found anew: the pace at the start follows it
 LATENCY_SMOOTHING = 0.05
 TUNE_STEP = 0.05  # change of the latency that matters
 TOKENS_SMOOTHING = 0.02
@@ -83,6 +84,7 @@ class Adaptive:
         self._mean_tokens = 1.0
         self._levels: list[int] = []  # in flight at the last refusals, while a rate is the limit
         self._sent_at = -inf
+        self._was_refused = False  # in this run, or in the one that it learned from
         self._told = LimitChanges(self._whole())
         self.consecutive_refusals = 0
         if learned is not None:
@@ -143,6 +145,8 @@ class Adaptive:
         mode = self._mode.mode
         ceiling = self._rate.ceiling
         is_rate = mode is not LimitMode.CONCURRENCY and ceiling < inf
+        if not self._was_refused:  # a ceiling of latency is of this run, its machine and its load
+            return LearnedLimit(latency_seconds=self._latency)
         return LearnedLimit(
             self.ceiling,
             self._rate.confidence if is_rate else self._window.confidence,
@@ -295,6 +299,7 @@ class Adaptive:
 
     def _refused(self, now: float, mark: AdaptiveMark, retry_after: float) -> None:
         self.consecutive_refusals += 1
+        self._was_refused = True
         self._mode.not_accepted(mark.tokens)
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
@@ -417,11 +422,14 @@ class Adaptive:
         if trust <= 0:
             return
         if learned.latency_seconds is not None:
-            self._latency = max(LATENCY_MIN_SECONDS, learned.latency_seconds)
-            self._answers = LEARNED_ANSWERS
+            latency = min(LEARNED_LATENCY_MAX_SECONDS, learned.latency_seconds)
+            self._latency = max(LATENCY_MIN_SECONDS, latency)
+            self._answers = max(1, round(LEARNED_ANSWERS * trust))
         if learned.ceiling is not None:
+            self._was_refused = True
             self._window.resume(learned.ceiling, learned.confidence, trust)
         if learned.rate is not None and learned.mode is not LimitMode.CONCURRENCY:
+            self._was_refused = True
             self._mode.resume(learned.mode)
             self._rate.resume(learned.rate)
             self._window.is_starting = False

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from typing import Any, Protocol
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import UsageError
 from penstock.model.journal import Answer
 from penstock.outbound.journal.paid_call import Ended, PaidCall
@@ -22,6 +23,9 @@ LAST_SECONDS = 2.0  # for the end of a stream whose last event was read
 
 
 class _Body(Protocol):
+    @property
+    def lease(self) -> RequestAdmissionLease: ...
+
     async def __anext__(self) -> bytes: ...
 
     async def peek(self, count: int) -> bytes: ...
@@ -37,6 +41,7 @@ class _KeptBody:
         self._call = call
         self._exchange = exchange
         self._has_ended = False
+        self.lease = body.lease
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -88,6 +93,8 @@ class _KeptBody:
 
 class _PlayedBody:
     """A body that was kept."""
+
+    lease = None  # nobody had to admit it
 
     def __init__(self, body: bytes) -> None:
         self._pieces: Iterator[bytes] = played(body)

@@ -275,6 +275,38 @@ def test_what_was_learned_a_day_ago_is_forgotten() -> None:
     assert limit.window(0.0, 0) == 4
 
 
+def test_a_latency_that_was_learned_does_not_make_a_fast_provider_slow() -> None:
+    desk = Desk(learned=LearnedLimit(40.0, 4, latency_seconds=600.0))
+    desk.send()
+
+    assert desk.limit.send_at(0.0, 1, 1.0) < 0.1
+
+
+@pytest.mark.parametrize(("part_of_a_day", "found"), [(0.0, 0.955), (0.95, 0.55)])
+def test_a_latency_that_was_learned_counts_the_less_the_older_it_is(
+    part_of_a_day: float, found: float
+) -> None:
+    learned = LearnedLimit(latency_seconds=1.0)
+    limit = Adaptive(256, 0.0, lambda: 0.0, learned, part_of_a_day * 86_400)
+
+    limit.ended(0.1, 0, limit.granted(0.0, 0, 1.0), OK)
+
+    assert limit.learned().latency_seconds == pytest.approx(found)
+
+
+def test_a_ceiling_that_only_latency_has_found_is_not_kept() -> None:
+    desk = Desk()
+    for _ in range(20):
+        desk.turn(desk.window())
+    desk.now += 9 * LATENCY
+    desk.turn(desk.window())
+    assert desk.limit.ceiling is not None
+
+    assert desk.limit.learned() == LearnedLimit(
+        latency_seconds=desk.limit.learned().latency_seconds
+    )
+
+
 def test_what_is_learned_leads_to_the_same_limit() -> None:
     desk = known(100.0)
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a request of a provider go where the provider was declared to be?
+
+Elsewhere may be meant: a redirect, a second host of the same service. But a key and a prompt go
+with it, so it is said, once for each host.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+HOSTS_TOLD = 20  # other hosts of a provider; of more nothing is said
+HOST_SHOWN = 253  # characters
+
+log = logging.getLogger("penstock.providers")
+
+
+class KnownHosts:
+    """Owns which hosts a provider's requests may go to without a word. Belongs to one loop."""
+
+    __slots__ = ("_host", "_known", "_provider", "_told")
+
+    def __init__(self, provider: str, base_url: str | None) -> None:
+        self._provider = provider
+        self._host = _host_of(base_url)
+        self._known = {"", *_spellings(self._host)}
+        self._told = 0
+
+    def __repr__(self) -> str:
+        return f"<KnownHosts of {self._provider!r}: {len(self._known) - 1}>"
+
+    def meet(self, host: str) -> None:
+        """A request goes there."""
+        if host in self._known or not self._host or self._told >= HOSTS_TOLD:
+            return
+        spellings = _spellings(host)
+        if self._known.isdisjoint(spellings):
+            self._told += 1
+            log.warning(
+                "A request of provider %r goes to the host %r and not to %r, where its base_url "
+                "points; its key and its body go there too. Declare a provider of its own for "
+                "that host if it is meant.",
+                self._provider,
+                host[:HOST_SHOWN],
+                self._host,
+            )
+        self._known.update(spellings)
+
+
+def _host_of(base_url: str | None) -> str:
+    try:
+        return urlsplit(base_url or "").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _spellings(host: str) -> set[str]:
+    """A host as libraries write it: with a dot at its end or not, in letters or in ASCII."""
+    plain = host.lower().rstrip(".")
+    found = {host, plain}
+    if plain.isascii() and "xn--" not in plain:
+        return found
+    with suppress(UnicodeError):
+        found.add(plain.encode("idna").decode("ascii"))
+    with suppress(UnicodeError):
+        found.add(plain.encode("ascii").decode("idna"))
+    return found

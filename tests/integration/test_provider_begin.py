@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is what sends requests made before the first job, and beside the loop?"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock import Context, Penstock
+from penstock.testing import ProviderRules, SimulatedProvider
+
+
+def test_certificates_are_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[threading.Thread] = []
+    loops: list[threading.Thread] = []
+
+    class Noted(httpx2.AsyncHTTPTransport):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            made.append(threading.current_thread())
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", Noted)
+    with SimulatedProvider(ProviderRules(latency=0.0)) as server:
+        app = Penstock("shop", store=f"sqlite:///{tmp_path}/shop.db")
+        api = app.provider("api", base_url=server.url)
+
+        @app.task(uses=api)
+        async def fetch(ctx: Context) -> int:
+            loops.append(threading.current_thread())
+            return int((await api.http.get("/")).status_code)
+
+        app.enqueue(fetch.job())
+        assert app.run(drain=True).done == 1
+
+    assert len(made) == len(loops) == 1
+    assert made[0] is not loops[0]
