@@ -27,7 +27,11 @@ SHELL = re.compile(r"[|&;<>$`*~]")  # whoever uses these needs one
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
     path
-    for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    for path in [
+        REPOSITORY / "README.md",
+        REPOSITORY / "AGENTS.md",
+        *(REPOSITORY / "docs").rglob("*.md"),
+    ]
     if path.exists()
 )
 
@@ -107,9 +111,11 @@ def check_target(command: str) -> None:
     assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), command
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "llms.txt"], ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" in target:
+            continue
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
