@@ -55,15 +55,31 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    places: dict[type[BaseModel], list[str]] = {}
     for path, section in _sections(Settings, ()):
-        title = f"[{'.'.join(path)}]" if path else "Without a section"
-        heading = f"## `{title}`" if path else f"## {title}"
-        says = re.sub(r"^`[^`]+`: ", "", inspect.cleandoc(section.__doc__ or "").split("\n")[0])
-        parts.append(f"{heading}\n\n{says[0].upper()}{says[1:]}\n\n{_settings(section)}")
-        if section is Settings:
+        places.setdefault(section, []).append(f"`[{'.'.join(path)}]`")
+    parts = [HEAD]
+    for section, (first, *others) in places.items():
+        is_all = section is Settings
+        parts.append(f"## {'Without a section' if is_all else first}\n\n{_about(section)}")
+        if others:
+            parts.append(f"The same under {', '.join(others)}.")
+        parts.append(_settings(section))
+        if is_all:
             parts.append(_limits())
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _about(section: type[BaseModel]) -> str:
+    """What its docstring says, but for the place that the heading names."""
+    first, _, _ = inspect.cleandoc(section.__doc__ or "").partition("\n")
+    says = _as_read(re.sub(r"^`[^`]+`: ", "", first))
+    return says[0].upper() + says[1:]
+
+
+def _as_read(says: str) -> str:
+    """For people who write TOML, where None cannot be written."""
+    return says.replace("None: ", "not set: ")
 
 
 def _sections(
@@ -98,7 +114,7 @@ def _settings(section: type[BaseModel]) -> str:
         if name == "limits" or any(_inner(field.annotation)):
             continue
         kind = _kind(written[name].annotation)
-        says = (written[name].remark or _said_elsewhere(name)).replace("None: ", "not set: ")
+        says = _as_read(written[name].remark or _said_elsewhere(name))
         rows.append((f"`{name}`", kind, _default(field, kind), says))
     return table(("setting", "kind", "default", "means"), rows) if rows else ""
 

@@ -187,8 +187,8 @@ class TaskSettings(_Section):
 class PriceSettings(_Section):
     """`usd_per_million_tokens` of a model: what its tokens cost."""
 
-    input: UsdPrice
-    output: UsdPrice
+    input: UsdPrice  # of a prompt
+    output: UsdPrice  # of an answer
 
 
 class ModelSettings(_Section):
@@ -225,8 +225,8 @@ class ProviderSettings(_Section):
 class SpanBudget(_Section):
     """What may be spent in one span of time; None: as much as is asked for."""
 
-    usd: Usd | None = None
-    tokens: Tokens | None = None
+    usd: Usd | None = None  # dollars; needs prices
+    tokens: Tokens | None = None  # of prompts and answers
 
 
 class ScopeBudget(SpanBudget):
