@@ -156,6 +156,7 @@ class RuntimeSettings(_Section):
 
     async_slots: Count = 256  # running tasks on the loop
     thread_slots: Count = 32  # running tasks in threads
+    #: running tasks in processes of their own
     process_slots: Count = Field(default_factory=available_cores)
     lease_ttl_seconds: Seconds = 30.0  # a dead machine's jobs wait this long
     beat_seconds: Seconds = 10.0  # between two renewals
@@ -177,7 +178,7 @@ class RuntimeSettings(_Section):
 class TaskSettings(_Section):
     """`[tasks]`: what a task gets that does not say otherwise."""
 
-    max_attempts: Count = 3
+    max_attempts: Count = 3  # charged tries of a job; then it ends in error
     timeout: Seconds = 3600.0  # of one attempt
     max_crashes: Count = 3  # of a job that ran alone; then it ends in error
     give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
@@ -186,8 +187,8 @@ class TaskSettings(_Section):
 class PriceSettings(_Section):
     """`usd_per_million_tokens` of a model: what its tokens cost."""
 
-    input: UsdPrice
-    output: UsdPrice
+    input: UsdPrice  # of a prompt
+    output: UsdPrice  # of an answer
 
 
 class ModelSettings(_Section):
@@ -203,7 +204,7 @@ class ProviderSettings(_Section):
     """`[providers.NAME]`: one rate-limited service; its caps hold over all its models."""
 
     base_url: BaseUrl | None = None  # what the paths of requests are added to
-    algorithm: Literal["adaptive", "aimd"] = "adaptive"
+    algorithm: Literal["adaptive", "aimd"] = "adaptive"  # what finds the limit
     max_parallel: Count | None = None
     rpm: Rate | None = None
     tpm: Rate | None = None
@@ -224,8 +225,8 @@ class ProviderSettings(_Section):
 class SpanBudget(_Section):
     """What may be spent in one span of time; None: as much as is asked for."""
 
-    usd: Usd | None = None
-    tokens: Tokens | None = None
+    usd: Usd | None = None  # dollars; needs prices
+    tokens: Tokens | None = None  # of prompts and answers
 
 
 class ScopeBudget(SpanBudget):
@@ -247,7 +248,7 @@ class Settings(_Section):
     """Everything that can be set."""
 
     app: Text | None = None  # a file or `module:attribute`; None: pipeline.py
-    store: StoreUrl | None = None  # a URL; None: sqlite:///.penstock/<app>.db
+    store: StoreUrl | None = None  # None: sqlite:///.penstock/APP.db, by the app's name
     durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
     retention: Seconds = 30 * 86_400.0  # of ended jobs
     journal_retention: Seconds = 7 * 86_400.0  # of the paid calls of ended jobs
