@@ -38,8 +38,8 @@ setup: .venv/ok ## Make .venv with the locked dependencies and this package in i
 nginx: .venv/ok ## Find nginx for the tests, or fetch it into .venv (they do so themselves)
 	$(BIN)/python -m tests.nginx.binary
 
-demo: .venv/ok ## See a queue at work
-	$(BIN)/python examples/demo.py
+demo: .venv/ok ## See a run meet 429s, die by kill -9, and go on: nothing lost, nothing bought again
+	$(BIN)/penstock demo
 
 test: .venv/ok ## Run the tests on three processes (they wait more than they compute)
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)

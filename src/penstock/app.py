@@ -390,6 +390,7 @@ class Penstock:
                 task_order=task_order,
                 events=statistics.events,
                 providers=self.providers,
+                sources=loaded.sources,
             ),
             wiring.slot_count(settings, self.providers),
             options.run_id,

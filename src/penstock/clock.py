@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Seconds since 1970 UTC; may jump."""
         ...
 
+    def cpu(self) -> float:
+        """Seconds that processors have worked for this process."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Wait without blocking the loop."""
         ...
@@ -40,6 +44,7 @@ class SystemClock:
     # The functions themselves: both are asked several times per job.
     monotonic = staticmethod(time.monotonic)
     now = staticmethod(time.time)
+    cpu = staticmethod(time.process_time)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -17,6 +17,7 @@ import uvloop
 
 from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.clock import Clock, SystemBootClock, SystemClock
+from penstock.config.capacity import configured_capacity
 from penstock.config.load import Loaded, dotted
 from penstock.config.provider_policies import (
     idempotency_header,
@@ -66,6 +67,7 @@ COMPLETION_SECONDS = 1.0  # a shell waits no longer for the keys of a server
 
 _NONE: Mapping[str, Provider] = {}
 _NO_WIRES: Mapping[str, MakeWire] = {}
+_NO_SOURCES: Mapping[str, str] = {}
 
 log = logging.getLogger("penstock.limits")
 
@@ -310,11 +312,13 @@ def build_worker(
     wires: Mapping[str, MakeWire] = _NO_WIRES,
     request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
+    sources: Mapping[str, str] = _NO_SOURCES,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap of the providers; `wires` answer in place of some of them.
+    `sources` say where the settings are from, for whoever asks about its capacity.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -331,6 +335,7 @@ def build_worker(
         drain=options.drain,
         solo=options.solo,
         runs_suspects=not options.supervised,
+        capacity=configured_capacity(settings, sources, providers),
         unserved=unserved_tasks(tasks, policies, share),
     )
     loop = asyncio.get_running_loop()

@@ -15,11 +15,11 @@ OVERDUE_SECONDS = 1.5
 
 
 def main() -> None:
-    from penstock.runtime import child, slots, supervisor, wear
+    from penstock.runtime import child, overstaying, slots, wear
 
     slots.ABANDON_SECONDS = ABANDON_SECONDS
     wear.PATIENCE_SECONDS = PATIENCE_SECONDS
-    supervisor.OVERDUE_SECONDS = OVERDUE_SECONDS
+    overstaying.OVERDUE_SECONDS = OVERDUE_SECONDS
     child.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]
     if sys.argv.pop(1) == "worker":
         from penstock.cli import worker_process

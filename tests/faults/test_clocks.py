@@ -266,6 +266,9 @@ class SuspendableClock:
         self.now, self.sleep = clock.now, clock.sleep
         self.suspended = 0.0
 
+    def cpu(self) -> float:
+        return 0.0
+
     def monotonic(self) -> float:
         return self._clock.monotonic() + self.suspended
 

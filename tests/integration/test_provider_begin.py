@@ -40,3 +40,29 @@ def test_certificates_are_read_beside_the_loop(
 
     assert len(made) == len(loops) == 1
     assert made[0] is not loops[0]
+
+
+def test_certificates_that_cannot_be_read_are_told_by_the_job_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(httpx2.AsyncHTTPTransport):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            raise ValueError("no certificates")
+
+    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", Broken)
+    app = Penstock("shop", store=f"sqlite:///{tmp_path}/shop.db")
+    api = app.provider("api", base_url="http://api.invalid")
+
+    @app.task(uses=api, max_attempts=1)
+    async def fetch(ctx: Context) -> None:
+        await api.http.get("/")
+
+    @app.task()
+    async def other(ctx: Context) -> None:
+        """Needs nobody."""
+
+    app.enqueue(fetch.job())
+    app.enqueue(other.job())
+    report = app.run(drain=True)
+
+    assert (report.done, report.errors) == (1, 1)

@@ -11,7 +11,19 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import backup, config_show, doctor, init, providers, queue, restore, why
+from penstock.cli import (
+    backup,
+    config_show,
+    doctor,
+    explain,
+    init,
+    providers,
+    queue,
+    report,
+    restore,
+    why,
+)
+from penstock.cli.demo.command import demo
 from penstock.cli.invocation import Invocation
 from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
 from penstock.cli.text import (
@@ -44,8 +56,11 @@ app = typer.Typer(
 app.add_typer(queue.commands, name="queue")
 app.add_typer(config_show.commands, name="config")
 app.command("init")(init.init)
+app.command("demo")(demo)
 app.command("why")(why.why)
 app.command("providers")(providers.providers)
+app.command("explain")(explain.explain)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("backup")(backup.backup)
 app.command("restore")(restore.restore)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast does a run go, and how long will it take?"""
+"""How fast does a run go, and how long will it take?
+
+A time left is told only while the run is steady: a rate that has just halved or doubled says
+nothing about the next hour.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,14 @@ from dataclasses import dataclass
 from penstock.cli.text import span
 from penstock.model.job import TERMINAL, JobState
 
-WINDOW_SECONDS = 15.0  # the rate is that of the last while
-SAMPLES_MAX = 600
+RATE_SECONDS = 10.0  # the rate is that of the last while
+SAMPLE_SECONDS = 1.0  # between two samples that are kept
+SAMPLES_MAX = 601
+WINDOWS_SECONDS = (20.0, 60.0, 300.0, 600.0)  # the shortest with enough ends tells the time left
+ENDS_WANTED = 20  # in a window
+ENDS_MIN = 6  # in the longest there is; with fewer nobody can tell
+STEADY_FACTOR = 2.0  # between the rates of the two halves of a window
+STALL_ENDS = 5  # so many were to be expected lately; if there was none, it stalls
 
 _ENDS = tuple(state for state in JobState if state in TERMINAL)
 _OWN_ENDS: tuple[JobState, ...] = tuple(state for state in _ENDS if state is not JobState.CANCELLED)
@@ -25,6 +35,7 @@ class PaceView:
     left: int
     elapsed_seconds: float
     rate: float  # ends per second, lately
+    mean: float  # the same since the run began
     seconds_left: float | None  # None: nobody can tell
 
     @property
@@ -56,21 +67,75 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque([(now, 0)], maxlen=SAMPLES_MAX)
         self._began = now
 
-    def look(self, states: Mapping[JobState, int], now: float) -> PaceView:
-        """Take in how the queue stands now."""
+    def look(
+        self,
+        states: Mapping[JobState, int],
+        now: float,
+        *,
+        paused: bool = False,
+        all_due_in: float | None = None,
+    ) -> PaceView:
+        """Take in how the queue stands now.
+
+        Args:
+            states: jobs by state.
+            now: monotonic.
+            paused: nobody gets further jobs.
+            all_due_in: everything that is left is delayed, by so many seconds at least.
+        """
         if self._before is None:
             self._before = dict(states)
         ended = {
             state: max(states.get(state, 0) - self._before.get(state, 0), 0) for state in _ENDS
         }
-        left = sum(count for state, count in states.items() if state not in TERMINAL)
-        self._samples.append((now, sum(ended.values())))
-        while len(self._samples) > 2 and self._samples[0][0] < now - WINDOW_SECONDS:
-            self._samples.popleft()
-        rate = self._rate()
-        seconds_left = left / rate if rate > 0 else None
-        return PaceView(ended, left, now - self._began, rate, seconds_left)
+        count = sum(ended.values())
+        left = sum(number for state, number in states.items() if state not in TERMINAL)
+        if now - self._samples[-1][0] >= SAMPLE_SECONDS:
+            self._samples.append((now, count))
+        elapsed = now - self._began
+        steady = None if paused else self._steady_rate(now, count)
+        return PaceView(
+            ended,
+            left,
+            elapsed,
+            self._rate(now - RATE_SECONDS, now, count),
+            count / elapsed if elapsed > 0 else 0.0,
+            None if steady is None else max(left / steady, all_due_in or 0.0),
+        )
 
-    def _rate(self) -> float:
-        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (last_at - first_at) if last > first and last_at > first_at else 0.0
+    def _steady_rate(self, now: float, count: int) -> float | None:
+        """The rate that tells how long the rest takes; None if there is none to rely on."""
+        elapsed = now - self._began
+        if elapsed < RATE_SECONDS:
+            return None
+        windows = [seconds for seconds in WINDOWS_SECONDS if seconds < elapsed]
+        if len(windows) < len(WINDOWS_SECONDS):
+            windows.append(elapsed)
+        enough = [w for w in windows if count - self._count_at(now - w) >= ENDS_WANTED]
+        window = enough[0] if enough else windows[-1]
+        start, middle = now - window, now - window / 2
+        if count - self._count_at(start) < ENDS_MIN:
+            return None
+        rate = self._rate(start, now, count)
+        halves = [self._rate(start, middle, self._count_at(middle)), self._rate(middle, now, count)]
+        if min(halves) <= 0 or max(halves) > STEADY_FACTOR * min(halves):
+            return None
+        stalls = rate * RATE_SECONDS >= STALL_ENDS and count == self._count_at(now - RATE_SECONDS)
+        return None if stalls else rate
+
+    def _rate(self, start: float, end: float, count: int) -> float:
+        start = max(start, self._began)
+        ends = count - self._count_at(start)
+        return ends / (end - start) if ends > 0 and end > start else 0.0
+
+    def _count_at(self, moment: float) -> int:
+        """How many had ended at a moment; between two samples, in proportion."""
+        later_at, later = self._samples[-1]
+        if moment >= later_at:
+            return later
+        for at, count in reversed(self._samples):
+            if at <= moment:
+                part = (moment - at) / (later_at - at) if later_at > at else 0.0
+                return round(count + (later - count) * part)
+            later_at, later = at, count
+        return self._samples[0][1]

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from penstock import wiring
-from penstock.cli.display import LiveDisplay, PlainDisplay
+from penstock.cli.display import make_display
 from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.cli.text import one_sentence, warn, warn_of_traceback
@@ -67,13 +66,16 @@ def run_queue(
         log_level=invocation.log_level,
         log_format=invocation.log_format,
     )
-    display = LiveDisplay if sys.stderr.isatty() and spec.log_format == "text" else PlainDisplay
+    display = make_display(spec.log_format)
 
     def open_store(url: str, durability: str) -> Store:
         return wiring.open_store(url, durability=durability, folder=target.folder)
 
-    supervisor = Supervisor(spec, open_store, display())
-    code = supervisor.run()
+    supervisor = Supervisor(spec, open_store, display)
+    try:
+        code = supervisor.run()
+    finally:
+        display.restore()
     ignore_late_signals()
     if supervisor.failure is not None:
         if supervisor.failure.details:

@@ -162,7 +162,7 @@ def span(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     text = str(timedelta(seconds=round(seconds)))
-    return text.removeprefix("0:")
+    return text.removeprefix("0:").removeprefix("0")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int = 1) -> list[str]:
@@ -178,3 +178,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int
         ).rstrip()
         for line in (head, *cells)
     ]
+
+
+def dollars(micros: int) -> str:
+    """Money for people: $0.0042, $0.02, $1,204.50."""
+    amount = micros / 1_000_000
+    if abs(amount) >= 1:
+        return f"${amount:,.2f}"
+    whole, _, part = f"{amount:.4f}".partition(".")
+    return f"${whole}.{part.rstrip('0'):0<2}"

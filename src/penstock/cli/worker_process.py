@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from penstock import wiring
@@ -31,8 +32,7 @@ from penstock.cli.logs import set_up_logging
 from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.find_app import find_app
-from penstock.config.load import load_settings
-from penstock.config.settings import Settings
+from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
@@ -139,13 +139,14 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     messages.send(channel, hello)
     lines = messages.Lines()
-    if not _may_go(channel, lines):
+    words = _first_words(channel, lines)
+    if words is None:
         store.close()
         return 0
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, settings, table, channel, lines))
+            return run_and_close(loop, _run(order, app, loaded, table, channel, lines, words))
     finally:
         store.close()
 
@@ -179,23 +180,30 @@ def _opened_when_it_can(
         raise
 
 
-def _may_go(channel: socket.socket, lines: messages.Lines) -> bool:
-    """Wait for the word to begin; False if it is another one, or if nobody is there any more."""
+def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages.ToWorker] | None:
+    """Wait for the word to begin; that and what was said with it.
+
+    None: it is the end already, or nobody is there any more.
+    """
     while data := channel.recv(4096):
         words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+        if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
+            return None
         if words:
-            return all(isinstance(word, messages.Go) for word in words)
-    return False
+            return words
+    return None
 
 
 async def _run(
     order: messages.WorkerOrder,
     app: Penstock,
-    settings: Settings,
+    loaded: Loaded,
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
+    words: list[messages.ToWorker],
 ) -> int:
+    settings = loaded.settings
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     options = wiring.RunOptions(
@@ -221,11 +229,15 @@ async def _run(
         providers=app.providers,
         share=ProcessShare(order.index, spec.processes),
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
+        sources=loaded.sources,
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
     listener = threading.Thread(
-        target=_listen, args=(channel, lines, loop, worker), name="penstock-orders", daemon=True
+        target=_listen,
+        args=(channel, lines, words, loop, worker),
+        name="penstock-orders",
+        daemon=True,
     )
     listener.start()
     await worker.run()
@@ -236,29 +248,41 @@ async def _run(
 def _listen(
     channel: socket.socket,
     lines: messages.Lines,
+    words: list[messages.ToWorker],
     loop: asyncio.AbstractEventLoop,
     worker: Worker,
 ) -> None:
     """Obey the supervisor; when it is gone, be gone too."""
     while True:
+        for word in words:
+            _obey(word, loop, worker)
         try:
             data = channel.recv(4096)
         except OSError:
             data = b""
         if not data:
             break
-        for line in lines.feed(data):
-            message = messages.decode_to_worker(line)
-            how = Stopping.NOW if isinstance(message, messages.Abort) else Stopping.GRACEFUL
-            _stop(loop, worker, how)
-    _stop(loop, worker, Stopping.NOW)
+        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+    _tell(loop, partial(worker.stop, Stopping.NOW))
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
 
 
-def _stop(loop: asyncio.AbstractEventLoop, worker: Worker, how: Stopping) -> None:
+def _obey(word: messages.ToWorker, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
+    match word:
+        case messages.Drain():
+            _tell(loop, worker.drain)
+        case messages.Stop():
+            _tell(loop, partial(worker.stop, Stopping.GRACEFUL))
+        case messages.Abort():
+            _tell(loop, partial(worker.stop, Stopping.NOW))
+        case messages.Go():
+            pass  # it has begun
+
+
+def _tell(loop: asyncio.AbstractEventLoop, order: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped by itself
-        loop.call_soon_threadsafe(worker.stop, how)
+        loop.call_soon_threadsafe(order)
 
 
 if __name__ == "__main__":

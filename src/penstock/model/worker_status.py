@@ -17,6 +17,7 @@ TASKS_SHOWN = 100  # tasks of a document, by name
 CAPS_SHOWN = 100  # caps of a document; more are not told at all
 PROVIDERS_SHOWN = 50  # models of providers of a document, those with most requests first
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
+FULL_SHOWN = 10  # full limits of a document
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     caps: dict[str, int] | None = None  # as configured for it; None: too many to tell
     providers: tuple[ProviderUse, ...] = ()  # a bounded number
     held_back: dict[str, str] = {}  # task → the provider that could not serve it now
+    full_limits: dict[str, int] = {}  # keyed limits that held jobs back lately → what they allow
 
     def same(self, other: WorkerStatus) -> bool:
         """Is there nothing new in it, but for its time?"""
@@ -160,7 +162,14 @@ def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
     text = msgspec.json.encode(whole)
     if len(text) > STATUS_BYTES_MAX:
         small = msgspec.structs.replace(
-            status, task_slots={}, groups={}, blocked=(), caps=None, providers=(), held_back={}
+            status,
+            task_slots={},
+            groups={},
+            blocked=(),
+            caps=None,
+            providers=(),
+            held_back={},
+            full_limits={},
         )
         text = msgspec.json.encode(
             small

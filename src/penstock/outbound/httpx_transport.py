@@ -93,8 +93,9 @@ class HandedTransport:
         request.read()  # a sync stream cannot be read on the loop
         library = self._inner.library
         reply = self._handover.call(lambda: self._inner.handle_async_request(request))
-        if reply.stream.lease is not None:  # what the loop noted ended with it
-            self._inner.executor.note_given(reply.stream.lease)
+        lease: RequestAdmissionLease | None = reply.stream.lease
+        if lease is not None:  # what the loop noted ended with its call
+            self._inner.executor.note_given(lease)
         stream = _sync_body(library)(reply, self._handover)
         return library.Response(
             reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions

@@ -31,6 +31,16 @@ class Question(Generic[T]):
         reply, self._reply = self._reply, None
         return reply.result()
 
+    def settled(self, wait_seconds: float = 0.0) -> bool:
+        """For what is asked only to be done: has it been? Raises what went wrong."""
+        if self._reply is None:
+            self._reply = self._ask()
+        if not _comes(self._reply, wait_seconds):
+            return False
+        reply, self._reply = self._reply, None
+        reply.result()
+        return True
+
     def forget(self) -> None:
         """Ask anew next time: an answer to what was asked before now would be too old."""
         self._reply = None

@@ -41,15 +41,16 @@ class Drain:
         self._reach = reach
         self._waiting_since: float | None = None
         self._said: dict[str, float] = {}  # which reasons, and when
-        self._full = FullLimits(clock)
+        self.full = FullLimits(clock)
         self.next_due_at: int | None = None
+        self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
     def note(self, batch: LeaseBatch) -> None:
         """Take in what a lease call said about what it did not hand out."""
         self.next_due_at = batch.next_due_at
-        self._full.note(batch)
+        self.full.note(batch)
         if batch.paused:
             self._say(PAUSED)
         else:
@@ -63,6 +64,7 @@ class Drain:
             self._reach.waits(WAITS, error)
             return
         self._reach.answered(WAITS)
+        self.outlook = outlook
         known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
         stuck = known > 0 and self._is_stuck(outlook)
@@ -137,4 +139,4 @@ class Drain:
         if outlook.next_due_at is not None:
             left = outlook.next_due_at / MICROSECONDS - self._clock.now()
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
-        return f"{count[JobState.QUEUED]} job(s) are queued: {self._full.reason()}."
+        return f"{count[JobState.QUEUED]} job(s) are queued: {self.full.reason()}."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from penstock.clock import Clock
 from penstock.model.lease import BlockedKey, LeaseBatch
+from penstock.model.worker_status import FULL_SHOWN
 
 SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
 KEYS_NAMED_MAX = 3
@@ -45,6 +46,10 @@ class FullLimits:
         if news:
             self._told.update(blocked.limit_key for blocked in news)
             log.info("Jobs wait for %s.", _named(news))
+
+    def shown(self) -> dict[str, int]:
+        """Some of the limits that held jobs back, and what they allow."""
+        return {blocked.limit_key: blocked.cap for blocked in self._blocked[:FULL_SHOWN]}
 
     def reason(self) -> str:
         """Why ready jobs are not handed out, as far as is known here."""

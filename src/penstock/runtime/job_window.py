@@ -25,7 +25,7 @@ from penstock.events.correlation import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
-from penstock.model.pressure import RequestPressure
+from penstock.model.pressure import PressureSnapshot, RequestPressure
 from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.task import SchedulableTask
 from penstock.runtime.attempt import TaskLimits
@@ -88,6 +88,7 @@ class JobWindow:
             inner = BoundedBorrowTaskAdmissionPolicy()
             self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
         self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
+        self._pressed: PressureSnapshot | None = None  # the first of them
         self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
             self._source,
@@ -132,15 +133,21 @@ class JobWindow:
             for name in sorted(self.held_back)
         }
 
+    def gate_in_the_way(self) -> PressureSnapshot | None:
+        """The provider for which tasks were not asked for last time."""
+        return self._pressed if self.held_back else None
+
     def _find_held_back(self) -> frozenset[str]:
         """Tasks whose providers could not serve them now: others get their room here."""
         pressure = self._pressure
         if pressure is None or not self._gates:
             return frozenset()
         pressed: dict[Hashable, str | None] = {}
+        self._pressed = None
         for gate in set(self._gates.values()):
             snapshot = pressure.snapshot(gate)
             if snapshot is not None and is_pressed(snapshot):
+                self._pressed = self._pressed or snapshot
                 several = isinstance(gate, SeveralResources) and snapshot.resource is not None
                 pressed[gate] = gate_name(snapshot.resource) if several else None
         self._in_the_way = pressed

@@ -13,7 +13,7 @@ from penstock import failpoints
 from penstock.clock import Clock
 from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreUnknown
 from penstock.model.job import LeasedJob, WorkerId
-from penstock.model.lease import Caps, LeaseBatch, LeaseRequest
+from penstock.model.lease import BlockedKey, Caps, LeaseBatch, LeaseRequest
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
@@ -73,6 +73,10 @@ class Leasing:
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
         self.busy = False  # a call is on its way
+        #: What the last call said.
+        self.knows_more = True
+        self.blocked: tuple[BlockedKey, ...] = ()
+        self.paused = False
 
     @property
     def is_idle(self) -> bool:
@@ -174,6 +178,7 @@ class Leasing:
     def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> None:
         failpoints.hit("lease.committed")
         self._suspects = batch.suspects
+        self.knows_more, self.blocked, self.paused = batch.more, batch.blocked, batch.paused
         if request.solo:  # while one runs, it is the only one, also if it was the last
             self._suspects = max(batch.suspects, 1) if batch.jobs else 0
         # A suspect's turn says nothing about the others.

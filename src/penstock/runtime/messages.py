@@ -76,6 +76,10 @@ class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
 
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """End when nothing is left."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop leasing, finish what runs, for as long as the grace lasts."""
 
@@ -85,7 +89,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 FromWorker = Hello | Failed | Finished | Worn
-ToWorker = Go | Stop | Abort
+ToWorker = Go | Drain | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

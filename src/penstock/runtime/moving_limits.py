@@ -7,7 +7,7 @@ It costs as many rows as there are workers, whatever they have done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -16,10 +16,7 @@ from penstock.limits.token_bucket import TokenBucket
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import WorkerView
 from penstock.model.worker_status import read_status
-from penstock.runtime.asking import Question
-from penstock.stores.reply import Reply
 
-LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 NAMED_MAX = 4  # limits in one line
 NOTICED_PART = 0.25  # of a limit: so much up or down is news
 NOTICED_MIN = 2  # requests; a limit of one that becomes two is no news
@@ -88,23 +85,15 @@ def limit_words(seen: list[SeenLimit]) -> list[str]:
 
 
 class LimitWatch:
-    """Owns when limits are looked at, and what was told of them last."""
+    """Owns what was told last of the limits of a run."""
 
-    def __init__(self, ask: Callable[[], Reply[list[WorkerView]]], now: float) -> None:
-        self._question = Question(ask)
-        self._next_at = now
+    def __init__(self, now: float) -> None:
         self._lines = TokenBucket(1 / LINE_SECONDS, now, LINES_AT_ONCE)
         self._told: dict[str, int] = {}
         self.seen: list[SeenLimit] = []
 
-    def tick(self, now: float) -> str | None:
-        """Look, if it is time to; what is worth a line of its own, if anything is."""
-        if now < self._next_at:
-            return None
-        workers = self._question.answer()
-        if workers is None:
-            return None
-        self._next_at = now + LOOK_SECONDS
+    def take(self, workers: Iterable[WorkerView], now: float) -> str | None:
+        """Look at the rows of workers; what is worth a line of its own, if anything is."""
         self.seen = seen_limits(workers)
         return self._news(now)
 

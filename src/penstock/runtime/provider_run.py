@@ -21,13 +21,14 @@ from penstock.admission.requests.adaptive import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
 from penstock.admission.requests.caps import DEFAULT_MAX, ProcessShare, ProviderPolicy
-from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
+from penstock.admission.requests.watched import RequestMaxima, WatchedRequestAdmission
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.provider import Provider
 from penstock.events.sink import RequestEvents
 from penstock.model.pressure import ProviderModelPressure
-from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.provider import ProviderModelKey, RequestResourceKey, SeveralResources
+from penstock.model.run_document import ModelFigures
 from penstock.model.spending import Budget
 from penstock.model.worker_status import PROVIDERS_SHOWN, ProviderUse
 from penstock.outbound.exchange import ReplyLimits
@@ -43,6 +44,7 @@ from penstock.runtime.attempt import Attempt
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.learned_limits import LearnedLimits, lesser
 from penstock.runtime.lending import SlotLending
+from penstock.runtime.limiting import Limiting
 from penstock.runtime.reach import Reach
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
@@ -96,8 +98,9 @@ class ProviderRun:
         )
         self._policies = {policy.name: policy for policy in self._resolver.policies()}
         self._learned = LearnedLimits(store, clock, share.count)
-        self._core = AdaptiveRequestAdmissionController(
-            self._policies.values(), self._algorithm, share=share, generation=run_id
+        self.limiting = Limiting(clock.monotonic)
+        self._core = WatchedRequestAdmission(
+            self._policies.values(), self._algorithm, self.limiting, share=share, generation=run_id
         )
         self._admission = CountedAdmission(self._core, clock, events, run_id)
         self._admission.counts = {}
@@ -164,6 +167,7 @@ class ProviderRun:
     def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding:
         """An attempt begins; what its requests are to know of it."""
         ref, gate = attempt.ref, attempt.lease.item.request_resource_key
+        self.limiting.began(ref)
         if gate is not None:
             self.pressure.began(ref, gate)
         standing = AttemptStanding(
@@ -195,6 +199,7 @@ class ProviderRun:
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
+        self.limiting.left(attempt.ref)
         self.pressure.asked(attempt.ref)
         if self._lending is not None:
             self._lending.wait_ends(attempt)
@@ -211,6 +216,50 @@ class ProviderRun:
         return tuple(
             self._use(one, algorithms.get(one.key), now, offset) for one in models[:PROVIDERS_SHOWN]
         )
+
+    def figures(self) -> tuple[ModelFigures, ...]:
+        """Every model that was asked for, those with most requests first, over the whole run."""
+        most = self._core.maxima()
+        uses = {ProviderModelKey(one.provider, one.model): one for one in self.uses()}
+        return tuple(
+            _figures(use, self._admission.counts.get(key) or ModelCounts(), most.get(key))
+            for key, use in uses.items()
+        )
+
+    def declared(self) -> dict[str, dict[str, float]]:
+        """Who declared how many requests at once, by provider or model: alias → its raw value."""
+        found: dict[str, dict[str, float]] = {}
+        for name, policy in self._policies.items():
+            for model, said in policy.contributors.items():
+                where = f"{name}/{model}" if model else name
+                found[where] = {one.alias: float(one.cap) for one in said}
+        return found
+
+    def cooldowns(self) -> dict[str, float]:
+        """Models that cool down now: for so many seconds."""
+        return {
+            f"{one.key.provider}/{one.key.model}": round(one.cooldown_seconds, 3)
+            for one in self._admission.pressure.models()
+            if one.cooldown_seconds > 0
+        }
+
+    @property
+    def in_flight(self) -> int:
+        return self._core.in_flight
+
+    @property
+    def in_flight_max(self) -> int:
+        """Requests of all models that were in flight at once."""
+        return self._core.in_flight_max
+
+    def gate_of(self, gate: Hashable) -> ProviderModelKey | None:
+        """Which model, or with `*` which provider, the gate of a task stands for."""
+        if isinstance(gate, SeveralResources):
+            found = self.pressure.snapshot(gate)
+            gate = None if found is None else found.resource
+        if not isinstance(gate, RequestResourceKey):
+            return None
+        return ProviderModelKey(self._counted_as(gate.provider), gate.model)
 
     def _use(
         self,
@@ -301,6 +350,29 @@ class ProviderRun:
         return key if shown == key.model else key._replace(model=shown)
 
 
+def _figures(use: ProviderUse, counts: ModelCounts, most: RequestMaxima | None) -> ModelFigures:
+    most = most or RequestMaxima()
+    return ModelFigures(
+        provider=use.provider,
+        model=use.model,
+        domains=tuple(sorted(most.domains)),
+        requests=counts.requests,
+        refused=counts.refused,
+        failed=counts.failed,
+        tokens=counts.tokens,
+        limit=use.limit,
+        limit_max=use.limit_max,
+        limit_reached=most.limit,
+        in_flight_max=most.in_flight,
+        waiting_max=most.waiting,
+        ceiling=use.ceiling,
+        rpm=use.rpm,
+        tpm=use.tpm,
+        mode=use.mode,
+        rate=use.rate,
+    )
+
+
 @lru_cache(MODELS_REMEMBERED)
 def _shown(model: str) -> str:
     return redacted(model)
@@ -308,7 +380,10 @@ def _shown(model: str) -> str:
 
 def _prepare(unprepared: Sequence[RunClients]) -> None:
     for clients in unprepared:
-        clients.prepare()
+        try:
+            clients.prepare()
+        except Exception as error:  # whoever sends will meet it again, and tell it
+            log.debug("%r could not be prepared: %r", clients, error)
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:

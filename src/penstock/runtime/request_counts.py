@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests and tokens went to a model in the last minute, and how many were in vain?"""
+"""How many requests and tokens went to a model, in all and lately, and how many were in vain?"""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_T
 class ModelCounts:
     """The last minute of one model, second by second."""
 
-    __slots__ = ("_seconds", "failed", "failed_in_row", "refused")
+    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "requests", "tokens")
 
     def __init__(self) -> None:
         self._seconds: deque[list[int]] = deque()  # second, requests, tokens
+        self.requests = 0
+        self.tokens = 0
         self.refused = 0
         self.failed = 0
         self.failed_in_row = 0
 
     def add(self, now: float, tokens: int) -> None:
+        self.requests += 1
+        self.tokens += tokens
         second = int(now)
         if not self._seconds or self._seconds[-1][0] != second:
             self._forget(second)

@@ -111,6 +111,10 @@ class Slots:
         #: Bodies that were given up and still run: since when.
         self.abandoned: dict[Attempt, float] = {}
 
+    def count(self, kind: str) -> int:
+        """How many slots of this kind there are."""
+        return self._counts.get(kind, 0)
+
     def free(self) -> dict[str, int]:
         """Free slots by kind."""
         lending = self._lending

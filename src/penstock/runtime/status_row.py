@@ -41,6 +41,7 @@ from penstock.stores.store import StatusStore
 STATUS_SECONDS = 1.0  # between two looks
 
 _NOTHING: dict[str, str] = {}
+_NO_LIMITS: dict[str, int] = {}
 
 
 class StatusRow:
@@ -55,9 +56,11 @@ class StatusRow:
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
+        full_limits: Callable[[], dict[str, int]],
         providers: ProviderRun | None = None,
     ) -> None:
         self._store = store
+        self._full_limits = full_limits
         self._providers = providers
         self._clock = clock
         self._window = window
@@ -80,6 +83,11 @@ class StatusRow:
         self._next_monotonic = now + STATUS_SECONDS
         status = self._look()
         return self._told is None or self._told[0] != worker or not status.same(self._told[1])
+
+    @property
+    def looked(self) -> WorkerStatus | None:
+        """What it saw when it last looked at itself."""
+        return self._looked
 
     async def publish(self, worker: WorkerId) -> None:
         """Write the row; if the store is away, the next second tries again."""
@@ -140,6 +148,7 @@ class StatusRow:
             caps=self._caps,
             providers=() if self._providers is None else self._providers.uses(),
             held_back=self._window.held_back_by(),
+            full_limits=self._full_limits(),
         )
         return self._looked
 
@@ -164,6 +173,7 @@ def capture(
     caps: dict[str, int] | None,
     providers: tuple[ProviderUse, ...] = (),
     held_back: dict[str, str] = _NOTHING,
+    full_limits: dict[str, int] = _NO_LIMITS,
 ) -> WorkerStatus:
     """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
     ledger = controller.view()
@@ -196,6 +206,7 @@ def capture(
         caps=caps,
         providers=providers,
         held_back=held_back,
+        full_limits=full_limits,
     )
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     TRANSIENT,
@@ -30,14 +32,15 @@ from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
 from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
-from penstock.runtime.display import Display
-from penstock.runtime.keeping import margin
+from penstock.runtime.display import Course, Display
 from penstock.runtime.messages import RunSpec
+from penstock.runtime.overstaying import kill_overstaying
 from penstock.runtime.reach import Reach
 from penstock.runtime.signal_inbox import SignalInbox
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.supervisor_beat import SupervisorBeat
+from penstock.runtime.wishes import KEYS, Wishes
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # display and looking around
@@ -48,8 +51,6 @@ HEALTHY_SECONDS = 10.0  # a worker that lived this long resets the back-off
 STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
-OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
-OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 WORN_MAX = 2  # for each process: worn workers that still run something
 BURY_SECONDS = 10.0  # how long the end of a run waits for burials
 AWAY_SECONDS = 1.0  # the same while the store is away
@@ -104,6 +105,8 @@ class Supervisor:
         self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
+        interrupt = partial(self._stop, signal.SIGINT)
+        self._wishes = Wishes(display, self._selector, self._begin_drain, interrupt)
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -180,7 +183,9 @@ class Supervisor:
         now = self._clock.monotonic()
         timeout = max(min([self._tick_at, *(at for at, _ in self._restart_at)]) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
-            if key.data != "signal":
+            if key.data == KEYS:
+                self._wishes.hear(self._store)
+            elif key.data != "signal":
                 kind, child = key.data
                 self._hear(kind, child, key.fileobj)
         for number in self._signals.take():
@@ -263,7 +268,7 @@ class Supervisor:
         )
         self._beat.start()
         self._statistics = StatisticsLine(hello.statistics_seconds, self.run_id, store, self._clock)
-        self._display.started(store)
+        self._display.started(store, self.run_id)
 
     def _let_go(self, child: Child) -> None:
         """Tell a worker to begin, once both it and the store are there."""
@@ -272,30 +277,16 @@ class Supervisor:
         child.told_to_go = True
         if self._may_start():
             child.tell(messages.Go())
+            if self._spec.drain:  # it may have been started before that was wished for
+                child.tell(messages.Drain())
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
-        # Half of the time by which a worker stops before the store lets others have its jobs.
-        half = margin(self._hello.lease_ttl_seconds) / 2 if self._hello else 0.0
-        patience = max(half, OVERRUN_SECONDS)
-        for child in self._children:
-            if now >= child.kill_at_monotonic:
-                log.error("Worker %d does not end and is killed.", child.process.pid)
-                self._forced = self._forced or child.told_to_go  # before that it held nothing
-                child.kill()
-            elif not child.overdue and (overdue := child.past_limit(now - OVERDUE_SECONDS)):
-                log.error(
-                    "Worker %d cannot stop an attempt that is past its time limit and is killed.",
-                    child.process.pid,
-                )
-                child.overdue = overdue
-                child.kill()
-            elif not child.outlived_lease and child.outlives_lease(now, patience):
-                log.error(
-                    "Worker %d runs on after the end of its lease and is killed.", child.process.pid
-                )
-                child.kill()
+        if kill_overstaying(self._children, now, self._hello):
+            self._forced = True
+        self._wishes.listen()
+        self._wishes.go_on()
         self._open(0.0)
         if self._store is None or self._outlook is None:
             return
@@ -307,7 +298,7 @@ class Supervisor:
             if outlook is not None:
                 self._suspects = outlook.suspects
                 self._reach.answered(READ_FAILS)
-            self._display.tick(self._store)
+            self._display.tick(self._store, self._course())
             if self._statistics is not None:
                 self._statistics.tick()
         except (StoreFailed, StoreCorrupt) as error:
@@ -433,6 +424,21 @@ class Supervisor:
         for child in self._children:
             child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)
         self._restart_at = []
+
+    def _begin_drain(self) -> None:
+        """Somebody wishes that the run ends when nothing is left."""
+        if self._spec.drain:
+            return
+        log.info("Draining: the run ends when nothing is left.")
+        self._spec = msgspec.structs.replace(self._spec, drain=True)
+        for child in self._children:
+            if child.told_to_go:  # others are told with the word to begin
+                child.tell(messages.Drain())
+
+    def _course(self) -> Course:
+        if self._stop_signal is not None or self._failed is not None:
+            return Course.STOPPING
+        return Course.DRAINING if self._spec.drain else Course.WORKING
 
     def _tell_all(self, message: messages.ToWorker) -> None:
         now = self._clock.monotonic()

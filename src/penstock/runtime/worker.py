@@ -33,6 +33,7 @@ from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.registration import Registration
+from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
@@ -123,14 +124,22 @@ class Worker:
             lending,
         )
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
+        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._status = StatusRow(
-            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks.refs,
+            caps,
+            kinds,
+            self._drain.full.shown,
+            providers,
         )
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
-        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -150,12 +159,29 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        self.totals = Totals()
+        self._watch = RunWatch(
+            config,
+            kinds,
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks,
+            self._leasing,
+            self._drain,
+            self._background,
+            self._status,
+            self.totals,
+            self._wake.set,
+            providers,
+        )
         self._looking = False
+        self._draining = config.drain
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
-        self.totals = Totals()
 
     def __repr__(self) -> str:
         return (
@@ -227,6 +253,11 @@ class Worker:
         self._stop_hopeless()
         self._wake.set()
 
+    def drain(self) -> None:
+        """End when nothing is left."""
+        self._draining = True
+        self._wake.set()
+
     def _stop_hopeless(self) -> None:
         """Give back what a stop need not wait for; a worn worker waits for all."""
         if self._stop_at < NEVER:
@@ -245,7 +276,7 @@ class Worker:
             return False
         if self._config.solo:
             return self._leasing.found_nothing
-        return self._config.drain and self._drain.finished
+        return self._draining and self._drain.finished
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -256,7 +287,10 @@ class Worker:
             self._processes.close()
         self._leasing.cancel()
         self._background.cancel()
-        await self._name.sign_off(bodies_left=bool(left or self._slots.abandoned))
+        await asyncio.gather(
+            self._watch.end(self.worker_id),
+            self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
+        )
 
     async def _tick(self) -> None:
         """Show that the loop turns; look at our own lease, and at the deadlines."""
@@ -273,6 +307,7 @@ class Worker:
                 self._background.spawn(self._withdrawals.look(self.worker_id))
             if not self._name.losing and self._status.is_due(self.worker_id):
                 self._background.spawn(self._status.publish(self.worker_id))
+            self._watch.ticked(self.worker_id)
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
             if self._providers is not None and self._providers.is_due:
@@ -284,8 +319,10 @@ class Worker:
             deadline = self._slots.next_deadline()
             if not self._name.losing:
                 deadline = min(deadline, self._keeper.believed_until())
-            left = max(deadline - self._clock.monotonic(), 0.001)
-            await self._clock.sleep(min(TICK_SECONDS, left))
+            now = self._clock.monotonic()
+            seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
+            await self._clock.sleep(seconds)
+            self._watch.was_late(self._clock.monotonic() - now - seconds)
 
     def _look_for_wear(self, say: Callable[[str], None]) -> None:
         """Let another worker take over when this process is no longer fit for new work."""
@@ -331,9 +368,10 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            if self._config.drain and not self._looking and self._is_idle():
+            if self._draining and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
+        self._watch.turned(goes_on)
 
     def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
@@ -367,6 +405,7 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
+        self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
         self._wake.set()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from penstock.model.capacity import CapacityValue
 from penstock.model.job import WorkerId
 
 
@@ -22,6 +23,7 @@ class WorkerConfig:
     drain: bool = False
     solo: bool = False  # runs suspects only, one at a time, and ends when there are none
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
+    capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
     unserved: frozenset[str] = frozenset()  # tasks for others: no part of their provider is ours
 
 
@@ -50,4 +52,5 @@ class Totals:
     """What a worker has done so far."""
 
     ended: int = 0  # attempts whose end is durable
+    retries: int = 0  # attempts that failed, and may be tried again
     refused: int = 0  # ends that the store did not take

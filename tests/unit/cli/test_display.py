@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Callable
 
 import pytest
-from rich.console import Console
 
-from penstock.cli.display import LiveDisplay, PlainDisplay
+from penstock.cli.display import PlainDisplay, make_display
+from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.terminal import Terminal
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.worker_status import ProviderUse, WorkerStatus
-from penstock.runtime.display import Display
+from penstock.runtime.display import Course, Display
 from penstock.stores.memory import MemoryStore
 from penstock.testing import ManualClock
+
+
+def live_display(*, clock: ManualClock) -> LiveDisplay:
+    """On a terminal that is not there."""
+    return LiveDisplay(Terminal(-1, None), io.StringIO(), colour=False, clock=clock)
 
 
 def make_store(clock: ManualClock) -> MemoryStore:
@@ -33,49 +40,25 @@ def test_the_plain_display_says_something_every_ten_seconds(
     store = make_store(clock)
     display: Display = PlainDisplay(clock=clock)
 
-    display.started(store)
+    display.started(store, "run-1")
     store.cancel(["k0", "k1"]).result()
     for _ in range(44):  # eleven seconds
         clock.advance(0.25)
-        display.tick(store)
+        display.tick(store, Course.WORKING)
     display.line("a \x1b worker's line")
     display.close("run-1")
 
     assert not display.pipes_workers
     assert [record.getMessage() for record in caplog.records] == [
         "Working on memory:: 4 jobs to do.",
-        "0 done, 0 skipped, 0 error, 2 cancelled; 0.2/s; 2 left, about 10 s.",
+        "0 done, 0 skipped, 0 error, 2 cancelled; 0.2/s; 2 left.",
     ]
     out, err = capsys.readouterr()
-    assert out == "0 done, 0 skipped, 0 error in 11 s (0.0/s); 2 left\n"
+    assert out == (
+        "0 done, 0 skipped, 0 error in 11 s (0.0/s); 2 left\n"
+        "Next: penstock queue run --drain goes on with what is left\n"
+    )
     assert err == "a \\x1b worker's line\n"
-
-
-def test_the_live_display_shows_states_rate_and_what_workers_say(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    clock = ManualClock()
-    store = make_store(clock)
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=120, highlight=False)
-    display: Display = LiveDisplay(clock=clock, console=console)
-
-    display.line("before the start")
-    display.started(store)
-    store.cancel(["k0"]).result()
-    clock.advance(1)
-    display.tick(store)
-    display.line("[bold]not markup[/] \x1b[2J")
-    display.close("run-1")
-
-    shown = screen.getvalue()
-    assert display.pipes_workers
-    assert "in_progress" in shown
-    assert "1.0/s" in shown
-    assert "3.0 s left" in shown
-    assert "before the start" in shown
-    assert "[bold]not markup[/] \\x1b[2J" in shown
-    assert "0 done, 0 skipped, 0 error in 1.0 s" in capsys.readouterr().out
 
 
 def publish_limit(store: MemoryStore, limit: int) -> None:
@@ -91,51 +74,39 @@ def test_the_plain_display_tells_a_limit_that_moves(caplog: pytest.LogCaptureFix
     clock = ManualClock()
     store = make_store(clock)
     display = PlainDisplay(clock=clock)
-    display.started(store)
+    display.started(store, "run-1")
 
     for limit in [4] * 8 + [16] * 36:  # eleven seconds, four ticks each
         publish_limit(store, limit)
         clock.advance(0.25)
-        display.tick(store)
+        display.tick(store, Course.WORKING)
 
     assert [record.getMessage() for record in caplog.records][1:] == [
         "[acme] limit 4 of 256 (3 in flight, 0 refused).",
         "[acme] limit 4 → 16 of 256 (3 in flight, 0 refused).",
         "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; "
-        "[acme] limit 16 of 256 (3 in flight, 0 refused).",
+        "[acme] limit 16 of 256 (3 in flight, 0 refused); nothing ends: no worker has taken a job "
+        "yet.",
     ]
 
 
-def test_the_live_display_shows_limits_that_move() -> None:
-    clock = ManualClock()
-    store = make_store(clock)
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=120, highlight=False)
-    display = LiveDisplay(clock=clock, console=console)
-    display.started(store)
-    publish_limit(store, 16)
-
-    clock.advance(1)
-    display.tick(store)
-
-    assert "[acme] limit 16 of 256 (3 in flight, 0 refused)" in screen.getvalue()
-
-
-@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+@pytest.mark.parametrize("make", [PlainDisplay, live_display])
 def test_the_closing_line_counts_what_this_run_did_and_nobody_else(
-    kind: type[PlainDisplay] | type[LiveDisplay], capsys: pytest.CaptureFixture[str]
+    make: Callable[..., PlainDisplay | LiveDisplay], capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = ManualClock()
     store = make_store(clock)
-    display = kind(clock=clock)
-    display.started(store)
+    display = make(clock=clock)
+    display.started(store, "run-1")
     end_jobs(store, "run-1", 1)
     end_jobs(store, "run-2", 2)
     clock.advance(1)
 
     display.close("run-1")
 
-    assert capsys.readouterr().out == "1 done, 0 skipped, 0 error in 1.0 s (1.0/s); 1 left\n"
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "1 done, 0 skipped, 0 error in 1.0 s (1.0/s); 1 left"
+    assert rest == ["Next: penstock queue run --drain goes on with what is left"]
 
 
 def end_jobs(store: MemoryStore, run_id: str, count: int) -> None:
@@ -147,14 +118,14 @@ def end_jobs(store: MemoryStore, run_id: str, count: int) -> None:
     store.ack(worker, [JobEnd(job, JobState.DONE, 1, 2, None) for job in jobs]).result()
 
 
-@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+@pytest.mark.parametrize("make", [PlainDisplay, live_display])
 def test_a_run_that_failed_or_never_started_has_no_summary(
-    kind: type[PlainDisplay] | type[LiveDisplay], capsys: pytest.CaptureFixture[str]
+    make: Callable[..., PlainDisplay | LiveDisplay], capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = ManualClock()
-    kind(clock=clock).close("run-1")
-    failed = kind(clock=clock)
-    failed.started(make_store(clock))
+    make(clock=clock).close("run-1")
+    failed = make(clock=clock)
+    failed.started(make_store(clock), "run-1")
     failed.close(None)
 
     assert "done" not in capsys.readouterr().out
@@ -164,9 +135,66 @@ def test_a_closed_store_costs_only_the_summary(capsys: pytest.CaptureFixture[str
     clock = ManualClock()
     store = make_store(clock)
     display = PlainDisplay(clock=clock)
-    display.started(store)
+    display.started(store, "run-1")
     store.close()
 
     display.close("run-1")
 
     assert capsys.readouterr().out == ""
+
+
+def publish_outage(store: MemoryStore, clock: ManualClock, failed_in_row: int) -> None:
+    worker = WorkerId("w-limits")
+    if not store.workers().result():
+        store.register(WorkerInfo(id=worker, run_id="run-1", tasks=("t",)), 600).result()
+    until = round((clock.now() + 8) * 1_000_000) if failed_in_row else None
+    found = ProviderUse(
+        provider="acme",
+        model="m",
+        limit=256,
+        limit_max=256,
+        failed_in_row=failed_in_row,
+        blocked_until_at=until,
+    )
+    status = WorkerStatus(captured_at=round(clock.now() * 1_000_000), providers=(found,))
+    store.publish(worker, status.encoded()).result()
+
+
+def test_the_plain_display_says_why_nothing_moves_and_when_it_moves_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    display = PlainDisplay(clock=clock)
+    display.started(store, "run-1")
+
+    for failed in [3] * 11 + [0] * 3:
+        publish_outage(store, clock, failed)
+        clock.advance(1.0)
+        display.tick(store, Course.WORKING)
+
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "acme is down (3 failures in a row); it is tried now and again, and its jobs wait "
+        "uncharged.",
+        "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; nothing ends: acme is down "
+        "(3 failures in a row), tried in 7 s.",
+        "acme answers again.",
+    ]
+
+
+def test_what_is_no_terminal_gets_plain_lines() -> None:
+    assert isinstance(make_display("text"), PlainDisplay)
+    assert isinstance(make_display("json"), PlainDisplay)
+
+
+def test_lines_go_to_stderr_while_no_screen_is_shown() -> None:
+    errors = io.StringIO()
+    display: Display = LiveDisplay(Terminal(-1, None), errors, colour=False, clock=ManualClock())
+
+    display.line("[bold]not markup[/] \x1b[2J")
+
+    assert display.pipes_workers
+    assert display.keys() is None
+    assert list(display.typed()) == []
+    assert errors.getvalue() == "[bold]not markup[/] \\x1b[2J\n"

@@ -15,10 +15,11 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from penstock.cli import text
-from penstock.cli.display import LiveDisplay, PlainDisplay
+from penstock.cli.display import PlainDisplay
+from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.terminal import Terminal
 from penstock.model.job import AttemptError, ErrorCategory, JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.stores.sqlite.store import SqliteStore
@@ -105,10 +106,9 @@ def test_what_workers_write_passes_the_displays_as_text(
     hostile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=200, highlight=False)
     clock = ManualClock()
 
-    LiveDisplay(clock=clock, console=console).line(hostile)
+    LiveDisplay(Terminal(-1, None), screen, colour=True, clock=clock).line(hostile)
     PlainDisplay(clock=clock).line(hostile)
 
     for shown in (screen.getvalue(), capsys.readouterr().err):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.text import escaped, iso_time, one_sentence, print_document, span, table
+from penstock.cli.text import dollars, escaped, iso_time, one_sentence, print_document, span, table
 
 
 @given(st.text())
@@ -46,7 +46,14 @@ def test_times_are_iso_in_utc() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.4, "9.4 s"), (42, "42 s"), (200, "03:20"), (7400, "2:03:20")],
+    [
+        (0.04, "0.0 s"),
+        (9.4, "9.4 s"),
+        (42, "42 s"),
+        (200, "3:20"),
+        (754, "12:34"),
+        (7400, "2:03:20"),
+    ],
 )
 def test_spans_are_short(seconds: float, text: str) -> None:
     assert span(seconds) == text
@@ -58,3 +65,18 @@ def test_tables_align_numbers_on_the_right() -> None:
         "all    1,234",
         "a\\x1b      5",
     ]
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (0, "$0.00"),
+        (4_200, "$0.0042"),
+        (20_000, "$0.02"),
+        (500_000, "$0.50"),
+        (1_234_000, "$1.23"),
+        (1_204_500_000, "$1,204.50"),
+    ],
+)
+def test_money_is_short(micros: int, text: str) -> None:
+    assert dollars(micros) == text

@@ -44,7 +44,7 @@ def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> 
         messages.send(theirs, messages.Abort())
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(_Gone):
-            worker_process._listen(ours, messages.Lines(), loop, cast(Worker, worker))
+            worker_process._listen(ours, messages.Lines(), [], loop, cast(Worker, worker))
     return worker.told
 
 
@@ -67,3 +67,42 @@ def test_an_order_that_comes_after_the_loop_was_closed_is_no_error(
     loop.close()
 
     assert listen(loop, monkeypatch) == []
+
+
+def test_what_is_said_with_the_word_to_begin_is_not_lost() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for word in (messages.Go(), messages.Drain()):
+            messages.send(theirs, word)
+
+        words = worker_process._first_words(ours, messages.Lines())
+
+    assert words == [messages.Go(), messages.Drain()]
+
+
+@pytest.mark.parametrize("word", [messages.Stop(), messages.Abort()])
+def test_a_worker_that_is_stopped_before_it_could_begin_does_not(word: messages.ToWorker) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for said in (messages.Go(), word):
+            messages.send(theirs, said)
+
+        assert worker_process._first_words(ours, messages.Lines()) is None
+
+
+def test_a_worker_is_told_to_drain_on_its_loop() -> None:
+    told = []
+
+    class Draining:
+        def drain(self) -> None:
+            told.append("drain")
+
+    async def hear() -> None:
+        loop, worker = asyncio.get_running_loop(), cast(Worker, Draining())
+        for word in (messages.Go(), messages.Drain()):
+            worker_process._obey(word, loop, worker)
+        await asyncio.sleep(0)
+
+    asyncio.run(hear())
+
+    assert told == ["drain"]

@@ -17,6 +17,7 @@ import pytest
 from penstock.errors import CallInDoubt, StoreFailed, UsageError
 from penstock.model.journal import CallState
 from penstock.model.spending import Amount, Price
+from penstock.outbound import standing
 from penstock.outbound.journal.rules import PaidRules
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
@@ -158,6 +159,20 @@ def test_sync_clients_take_a_replay(library: str, stream: bool) -> None:
     assert first[:2] == (200, "c")
     assert sent == 1
     assert [record.state for record in records] == [CallState.ANSWERED]
+
+
+def test_a_thread_knows_of_the_permit_of_a_call_that_is_kept_and_of_none_when_it_is_replayed() -> (
+    None
+):
+    def ask(run: PaidRun, server: ScriptedServer) -> Any:
+        with run.clients.http_client_sync("httpx2").stream("POST", f"{server.url}/chat") as reply:
+            given = len(standing.given.get())
+            reply.read()
+            return given
+
+    first, second, _, _ = twice(in_thread(ask))
+
+    assert (first, second) == (1, 0)
 
 
 def test_a_body_that_came_compressed_is_replayed_plain() -> None:

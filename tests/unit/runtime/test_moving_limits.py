@@ -14,7 +14,6 @@ from penstock.runtime.moving_limits import (
     limit_words,
     seen_limits,
 )
-from penstock.stores.reply import Reply
 
 
 def use(provider: str, limit: int, **more: object) -> ProviderUse:
@@ -41,12 +40,10 @@ class Rows:
 
     def __init__(self) -> None:
         self.limit = 4
-        self.asked = 0
-        self.watch = LimitWatch(self.ask, 0.0)
+        self._watch = LimitWatch(0.0)
 
-    def ask(self) -> Reply[list[WorkerView]]:
-        self.asked += 1
-        return Reply.of([worker(use("acme", self.limit, refused=3))])
+    def look(self, now: float) -> str | None:
+        return self._watch.take([worker(use("acme", self.limit, refused=3))], now)
 
 
 def test_limits_of_several_workers_are_added_up() -> None:
@@ -82,24 +79,15 @@ def test_a_line_names_a_bounded_number() -> None:
 def test_a_noticeable_change_is_told_from_where_to_where() -> None:
     rows = Rows()
 
-    first = rows.watch.tick(0.0)
+    first = rows.look(0.0)
     rows.limit = 5
-    small = rows.watch.tick(1.0)
+    small = rows.look(1.0)
     rows.limit = 12
-    large = rows.watch.tick(2.0)
+    large = rows.look(2.0)
 
     assert first == "acme limit 4 of 256 (3 in flight, 3 refused)"
     assert small is None
     assert large == "acme limit 4 → 12 of 256 (11 in flight, 3 refused)"
-
-
-def test_rows_are_read_once_a_second() -> None:
-    rows = Rows()
-
-    for quarter in range(40):
-        rows.watch.tick(quarter / 4)
-
-    assert rows.asked == 10
 
 
 def test_a_limit_that_never_rests_gives_a_bounded_number_of_lines() -> None:
@@ -108,7 +96,7 @@ def test_a_limit_that_never_rests_gives_a_bounded_number_of_lines() -> None:
 
     for second in range(600):
         rows.limit = 4 if second % 2 else 40
-        lines.append(rows.watch.tick(float(second)))
+        lines.append(rows.look(float(second)))
 
     # 10 at once, and 600 s / 30 s = 20 more.
     assert (
@@ -122,10 +110,10 @@ def test_a_change_that_found_no_line_is_told_later() -> None:
     rows = Rows()
     for second in range(2 * LINES_AT_ONCE):
         rows.limit = 4 if second % 2 else 40
-        rows.watch.tick(float(second))
+        rows.look(float(second))
     rows.limit = 100
 
-    later = [rows.watch.tick(20.0 + second) for second in range(int(LINE_SECONDS))]
+    later = [rows.look(20.0 + second) for second in range(int(LINE_SECONDS))]
 
     told = [line for line in later if line is not None]
     assert len(told) == 1

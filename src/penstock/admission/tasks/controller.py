@@ -230,6 +230,16 @@ class TaskAdmissionController:
     def limit(self, resource: str) -> int | None:
         return self._limits.get(resource)
 
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """How much there is of each resource; live, to be read."""
+        return self._limits
+
+    @property
+    def leased(self) -> Mapping[str, int]:
+        """How much is held of each resource; live, to be read."""
+        return self._leased
+
     def held(self, group: str, resource: str) -> int:
         held = self._held.get(group)
         return held.get(resource, 0) if held is not None else 0

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied
+from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.admission.tasks.lines import Contest, Entry, Group, Line
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
@@ -117,6 +117,18 @@ class QueueView:
             if line.denied is not None:
                 yield BlockedLine(line.denied, line.tasks, len(line.members))
 
+    def binding(self) -> TaskAdmissionDenied | None:
+        """What keeps most tasks back; None: nothing.
+
+        A resource that is used up comes before a provider that has no room: whoever waits for the
+        provider could not start either.
+        """
+        found: Line | None = None
+        for line in self._facts.blocked:
+            if line.denied is not None and (found is None or _weight(line) > _weight(found)):
+                found = line
+        return None if found is None else found.denied
+
     def snapshot(self) -> QueueSnapshot:
         facts = self._facts
         blocked: dict[DenialReason, int] = {}
@@ -130,3 +142,8 @@ class QueueView:
             blocked_by_reason=blocked,
             version=facts.version,
         )
+
+
+def _weight(line: Line) -> tuple[bool, int]:
+    denied = line.denied
+    return denied is not None and denied.until is Until.CAPACITY, line.tasks

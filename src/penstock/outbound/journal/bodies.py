@@ -41,7 +41,10 @@ class _KeptBody:
         self._call = call
         self._exchange = exchange
         self._has_ended = False
-        self.lease = body.lease
+
+    @property
+    def lease(self) -> RequestAdmissionLease:
+        return self._body.lease
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -94,7 +97,7 @@ class _KeptBody:
 class _PlayedBody:
     """A body that was kept."""
 
-    lease = None  # nobody had to admit it
+    lease: None = None  # it needs no permit
 
     def __init__(self, body: bytes) -> None:
         self._pieces: Iterator[bytes] = played(body)

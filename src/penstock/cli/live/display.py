@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is a run shown on a terminal, and how do keys become wishes?"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TextIO
+
+from penstock.cli.closing import say_closing
+from penstock.cli.live.cells import coloured
+from penstock.cli.live.keys import StopKey, pressed
+from penstock.cli.live.layout import ScreenView, compose, plain
+from penstock.cli.live.look import RunLook
+from penstock.cli.live.news import ProviderNews
+from penstock.cli.live.terminal import Terminal
+from penstock.cli.text import escaped
+from penstock.clock import Clock, SystemClock
+from penstock.errors import TRANSIENT
+from penstock.redaction import redacted
+from penstock.runtime.display import Course, Wish
+from penstock.stores.store import Store
+
+START_SECONDS = 1.0  # for the numbers before the first job
+LINES_KEPT = 200  # of the log, to be seen below and when the run is over
+LINE_LENGTH_MAX = 2_000  # characters of a line that is kept
+
+log = logging.getLogger("penstock.run")
+
+
+class LiveDisplay:
+    """A screen of its own while the run goes: providers, work, reasons, rate, the last log lines.
+
+    When it is over, what was there before comes back, with the last log lines and the report.
+    """
+
+    pipes_workers = True
+
+    def __init__(
+        self, terminal: Terminal, errors: TextIO, *, colour: bool, clock: Clock | None = None
+    ) -> None:
+        self._terminal = terminal
+        self._errors = errors
+        self._colour = colour
+        self._clock = clock or SystemClock()
+        self._caught = CaughtLines(self._take_line)
+        self._store: Store | None = None
+        self._look: RunLook | None = None
+        self._news = ProviderNews()
+        self._log: deque[str] = deque(maxlen=LINES_KEPT)
+        self._unseen = 0  # lines that only the screen has shown
+        self._fresh = True  # something has changed since the last drawing
+        self._course: Course | None = None
+        self._paused: bool | None = None  # as wished for, until a picture shows it
+        self._help = False
+        self._stop_key = StopKey()
+
+    @classmethod
+    def on(cls, errors: TextIO, typing: TextIO | None) -> LiveDisplay:
+        """On the terminal of these streams."""
+        terminal = Terminal(
+            errors.fileno(), None if typing is None else typing.fileno(), errors.encoding
+        )
+        return cls(terminal, errors, colour=not os.environ.get("NO_COLOR"))
+
+    def started(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._look = RunLook(store, run_id, self._clock)
+        sys.stderr = self._caught
+        with suppress(*TRANSIENT):  # it is asked again at every tick
+            self._look.tick(START_SECONDS)
+
+    def tick(self, store: Store, course: Course) -> None:
+        look = self._look
+        if look is None:
+            return
+        try:
+            if look.tick() and look.picture is not None:
+                self._fresh, self._paused = True, None
+                for news in self._news.of(look.picture.providers):
+                    log.warning("%s.", news)
+        finally:  # a store that is away is told in the log, which is shown here
+            self._draw(look, course)
+
+    def _draw(self, look: RunLook, course: Course) -> None:
+        if look.picture is None or look.pace is None:
+            return
+        if not self._terminal.is_open:
+            self._terminal.open()
+            self._fresh = True
+        if not self._terminal.is_open:
+            return
+        self._fresh = self._fresh or course is not self._course or self._terminal.was_resized
+        if not self._fresh:
+            return
+        self._fresh, self._course = False, course
+        view = ScreenView(
+            picture=look.picture,
+            pace=look.pace,
+            course=course,
+            store="" if self._store is None else redacted(self._store.url),
+            log=tuple(self._log),
+            keys=self._terminal.typing_fd is not None,
+            help=self._help,
+        )
+        lines = compose(view, *self._terminal.size())
+        shown = list(map(coloured, lines)) if self._colour else plain(lines).split("\n")
+        self._terminal.draw(shown)
+
+    def line(self, text: str) -> None:
+        self._take_line(escaped(redacted(text)))
+
+    def _take_line(self, text: str) -> None:
+        """A line that is safe to show; of any thread."""
+        if not self._terminal.is_open:
+            with suppress(OSError, ValueError):
+                print(text, file=self._errors, flush=True)
+            return
+        self._log.append(text[:LINE_LENGTH_MAX])
+        self._unseen += 1
+        self._fresh = True
+
+    def keys(self) -> int | None:
+        return self._terminal.typing_fd
+
+    def typed(self) -> Sequence[Wish]:
+        wishes = [self._meant(key) for key in pressed(self._terminal.typed())]
+        return [wish for wish in wishes if wish is not None]
+
+    def _meant(self, key: str) -> Wish | None:
+        look = self._look
+        if key == "?":
+            self._help, self._fresh = not self._help, True
+        if key == "d":
+            return Wish.DRAIN
+        if key == "q" and self._stop_key.counts(self._clock.monotonic()):
+            return Wish.STOP
+        if key != "p" or look is None or look.picture is None:
+            return None
+        paused = look.picture.work.paused if self._paused is None else self._paused
+        self._paused = not paused
+        look.soon()
+        return Wish.RESUME if paused else Wish.PAUSE
+
+    def close(self, run_id: str | None) -> None:
+        self.restore()
+        say_closing(self._look, self._store, run_id)
+
+    def restore(self) -> None:
+        """Give the terminal back, with the last lines of the log; may be called again."""
+        self._terminal.close()
+        if sys.stderr is self._caught:
+            sys.stderr = self._errors
+        kept = list(self._log)[-self._unseen :] if self._unseen else []
+        if self._unseen > len(kept):
+            earlier = self._unseen - len(kept)
+            self._take_line(f"… {earlier:,} earlier lines; 2>FILE keeps all of them.")
+        self._unseen = 0
+        for text in kept:
+            self._take_line(text)
+
+
+class CaughtLines(io.TextIOBase):
+    """Stands in for stderr, so that lines of this process do not tear the screen."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take = take
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._take(line)
+        return len(text)

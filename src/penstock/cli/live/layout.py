@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a run look on a terminal of a given size?
+
+Pure: values in, lines out. What matters most is given its lines first; the log gets the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from penstock.cli.live.cells import Line, Piece, Style, cut, cut_line, fitting, wrapped
+from penstock.cli.live.provider_table import provider_table, short_number
+from penstock.cli.pace import PaceView
+from penstock.cli.text import dollars, escaped, span
+from penstock.observe.live import Money, RunPicture
+from penstock.runtime.display import Course
+from penstock.stores.store import DELAYED_IN_STATS
+
+BAR_COLUMNS = 30
+BAR_FROM_COLUMNS = 60  # narrower terminals get no bar
+SHORT_BELOW_COLUMNS = 40
+BAR_STEPS = " ▏▎▍▌▋▊▉█"
+PIDS_SHOWN = 4
+GAP = " · "
+
+_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z ")
+_BAD = re.compile(r"^(\d\d:\d\d:\d\d )?(WARNING|ERROR|CRITICAL) ")
+
+KEYS_HELP = (
+    "p  pause: nobody gets further jobs, what runs goes on; p again resumes",
+    "d  drain: end when nothing is left",
+    "q  stop, as Ctrl-C does; once more, a second later: at once",
+    "?  hide this",
+    "Keys are never needed: see penstock queue pause, resume, why, providers.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenView:
+    """Everything that a screen shows."""
+
+    picture: RunPicture
+    pace: PaceView
+    course: Course
+    store: str  # its URL, without secrets
+    log: Sequence[str] = ()  # the last lines, oldest first
+    keys: bool = True  # can a person type?
+    help: bool = False
+
+
+class Part(Enum):
+    """A part of the screen, from top to bottom."""
+
+    HEAD = auto()
+    STATES = auto()
+    PACE = auto()
+    PROVIDERS = auto()
+    REASONS = auto()
+    MONEY = auto()
+    LOG = auto()
+    FOOT = auto()
+
+
+#: Who gets lines, in this order, while there are any; the number is how many it then has.
+GRANTS = (
+    (Part.HEAD, 1),
+    (Part.STATES, 1),
+    (Part.PACE, 1),
+    (Part.PROVIDERS, 1),
+    (Part.REASONS, 1),
+    (Part.MONEY, 1),
+    (Part.FOOT, 1),
+    (Part.PROVIDERS, 2),
+    (Part.LOG, 2),
+    (Part.STATES, 2),
+    (Part.PROVIDERS, 5),
+    (Part.REASONS, 3),
+    (Part.STATES, 4),
+    (Part.LOG, 4),
+    (Part.PROVIDERS, 12),
+    (Part.REASONS, 8),
+    (Part.LOG, 8),
+    (Part.PROVIDERS, 60),
+    (Part.REASONS, 20),
+)
+
+
+def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
+    """The lines of the screen; none is wider than it, and there are no more than it has."""
+    table = provider_table(view.picture.providers, columns) if view.picture.providers else []
+    whole: dict[Part, list[list[Piece]]] = {
+        Part.HEAD: [_head(view, columns)],
+        Part.STATES: wrapped(_states(view), columns, "   "),
+        Part.PACE: [_pace(view.pace, columns)],
+        Part.PROVIDERS: table,
+        Part.REASONS: _reasons(view, columns),
+        Part.MONEY: [] if view.picture.money is None else [_money(view.picture.money, columns)],
+        Part.LOG: _log(view, columns, rows),
+        Part.FOOT: [_foot(columns)] if view.keys else [],
+    }
+    granted = _granted({part: len(lines) for part, lines in whole.items()}, rows)
+    lines: list[list[Piece]] = []
+    spare = rows - sum(granted.values())
+    for part in Part:
+        shown = _shown(part, whole[part], granted[part], columns)
+        if part in (Part.PROVIDERS, Part.REASONS, Part.LOG) and shown and spare > 0:
+            lines.append([])
+            spare -= 1
+        if part is Part.FOOT:
+            lines += [[]] * spare
+        lines += shown
+    return [cut_line(line, columns) for line in lines[:rows]]
+
+
+def _granted(wanted: dict[Part, int], rows: int) -> dict[Part, int]:
+    granted = dict.fromkeys(Part, 0)
+    left = rows
+    for part, count in (*GRANTS, (Part.LOG, rows)):
+        more = min(min(count, wanted[part]) - granted[part], left)
+        if more > 0:
+            granted[part] += more
+            left -= more
+    return granted
+
+
+def _shown(part: Part, lines: list[list[Piece]], granted: int, columns: int) -> list[list[Piece]]:
+    """What a part shows in the lines it was given: the log its last ones, others their first."""
+    if granted >= len(lines):
+        return lines
+    if part is Part.LOG:
+        return lines[-granted:] if granted else []
+    if part is Part.PROVIDERS and granted == 1:
+        return lines[1:2]  # without its head
+    if part in (Part.PROVIDERS, Part.REASONS) and granted > 2:
+        hidden = len(lines) - granted + 1
+        return [*lines[: granted - 1], [Piece(cut(f"… {hidden:,} more", columns), Style.DIM)]]
+    return lines[:granted]
+
+
+def _head(view: ScreenView, columns: int) -> list[Piece]:
+    workers, work = view.picture.workers, view.picture.work
+    course = Piece(view.course.value, Style.BUSY if view.course is Course.STOPPING else Style.HEAD)
+    if work.paused:
+        course = Piece("paused", Style.BUSY)
+    parts = [course, Piece(span(view.pace.elapsed_seconds))]
+    if workers.pids:
+        shown = ", ".join(map(str, workers.pids[:PIDS_SHOWN]))
+        more = ", …" if len(workers.pids) > PIDS_SHOWN else ""
+        noun = "worker" if len(workers.pids) == 1 else "workers"
+        count = f"{len(workers.pids):,} {noun} (pid {shown}{more})"
+        parts.append(Piece(count))
+        parts.append(Piece(f"{workers.used:,} of {workers.slots:,} slots"))
+    else:
+        parts.append(Piece("no worker yet"))
+    if workers.others:
+        parts.append(Piece(f"{workers.others:,} of other runs", Style.DIM))
+    parts.append(Piece(escaped(view.store), Style.DIM))
+    if columns >= BAR_FROM_COLUMNS:
+        parts.insert(0, Piece("penstock", Style.HEAD))
+    return fitting(parts, columns, GAP)
+
+
+def _states(view: ScreenView) -> list[Piece]:
+    work = view.picture.work
+    many = "+" if work.delayed >= DELAYED_IN_STATS else ""
+    parts = [
+        Piece(f"{work.done:,} done", Style.GOOD),
+        Piece(f"{work.failed:,} failed", Style.BAD if work.failed else Style.PLAIN),
+        Piece(f"{work.running:,} running", Style.BUSY),
+        Piece(f"{work.queued:,} queued", Style.NOTE),
+    ]
+    if work.delayed:
+        parts.append(Piece(f"{work.delayed:,}{many} delayed"))
+    if work.waiting:
+        parts.append(Piece(f"{work.waiting:,} waiting for others"))
+    if work.skipped:
+        parts.append(Piece(f"{work.skipped:,} skipped"))
+    if work.suspects:
+        parts.append(Piece(f"{work.suspects:,} to run alone", Style.BAD))
+    return parts
+
+
+def _pace(pace: PaceView, columns: int) -> list[Piece]:
+    total = pace.ended_count + pace.left
+    part = pace.ended_count / total if total else 1.0
+    parts = [
+        Piece(f"{pace.rate:,.1f}/s", Style.HEAD),
+        Piece(time_left(pace, short=columns < SHORT_BELOW_COLUMNS)),
+        Piece(f"mean {pace.mean:,.1f}/s"),
+        Piece(f"{part:.0%} of {total:,}"),
+    ]
+    if columns < BAR_FROM_COLUMNS:
+        return fitting(parts, columns, GAP)
+    bar = _bar(part, BAR_COLUMNS)
+    return [Piece(bar, Style.GOOD), Piece("  "), *fitting(parts, columns - BAR_COLUMNS - 2, GAP)]
+
+
+def _bar(part: float, columns: int) -> str:
+    eighths = int(part * columns * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (BAR_STEPS[rest] if rest else "")).ljust(columns, "░")
+
+
+def time_left(pace: PaceView, *, short: bool) -> str:
+    """How long the rest takes, as far as anybody can tell."""
+    if not pace.left:
+        return "0 left" if short else "nothing left"
+    if pace.seconds_left is None:
+        return "– left" if short else "time left –"
+    return f"{'' if short else 'about '}{span(pace.seconds_left)} left"
+
+
+def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
+    found = view.picture.reasons
+    if not found:
+        return []
+    counts = ["–" if reason.jobs is None else f"{reason.jobs:,}" for reason in found]
+    width = max(map(len, counts))
+    title = "waiting for  " if columns >= BAR_FROM_COLUMNS else ""
+    return [
+        [
+            Piece((title if not index else " " * len(title)), Style.DIM),
+            Piece(f"{count:>{width}}  "),
+            Piece(escaped(reason.text)),
+        ]
+        for index, (count, reason) in enumerate(zip(counts, found, strict=True))
+    ]
+
+
+def _money(money: Money, columns: int) -> list[Piece]:
+    parts = [Piece(f"{dollars(money.spent_micros)} spent", Style.HEAD)]
+    if money.reserved_micros:
+        parts.append(Piece(f"{dollars(money.reserved_micros)} reserved"))
+    parts.append(Piece(f"{money.bought:,} bought"))
+    parts.append(Piece(f"{money.reused:,} reused"))
+    if money.tokens:
+        parts.append(Piece(f"{short_number(money.tokens)} tokens"))
+    return fitting(parts, columns, GAP)
+
+
+def _log(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
+    if view.help:
+        return [[Piece(text)] for text in KEYS_HELP]
+    lines = []
+    for text in view.log[-rows:]:
+        shown = cut(_LOG_TIME.sub(r"\1 ", text), columns)
+        lines.append([Piece(shown, Style.BUSY if _BAD.match(shown) else Style.DIM)])
+    return lines
+
+
+def _foot(columns: int) -> list[Piece]:
+    keys = ("p pause", "d drain", "q stop", "? keys")
+    return fitting([Piece(key, Style.DIM) for key in keys], columns, "   ")
+
+
+def plain(lines: Sequence[Line]) -> str:
+    """The screen as text."""
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does whoever shows a run learn how it stands, without standing still for it?
+
+Four questions to the store once a second, one after the other; none is waited for.
+"""
+
+from __future__ import annotations
+
+from penstock.cli.pace import Pace, PaceView
+from penstock.clock import MICROSECONDS, Clock
+from penstock.model.job import JobState, WorkerId
+from penstock.model.spending import Balance
+from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.observe.live import RunPicture, picture_of
+from penstock.runtime.asking import Question
+from penstock.stores.store import Store
+
+LOOK_SECONDS = 1.0  # between two looks: workers write no more often
+
+
+class RunLook:
+    """Owns the last picture of a run, and when the next is made."""
+
+    def __init__(self, store: Store, run_id: str, clock: Clock) -> None:
+        self._run_id = run_id
+        self._clock = clock
+        self._next_at = clock.monotonic()
+        self._pace = Pace(self._next_at)
+        self._stats_question = Question(store.stats)
+        self._outlook_question = Question(lambda: store.outlook(WorkerId(""), run_id))
+        self._workers_question = Question(store.workers)
+        self._balances_question = Question(lambda: store.balances([run_id]))
+        self._stats: Stats | None = None
+        self._outlook: Outlook | None = None
+        self._workers: list[WorkerView] | None = None
+        self.workers: list[WorkerView] = []  # as the last picture saw them, those of others too
+        self.picture: RunPicture | None = None
+        self.pace: PaceView | None = None
+
+    def tick(self, wait_seconds: float = 0.0) -> bool:
+        """Go on looking, if it is time to; True if there is a new picture."""
+        now = self._clock.monotonic()
+        if now < self._next_at:
+            return False
+        if self._stats is None:
+            self._stats = self._stats_question.answer(wait_seconds)
+        if self._stats is not None and self._outlook is None:
+            self._outlook = self._outlook_question.answer(wait_seconds)
+        if self._outlook is not None and self._workers is None:
+            self._workers = self._workers_question.answer(wait_seconds)
+        if self._stats is None or self._outlook is None or self._workers is None:
+            return False
+        balances = self._balances_question.answer(wait_seconds)
+        if balances is None:
+            return False
+        self._take(self._stats, self._outlook, self._workers, balances)
+        self._stats = self._outlook = self._workers = None
+        self._next_at = now + LOOK_SECONDS
+        return True
+
+    def soon(self) -> None:
+        """Something was changed on purpose: look again at once."""
+        self._next_at = self._clock.monotonic()
+
+    def paced(self, stats: Stats) -> PaceView:
+        """How fast it goes, by fresh counts."""
+        return self._pace.look(
+            stats.states,
+            self._clock.monotonic(),
+            paused=stats.paused,
+            all_due_in=self._all_due_in(stats),
+        )
+
+    def _take(
+        self,
+        stats: Stats,
+        outlook: Outlook,
+        workers: list[WorkerView],
+        balances: list[Balance],
+    ) -> None:
+        now_at = round(self._clock.now() * MICROSECONDS)
+        self.picture = picture_of(stats, outlook, workers, balances, self._run_id, now_at)
+        self.pace = self.paced(stats)
+        self.workers = workers
+
+    def _all_due_in(self, stats: Stats) -> float | None:
+        """If nothing but delayed jobs is left: how long until the first of them."""
+        states, due = stats.states, stats.next_due_at
+        ready = states.get(JobState.QUEUED, 0) - stats.delayed
+        if due is None or ready > 0 or states.get(JobState.IN_PROGRESS, 0):
+            return None
+        return max(due / MICROSECONDS - self._clock.now(), 0.0)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has a run done, and what did it cost?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.cli.run_choice import RunOption, chosen_run
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.text import escaped, iso_time, print_document, say, span, table
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.model.job import WorkerId
+from penstock.model.spending import MICROS
+from penstock.observe.explain import RunFacts
+from penstock.observe.explain_words import say as said_of
+from penstock.observe.phrases import counted
+from penstock.observe.run_report import RunReport, Spent, report_of
+
+
+def report(
+    run: RunOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run has done: jobs by end, rate, requests, refusals, and what was paid."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        _, facts = chosen_run(opened, run)
+        ended = opened.outlook(WorkerId(""), facts.run_id).result().ended_in_run
+        balances = opened.balances([facts.run_id]).result()
+        in_doubt = opened.call_figures(None).result().in_doubt if balances else 0
+    found = report_of(facts, ended, balances, in_doubt)
+    if as_json:
+        print_document(document_of(found, facts))
+        return
+    now = round(SystemClock().now() * MICROSECONDS)
+    for line in lines_of(found, facts, now):
+        say(line)
+
+
+def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
+    """The report as a document; times as ISO in UTC, money in dollars."""
+    said = said_of(facts)
+    return {
+        "run": found.run_id,
+        "is_over": found.is_over,
+        "began_at": iso_time(facts.began_at),
+        "as_of": iso_time(facts.told_at),
+        "workers": found.workers,
+        "wall_seconds": found.wall_seconds,
+        "ended": {state.value: count for state, count in found.ended.items()},
+        "per_second": found.per_second,
+        "retries": found.retries,
+        "requests": found.requests,
+        "refused": found.refused,
+        "failed": found.failed,
+        "tokens": found.tokens,
+        "models": [msgspec.to_builtins(one) for one in facts.models],
+        "in_doubt": found.in_doubt,
+        "spent": [_spent_document(one) for one in found.spent],
+        "limited_by": None if said is None else said.sentence,
+    }
+
+
+def _spent_document(one: Spent) -> dict[str, object]:
+    return {
+        "scope": one.scope,
+        "usd": one.usd_micros / MICROS,
+        "tokens": one.tokens,
+        "reserved_usd": one.reserved_usd_micros / MICROS,
+        "reserved_tokens": one.reserved_tokens,
+        "bought": one.bought,
+        "reused": one.reused,
+    }
+
+
+def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
+    """The same for people."""
+    total = sum(found.ended.values())
+    age = max(0, now - facts.told_at) / MICROSECONDS
+    state = "over" if found.is_over else f"still running, as of {span(age)} ago"
+    lines = [
+        f"Run {escaped(found.run_id)}, {state}",
+        "",
+        f"{counted(total, 'job')} ended in {span(found.wall_seconds)}, {found.per_second:,.1f}/s, "
+        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed.",
+        *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
+    ]
+    if found.requests:
+        lines += [
+            "",
+            f"{counted(found.requests, 'request')}: {found.refused:,} refused, {found.failed:,} "
+            f"failed; {found.tokens:,} tokens.",
+        ]
+    if found.spent:
+        head = ["paid", "dollars", "tokens", "bought", "reused"]
+        rows: list[list[str | int]] = [
+            [one.scope, f"{one.usd_micros / MICROS:,.4f}", one.tokens, one.bought, one.reused]
+            for one in found.spent
+        ]
+        lines += ["", *table(head, rows)]
+        reserved = found.spent[0].reserved_usd_micros
+        if found.in_doubt or reserved:
+            lines.append(
+                f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
+            )
+    said = said_of(facts)
+    if said is not None:
+        lines += ["", f"Limited by: {escaped(said.sentence)}"]
+    return lines

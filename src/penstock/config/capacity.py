@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much may a worker do at once, as its settings say, and where do they say it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.config.load import DEFAULT, dotted
+from penstock.config.settings import ProviderSettings, Settings
+from penstock.definitions.provider import Provider
+from penstock.definitions.task import ASYNC, PROCESS, THREAD
+from penstock.model.capacity import CapacityFact, CapacityValue, missing
+
+NO_TABLES = "this version has no tables"
+NO_PROVIDERS = "the app has no providers"
+NO_LIMITS = "no limit is configured"
+NO_BUDGET = "no budget is configured"
+UNLIMITED = "nobody set one: it is learned"
+CODE_OR_DEFAULT = "code or default"  # whoever built the worker did not say which
+
+#: What can be tuned, by algorithm.
+_TUNING = {
+    "adaptive": (),
+    "aimd": (
+        "decrease_factor",
+        "successes_until_increase",
+        "cooldown_seconds",
+        "startup_ramp_seconds",
+    ),
+}
+
+
+def configured_capacity(
+    settings: Settings, sources: Mapping[str, str], providers: Iterable[str | Provider]
+) -> dict[str, CapacityValue]:
+    """The values of a capacity plan that are known at the start of a run."""
+    runtime = settings.runtime
+    slots = {ASYNC: runtime.async_slots, THREAD: runtime.thread_slots}
+    slots[PROCESS] = runtime.process_slots
+    names = [f"runtime.{kind}_slots" for kind in slots]
+    found: dict[str, CapacityValue] = {
+        "buffer_size": missing(NO_TABLES),
+        "row_group_concurrency": missing(NO_TABLES),
+        "submission_capacity": CapacityValue(sum(slots.values()), " + ".join(names)),
+    }
+    for (kind, count), name in zip(slots.items(), names, strict=True):
+        found[f"resource_limits.{kind}"] = _said(count, name, sources)
+    limits = settings.caps()
+    if not limits:
+        found["keyed_limits"] = missing(NO_LIMITS)
+    for key, cap in limits.items():
+        dimension, _, name = key.partition(":")
+        path = dotted(("limits", dimension, name))
+        found[f"keyed_limits.{key}"] = CapacityValue(cap, sources.get(path, path))
+    found["budgets"] = missing(NO_BUDGET)
+    served = [one if isinstance(one, str) else one.name for one in providers]
+    if not served:
+        absent = ("request_resources", "static_caps", "initial_limits", "admission_tuning")
+        return found | dict.fromkeys((*absent, "transport_pool"), missing(NO_PROVIDERS))
+    found["request_resources"] = CapacityValue(", ".join(sorted(served)), "app.provider")
+    for name in served:
+        found |= _of_provider(name, settings.providers.get(name, ProviderSettings()), sources)
+    found["transport_pool"] = CapacityValue("unbounded", "admission bounds what is in flight")
+    return found
+
+
+def _of_provider(
+    name: str, said: ProviderSettings, sources: Mapping[str, str]
+) -> dict[str, CapacityValue]:
+    """What is configured for one provider and its models."""
+    found: dict[str, CapacityValue] = {}
+    scopes: list[tuple[tuple[str, ...], str, Mapping[str, float | None]]] = [
+        (("providers", name), name, {one: getattr(said, one) for one in _CAPS})
+    ]
+    for model, caps in said.models.items():
+        of_model = {one: getattr(caps, one) for one in _CAPS}
+        scopes.append((("providers", name, "models", model), f"{name}/{model}", of_model))
+    for path, shown, values in scopes:
+        for cap, value in values.items():
+            setting = dotted((*path, cap))
+            key = f"static_caps.{shown}.{cap}"
+            found[key] = (
+                CapacityValue(None, fallback_from=setting, missing_reason=UNLIMITED)
+                if value is None
+                else _said(value, setting, sources)
+            )
+    initial = dotted(("providers", name, "initial_limit"))
+    found[f"initial_limits.{name}"] = (
+        CapacityValue(None, fallback_from=initial, missing_reason=f"{said.algorithm} begins itself")
+        if said.initial_limit is None
+        else _said(said.initial_limit, initial, sources)
+    )
+    found[f"admission_tuning.{name}"] = CapacityValue(
+        said.algorithm, sources.get(dotted(("providers", name, "algorithm")), CODE_OR_DEFAULT)
+    )
+    for one in _TUNING[said.algorithm]:
+        setting = dotted(("providers", name, one))
+        found[f"admission_tuning.{name}.{one}"] = _said(getattr(said, one), setting, sources)
+    return found
+
+
+_CAPS = ("max_parallel", "rpm", "tpm")
+
+
+def _said(value: CapacityFact, setting: str, sources: Mapping[str, str]) -> CapacityValue:
+    """A value and who set it; if nobody did, which setting the default stands for."""
+    source = sources.get(setting, CODE_OR_DEFAULT)
+    return CapacityValue(value, source, setting if source == DEFAULT else None)

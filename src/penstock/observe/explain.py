@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What limited a run, in percent of its time, and which one change would help most?
+
+Pure: the parts that workers left of a run go in, an explanation comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.clock import MICROSECONDS
+from penstock.model.run import RunPart
+from penstock.model.run_document import (
+    CauseTime,
+    Doing,
+    LimitKind,
+    ModelFigures,
+    RunDocument,
+    read_document,
+)
+
+WHOLE = 100  # percent
+
+OF_PROVIDERS = frozenset(
+    {
+        LimitKind.ADAPTIVE_LIMIT,
+        LimitKind.LEARNED_RATE,
+        LimitKind.MAX_PARALLEL,
+        LimitKind.RPM,
+        LimitKind.TPM,
+        LimitKind.COOLDOWN,
+        LimitKind.LATENCY,
+    }
+)
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One thing that limited a run."""
+
+    kind: LimitKind
+    where: str
+    percent: int  # of the time in which there was something to do
+    seconds: float  # summed over the workers
+    level: float | None = None  # where the limit stood on average, all workers together
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A run over all its workers."""
+
+    run_id: str
+    workers: int
+    is_over: bool  # no worker is left
+    began_at: int
+    told_at: int  # the oldest of the last words of those that still run
+    wall_seconds: float
+    busy_seconds: float  # summed over workers: in which there was something to do
+    idle_seconds: float
+    cpu_seconds: float
+    late_seconds: float  # their loops came so much later than they were to
+    ended: int
+    retries: int
+    slots: dict[str, int]  # all workers together, by kind
+    shares: tuple[Share, ...]  # they add up to 100 percent, or there are none
+    doing: tuple[Doing, ...]  # seconds summed over attempts
+    models: tuple[ModelFigures, ...]
+
+    @property
+    def running_mean(self) -> float:
+        """How many attempts ran at once, on average."""
+        if not self.busy_seconds:
+            return 0.0
+        return sum(one.seconds for one in self.doing) * self.workers / self.busy_seconds
+
+    def model(self, where: str) -> ModelFigures | None:
+        """The figures of a model, or of all models of a provider as one."""
+        found = [one for one in self.models if where in (one.provider, model_name(one))]
+        return merged(found) if found else None
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A run of which nothing can be read by this version."""
+
+    run_id: str
+    parts: int
+
+
+def facts_of(
+    parts: Sequence[RunPart], *, is_alive: bool | None = None
+) -> RunFacts | Unreadable | None:
+    """A run from what its workers left; None if they left nothing.
+
+    Args:
+        parts: the last words of its workers.
+        is_alive: whether any of them still works; None: nobody knows, and those that have not
+            said that they end are believed to. Whoever was killed could not say it.
+    """
+    if not parts:
+        return None
+    run_id = parts[0].run_id
+    read = [(part, document) for part in parts if (document := read_document(part.document))]
+    if not read:
+        return Unreadable(run_id, len(parts))
+    documents = [document for _, document in read]
+    alive = [part.saved_at for part, document in read if not document.over]
+    began_at = min(document.began_at for document in documents)
+    ended_at = max(document.told_at for document in documents)
+    shares, busy = shares_of(documents)
+    return RunFacts(
+        run_id=run_id,
+        workers=len(documents),
+        is_over=not alive if is_alive is None else not is_alive,
+        began_at=began_at,
+        told_at=min(alive, default=max(part.saved_at for part, _ in read)),
+        wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,
+        busy_seconds=busy,
+        idle_seconds=_seconds(documents) - busy,
+        cpu_seconds=sum(document.cpu_seconds for document in documents),
+        late_seconds=sum(document.late_seconds for document in documents),
+        ended=sum(document.ended for document in documents),
+        retries=sum(document.retries for document in documents),
+        slots=_slots(documents),
+        shares=shares,
+        doing=_doing(documents),
+        models=_models(documents),
+    )
+
+
+def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], float]:
+    """What limited a run, the most first, and all the seconds in which there was something."""
+    documents = tuple(documents)
+    only = _only_models(documents)
+    seconds: dict[tuple[LimitKind, str], float] = {}
+    levels: dict[tuple[LimitKind, str], float] = {}
+    for cause in (cause for document in documents for cause in document.causes):
+        if cause.kind is LimitKind.IDLE or cause.seconds <= 0:
+            continue
+        where = only.get(cause.where) if cause.kind in OF_PROVIDERS else None
+        key = (cause.kind, where or cause.where)
+        seconds[key] = seconds.get(key, 0.0) + cause.seconds
+        if cause.level is not None:  # each worker has its own part of a limit
+            levels[key] = levels.get(key, 0.0) + cause.level
+    keys = sorted(seconds, key=lambda key: (-seconds[key], key))
+    percents = whole_percents([seconds[key] for key in keys])
+    shares = tuple(
+        Share(*key, percent, seconds[key], levels.get(key))
+        for key, percent in zip(keys, percents, strict=True)
+    )
+    return shares, sum(seconds.values())
+
+
+def _only_models(documents: Iterable[RunDocument]) -> dict[str, str]:
+    """Providers of which one model was used: what holds for such a provider holds for the model."""
+    used: dict[str, set[str]] = {}
+    for one in (one for document in documents for one in document.models):
+        used.setdefault(one.provider, set()).add(model_name(one))
+    return {provider: min(models) for provider, models in used.items() if len(models) == 1}
+
+
+def whole_percents(parts: Sequence[float]) -> list[int]:
+    """Parts as whole percents that add up to 100: the largest remainders are rounded up."""
+    whole = sum(parts)
+    if not whole > 0:
+        return [0] * len(parts)
+    exact = [part / whole * WHOLE for part in parts]
+    found = [int(value) for value in exact]
+    order = sorted(range(len(parts)), key=lambda n: (found[n] - exact[n], n))
+    for n in order[: WHOLE - sum(found)]:
+        found[n] += 1
+    return found
+
+
+def model_name(one: ModelFigures) -> str:
+    return f"{one.provider}/{one.model}"
+
+
+def merged(found: Sequence[ModelFigures]) -> ModelFigures:
+    """Figures of several workers, or of several models, as one."""
+    first = found[0]
+    ceilings = [one.ceiling for one in found if one.ceiling is not None]
+    same = all(one.model == first.model for one in found)
+    return ModelFigures(
+        provider=first.provider,
+        model=first.model if same else "*",
+        domains=tuple(sorted({domain for one in found for domain in one.domains})),
+        requests=sum(one.requests for one in found),
+        refused=sum(one.refused for one in found),
+        failed=sum(one.failed for one in found),
+        tokens=sum(one.tokens for one in found),
+        limit=sum(one.limit for one in found),
+        limit_max=sum(one.limit_max for one in found),
+        limit_reached=sum(one.limit_reached for one in found),
+        in_flight_max=sum(one.in_flight_max for one in found),
+        waiting_max=sum(one.waiting_max for one in found),
+        ceiling=sum(ceilings) if ceilings else None,
+        rpm=_sum([one.rpm for one in found]),
+        tpm=_sum([one.tpm for one in found]),
+        mode=first.mode if same else "",
+        rate=_sum([one.rate for one in found]),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    said = [value for value in values if value is not None]
+    return sum(said) if said else None
+
+
+def _seconds(documents: Iterable[RunDocument]) -> float:
+    causes: Iterable[CauseTime] = (cause for one in documents for cause in one.causes)
+    return sum(cause.seconds for cause in causes)
+
+
+def _slots(documents: Iterable[RunDocument]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for kind, count in (slot for document in documents for slot in document.slots.items()):
+        found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def _doing(documents: Iterable[RunDocument]) -> tuple[Doing, ...]:
+    found: dict[tuple[LimitKind, str], float] = {}
+    for one in (one for document in documents for one in document.doing):
+        found[one.kind, one.where] = found.get((one.kind, one.where), 0.0) + one.seconds
+    order = sorted(found, key=lambda key: (-found[key], key))
+    return tuple(Doing(*key, found[key]) for key in order)
+
+
+def _models(documents: Iterable[RunDocument]) -> tuple[ModelFigures, ...]:
+    found: dict[str, list[ModelFigures]] = {}
+    for one in (one for document in documents for one in document.models):
+        found.setdefault(model_name(one), []).append(one)
+    every = [merged(same) for same in found.values()]
+    return tuple(sorted(every, key=lambda one: (-one.requests, model_name(one))))

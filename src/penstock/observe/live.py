@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is there to be seen of a run at one moment?
+
+Made from what the store and the rows of the run's workers say; whoever draws it needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from penstock.clock import MICROSECONDS
+from penstock.model.job import JobState
+from penstock.model.spending import ALL, Balance, Period
+from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.model.worker_status import WorkerStatus, read_status
+from penstock.observe.live_reasons import (
+    Binding,
+    Reason,
+    binding_of,
+    is_down,
+    provider_words,
+    reasons,
+)
+from penstock.observe.phrases import counted
+from penstock.observe.provider_board import LiveLimit, provider_rows
+
+STANDSTILL_REASONS = 2  # in a line about a run that stands still
+
+
+class ProviderLine(msgspec.Struct, frozen=True):
+    """One model of a provider, over the workers of the run."""
+
+    name: str  # the provider; with several models PROVIDER/MODEL
+    live: LiveLimit
+    binding: Binding
+    spent_micros: int | None = None  # None: not paid
+
+    @property
+    def down(self) -> bool:
+        return is_down(self.live)
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of the queue by state, and what this run has ended."""
+
+    ready: int = 0  # in the store
+    leased: int = 0  # by a worker of the run, and not started
+    delayed: int = 0  # for later, or to be tried again
+    waiting: int = 0  # for other jobs
+    running: int = 0
+    done: int = 0  # in this run, as the two below
+    failed: int = 0
+    skipped: int = 0
+    suspects: int = 0
+    paused: bool = False
+    next_due_at: int | None = None
+
+    @classmethod
+    def of(cls, stats: Stats, outlook: Outlook, leased: int) -> Work:
+        ended = outlook.ended_in_run
+        held = stats.states.get(JobState.IN_PROGRESS, 0)
+        leased = min(leased, held)  # rows of workers are a second old
+        return cls(
+            ready=max(stats.states.get(JobState.QUEUED, 0) - stats.delayed, 0),
+            leased=leased,
+            delayed=stats.delayed,
+            waiting=stats.states.get(JobState.WAITING, 0),
+            running=held - leased,
+            done=ended.get(JobState.DONE, 0),
+            failed=ended.get(JobState.ERROR, 0),
+            skipped=ended.get(JobState.SKIPPED, 0),
+            suspects=stats.suspects,
+            paused=stats.paused,
+            next_due_at=stats.next_due_at,
+        )
+
+    @property
+    def queued(self) -> int:
+        """What could run, and has not started."""
+        return self.ready + self.leased
+
+
+class Money(msgspec.Struct, frozen=True):
+    """The paid calls of the run."""
+
+    spent_micros: int
+    reserved_micros: int
+    tokens: int
+    bought: int
+    reused: int
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """Who works on the run, and how many slots are in use."""
+
+    pids: tuple[int, ...] = ()
+    used: int = 0
+    slots: int = 0
+    stopping: int = 0
+    others: int = 0  # live workers of other runs on the same store
+
+
+class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment."""
+
+    work: Work
+    providers: tuple[ProviderLine, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    workers: Workers = Workers()
+    money: Money | None = None
+
+
+def picture_of(
+    stats: Stats,
+    outlook: Outlook,
+    workers: Iterable[WorkerView],
+    balances: Iterable[Balance],
+    run_id: str,
+    now_at: int,
+) -> RunPicture:
+    """How a run stands.
+
+    Args:
+        stats: of the whole queue.
+        outlook: with the ends of this run.
+        workers: all that are registered; those of the run are on this machine.
+        balances: of this run.
+        run_id: of which run.
+        now_at: by the clock of this machine.
+    """
+    views = [view for view in workers if view.alive]
+    own = [view for view in views if view.run_id == run_id]
+    statuses = {view.pid: read_status(view.status) for view in own}
+    known = {pid: status for pid, status in statuses.items() if status is not None}
+    balances = [one for one in balances if one.account.period is Period.RUN]
+    work = Work.of(stats, outlook, sum(status.waiting for status in known.values()))
+    lines = provider_lines(own, balances, now_at)
+    return RunPicture(
+        work=work,
+        providers=lines,
+        reasons=(
+            *_of_all(work),
+            *reasons(
+                list(known.values()) if work.queued else [],
+                {line.name: line.live for line in lines},
+                {} if work.paused else _queued_by_task(stats),
+                now_at,
+            ),
+            *_of_some(work, now_at),
+        ),
+        workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
+        money=money_of(balances),
+    )
+
+
+def provider_lines(
+    workers: Iterable[WorkerView], balances: Sequence[Balance], now_at: int
+) -> tuple[ProviderLine, ...]:
+    """A line for each model that the workers use, by name."""
+    here = [msgspec.structs.replace(view, status_at=None) for view in workers]  # one clock
+    rows = [(row, row.live) for row in provider_rows(here, (), now_at) if row.live is not None]
+    spent = {one.account.scope: one.spent.micros for one in balances}
+    names = [row.provider for row, _ in rows]
+    return tuple(
+        ProviderLine(
+            f"{row.provider}/{row.model}" if names.count(row.provider) > 1 else row.provider,
+            live,
+            binding_of(live),
+            spent.get(f"model:{row.provider}/{row.model}"),
+        )
+        for row, live in rows
+    )
+
+
+def money_of(balances: Iterable[Balance]) -> Money | None:
+    """What the run has spent; None if nothing that it calls is paid."""
+    for one in balances:
+        if one.account.scope == ALL:
+            return Money(
+                one.spent.micros, one.reserved.micros, one.spent.tokens, one.bought, one.reused
+            )
+    return None
+
+
+def standstill(picture: RunPicture) -> str:
+    """Why nothing ends, in a few words: what is known to be in the way, or what is going on."""
+    work = picture.work
+    ill = [line for line in picture.providers if line.live.cooldown_seconds > 0]
+    for line in sorted(ill, key=lambda line: (not line.down, -line.live.waiting)):
+        return provider_words(line.name, line.live)
+    if picture.reasons:
+        return " and ".join(reason.words() for reason in picture.reasons[:STANDSTILL_REASONS])
+    if work.running:
+        return f"{counted(work.running, 'job')} running, and none has ended lately"
+    return "no worker has taken a job yet"
+
+
+def _of_all(work: Work) -> Iterator[Reason]:
+    """What holds everything up."""
+    if work.paused:
+        yield Reason("the queue is paused", work.ready)
+
+
+def _of_some(work: Work, now_at: int) -> Iterator[Reason]:
+    """What jobs wait for that could not run anyway."""
+    if work.suspects:
+        yield Reason("to run alone after a crash", work.suspects)
+    if work.delayed:
+        due = work.next_due_at
+        rest = "" if due is None else f", the next in {max(due - now_at, 0) / MICROSECONDS:,.0f} s"
+        yield Reason(f"their time{rest}", work.delayed)
+    if work.waiting:
+        yield Reason("other jobs", work.waiting)
+
+
+def _queued_by_task(stats: Stats) -> Mapping[str, int]:
+    return {task: states.get(JobState.QUEUED, 0) for task, states in stats.tasks.items()}
+
+
+def _workers(pids: list[int], statuses: list[WorkerStatus], others: int) -> Workers:
+    bounded = [use for one in statuses for use in one.slots.values() if use.limit is not None]
+    return Workers(
+        pids=tuple(sorted(pids)),
+        used=sum(use.used for use in bounded),
+        slots=sum(use.limit or 0 for use in bounded),
+        stopping=sum(one.stopping for one in statuses),
+        others=others,
+    )

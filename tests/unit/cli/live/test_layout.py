@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a run look right on terminals of any size?"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.cli.live.cells import Style, coloured, width_of
+from penstock.cli.live.layout import KEYS_HELP, compose, plain
+from penstock.observe.live import ProviderLine, RunPicture, Work
+from penstock.runtime.display import Course
+from tests.live_sample import sample_picture, sample_screen, sample_view
+
+WIDE = """\
+penstock · draining · 2:03 · 1 worker (pid 4121) · 61 of 96 slots · sqlite:harvest.db
+12,040 done   3 failed   61 running   41,429 queued   120 delayed   300 waiting for others
+██████▋░░░░░░░░░░░░░░░░░░░░░░░  98.4/s · about 7:08 left · mean 97.9/s · 22% of 53,953
+
+provider      limit  in flight  waiting  429s  failed          rpm       tpm  spent  binds now
+crossref  14 of 256         14       22     7       2  2,961/3,600         –      –  adaptive limit
+openai      8 of 64          2        0     1       0          120  81k/200k  $1.23  cool-down 12 s
+
+waiting for  160  async slots
+              44  fair share of async slots
+              22  openai cools down 12 s
+               –  keyed limit host:example.org of 2 is full
+             120  their time, the next in 9 s
+             300  other jobs
+$1.23 spent · $0.02 reserved · 1,180 bought · 24 reused · 812k tokens
+
+12:04:01 INFO run: crossref limit 8 → 14 of 256 (14 in flight, 7 refused).
+12:04:09 WARNING worker: 'fetch:10.5555/12345' failed (attempt 1 of 5) and is tried again in 12 s: …
+
+p pause   d drain   q stop   ? keys"""
+
+NARROW = """\
+draining · 2:03 · 1 worker (pid 4121)
+12,040 done   3 failed   61 running
+41,429 queued   120 delayed
+98.4/s · about 7:08 left · mean 97.9/s
+provider      limit  binds now
+crossref  14 of 256  adaptive limit
+openai      8 of 64  cool-down 12 s
+160  async slots
+$1.23 spent · $0.02 reserved · 24 reused
+12:04:01 INFO run: crossref limit 8 → 1…
+12:04:09 WARNING worker: 'fetch:10.5555…
+p pause   d drain   q stop   ? keys"""
+
+TINY = """\
+draining · 2:03
+12,040 done
+98.4/s · 7:08 left
+crossref  14 of 256
+160  async slots
+$1.23 spent"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "expected"), [(100, 20, WIDE), (40, 12, NARROW), (20, 6, TINY)]
+)
+def test_the_screen_of_a_size(columns: int, rows: int, expected: str) -> None:
+    assert sample_screen(columns, rows) == expected
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 13, 20, 33, 60, 79, 80, 132, 300])
+@pytest.mark.parametrize("rows", [1, 2, 3, 6, 9, 15, 24, 80])
+def test_nothing_is_wider_or_longer_than_the_terminal(columns: int, rows: int) -> None:
+    lines = compose(sample_view(), columns, rows)
+
+    assert len(lines) <= rows
+    assert max(width_of(line) for line in plain(lines).split("\n")) <= columns
+
+
+def test_the_keys_stand_in_the_last_line_of_a_tall_terminal() -> None:
+    lines = plain(compose(sample_view(), 100, 50)).split("\n")
+
+    assert len(lines) == 50
+    assert lines[-1].startswith("p pause")
+
+
+def test_a_terminal_that_nobody_types_on_shows_no_keys() -> None:
+    assert "pause" not in plain(compose(sample_view(keys=False), 100, 30))
+
+
+def test_help_takes_the_place_of_the_log() -> None:
+    shown = plain(compose(sample_view(help=True), 100, 30))
+
+    assert all(text in shown for text in KEYS_HELP)
+    assert "WARNING worker" not in shown
+
+
+def test_many_providers_are_cut_with_a_count() -> None:
+    picture = sample_picture()
+    many = [
+        ProviderLine(f"p{number:03}", line.live, line.binding)
+        for number in range(100)
+        for line in picture.providers[:1]
+    ]
+
+    shown = plain(compose(sample_view(msgspec.structs.replace(picture, providers=many)), 100, 24))
+
+    assert "p000" in shown
+    assert "more" in shown
+    assert "300 waiting for others" in shown
+    assert "p pause" in shown
+
+
+def test_a_paused_run_says_so_first() -> None:
+    paused = RunPicture(work=Work(paused=True))
+
+    assert plain(compose(sample_view(paused), 80, 10)).startswith("penstock · paused · ")
+    assert "no worker yet" in plain(compose(sample_view(paused), 80, 10))
+
+
+def test_a_stopping_run_says_so() -> None:
+    shown = plain(compose(sample_view(course=Course.STOPPING), 80, 10))
+
+    assert shown.startswith("penstock · stopping · ")
+
+
+def test_hostile_names_are_shown_as_text() -> None:
+    picture = sample_picture()
+    hostile = ProviderLine(
+        "a\x1b[2Jb\u202e", picture.providers[0].live, picture.providers[0].binding
+    )
+    view = sample_view(
+        msgspec.structs.replace(picture, providers=(hostile,)), store="x\x1b]0;y\x07"
+    )
+
+    shown = plain(compose(view, 120, 20))
+
+    assert "\x1b" not in shown
+    assert "a\\x1b[2Jb\\u202e" in shown
+
+
+def test_wide_characters_take_two_columns() -> None:
+    picture = sample_picture()
+    wide = ProviderLine("図書館" * 20, picture.providers[0].live, picture.providers[0].binding)
+    view = sample_view(msgspec.structs.replace(picture, providers=(wide,)))
+
+    lines = plain(compose(view, 60, 20)).split("\n")
+
+    assert max(map(width_of, lines)) <= 60
+
+
+def test_colours_are_given_and_taken_back_in_each_piece() -> None:
+    lines = compose(sample_view(), 100, 30)
+
+    for line in lines:
+        text = coloured(line)
+        assert text.count("\x1b[0m") == sum(bool(piece.style) for piece in line)
+        assert text.count("\x1b[") == 2 * text.count("\x1b[0m")
+    assert Style.BAD in {piece.style for line in lines for piece in line}

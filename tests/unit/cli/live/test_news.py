@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is an outage told once when it begins, and once when it ends?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.cli.live.news import ProviderNews
+from penstock.model.worker_status import WorkerStatus
+from penstock.observe.live import ProviderLine, provider_lines
+from tests.live_sample import CROSSREF, NOW, SECOND, worker
+
+
+def lines(failed_in_row: int, cooldown: int) -> tuple[ProviderLine, ...]:
+    until = NOW + cooldown * SECOND if cooldown else None
+    use = msgspec.structs.replace(CROSSREF, failed_in_row=failed_in_row, blocked_until_at=until)
+    return provider_lines([worker(WorkerStatus(captured_at=NOW, providers=(use,)))], (), NOW)
+
+
+def test_an_outage_is_told_once_each_way() -> None:
+    news = ProviderNews()
+    looks = [(0, 0), (1, 3), (3, 8), (4, 8), (4, 0), (5, 16), (0, 0), (0, 0), (2, 5)]
+
+    told = [text for look in looks for text in news.of(lines(*look))]
+
+    assert told == [
+        "crossref is down (3 failures in a row); it is tried now and again, and its jobs wait "
+        "uncharged",
+        "crossref answers again",
+        "crossref is down (2 failures in a row); it is tried now and again, and its jobs wait "
+        "uncharged",
+    ]
+
+
+def test_a_provider_that_only_refuses_is_not_down() -> None:
+    assert list(ProviderNews().of(lines(0, 30))) == []

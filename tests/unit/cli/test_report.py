@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a report have the ends of its run, and the money of its run alone?"""
+
+from __future__ import annotations
+
+from penstock.cli.report import document_of, lines_of
+from penstock.model.job import JobState, WorkerId
+from penstock.model.run import RunPart
+from penstock.model.run_document import CauseTime, LimitKind, ModelFigures, RunDocument
+from penstock.model.spending import Account, Amount, Balance, Period
+from penstock.observe.explain import RunFacts, facts_of
+from penstock.observe.run_report import RunReport, report_of
+
+SECOND = 1_000_000
+
+
+def facts() -> RunFacts:
+    document = RunDocument(
+        began_at=0,
+        told_at=20 * SECOND,
+        over=True,
+        causes=(CauseTime(LimitKind.OWN_CODE, "", 20.0),),
+        retries=3,
+        models=(ModelFigures(provider="a", model="m", requests=12, refused=2, tokens=500),),
+    )
+    found = facts_of([RunPart("run-1", WorkerId("w"), 20 * SECOND, document.encoded())])
+    assert isinstance(found, RunFacts)
+    return found
+
+
+def balance(scope: str, span: str, micros: int, *, reserved: int = 0, bought: int = 0) -> Balance:
+    period = Period.RUN if span.startswith("run") else Period.DAY
+    return Balance(Account(scope, period, span), Amount(micros, 7), Amount(reserved, 1), bought, 4)
+
+
+def reported(*balances: Balance, in_doubt: int = 0) -> RunReport:
+    ended = {JobState.DONE: 9, JobState.ERROR: 1}
+    return report_of(facts(), ended, balances, in_doubt)
+
+
+def test_every_end_is_there_and_the_rate_is_over_the_whole_run() -> None:
+    found = reported()
+
+    assert found.ended == {
+        JobState.DONE: 9,
+        JobState.SKIPPED: 0,
+        JobState.ERROR: 1,
+        JobState.CANCELLED: 0,
+    }
+    assert found.per_second == 0.5  # 10 jobs in 20 s
+    assert (found.requests, found.refused, found.tokens) == (12, 2, 500)
+
+
+def test_where_nothing_is_paid_nothing_is_said_of_money() -> None:
+    lines = lines_of(reported(), facts(), 20 * SECOND)
+
+    assert not any("dollars" in line or "doubt" in line for line in lines)
+    assert document_of(reported(), facts())["spent"] == []
+    assert lines[-1].startswith("Limited by: The tasks' own code ran for 100% of the run")
+
+
+def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
+    found = reported(
+        balance("task:t", "run-1", 2_500_000),
+        balance("all", "run-1", 2_500_000, reserved=1_000_000, bought=5),
+        balance("all", "2026-11-16", 99_000_000),
+        balance("all", "run-0", 99_000_000),
+        in_doubt=2,
+    )
+
+    assert [one.scope for one in found.spent] == ["all", "task:t"]
+    lines = lines_of(found, facts(), 20 * SECOND)
+    head = lines.index("paid    dollars  tokens  bought  reused")
+    assert lines[head + 1] == "all      2.5000       7       5       4"
+    assert lines[head + 3] == "2 calls in doubt; $1.0000 reserved."

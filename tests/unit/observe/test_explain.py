@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do the parts of a run become percents that add up, and sentences that can be acted on?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.job import WorkerId
+from penstock.model.run import RUN_BYTES_MAX, RunPart
+from penstock.model.run_document import (
+    CauseTime,
+    Doing,
+    GateSeconds,
+    LimitKind,
+    ModelFigures,
+    RunDocument,
+    read_document,
+)
+from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
+from penstock.observe.explain_words import name_of, say
+
+SECOND = 1_000_000
+
+
+def part(worker: str = "w", **said: object) -> RunPart:
+    fields: dict[str, object] = {"began_at": 0, "told_at": 10 * SECOND, "over": True, **said}
+    document = RunDocument(**fields)  # type: ignore[arg-type]
+    return RunPart("run-1", WorkerId(worker), document.told_at, document.encoded())
+
+
+def facts(*parts: RunPart) -> RunFacts:
+    found = facts_of(parts)
+    assert isinstance(found, RunFacts)
+    return found
+
+
+def cause(
+    kind: LimitKind, where: str = "", seconds: float = 10.0, level: float | None = None
+) -> CauseTime:
+    return CauseTime(kind, where, seconds, level)
+
+
+CAUSES = st.lists(
+    st.builds(
+        CauseTime,
+        st.sampled_from(LimitKind),
+        st.sampled_from(["", "a", "a/m", "async", "host:x"]),
+        st.floats(0, 1e6),
+        st.none() | st.floats(0, 1e3),
+    ),
+    max_size=20,
+)
+
+
+@given(st.lists(CAUSES, min_size=1, max_size=4))
+def test_percents_of_any_parts_add_up_to_a_hundred_and_can_be_said(
+    workers: list[list[CauseTime]],
+) -> None:
+    found = facts(*(part(f"w{n}", causes=tuple(said)) for n, said in enumerate(workers)))
+
+    percents = [share.percent for share in found.shares]
+    assert sum(percents) == (100 if found.shares else 0)
+    assert percents == sorted(percents, reverse=True)
+    assert all(share.kind is not LimitKind.IDLE for share in found.shares)
+    said = say(found)
+    for text in [] if said is None else [said.sentence, said.change]:
+        assert "None" not in text
+    assert all(name_of(share, found) for share in found.shares)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200))
+def test_a_percent_is_off_by_less_than_one(parts: list[float]) -> None:
+    whole = sum(parts)
+
+    found = whole_percents(parts)
+
+    assert sum(found) == (100 if whole > 0 else 0)
+    for value, percent in zip(parts, found, strict=True):
+        assert percent == 0 or abs(percent - value / whole * 100) < 1
+
+
+def test_what_workers_say_is_added_up() -> None:
+    model = ModelFigures(
+        provider="a", model="m", domains=("chat",), requests=5, refused=1, ceiling=7.0
+    )
+    one = part(
+        "w1",
+        causes=(cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 9, 7.0), cause(LimitKind.STORE, "", 1)),
+        models=(model,),
+        ended=3,
+    )
+    other = part(
+        "w2",
+        causes=(cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 5, 7.0), cause(LimitKind.IDLE, "", 5)),
+        models=(model,),
+        ended=4,
+    )
+
+    found = facts(one, other)
+
+    assert (found.workers, found.ended, found.idle_seconds) == (2, 7, 5)
+    assert [(s.kind, s.percent) for s in found.shares] == [
+        (LimitKind.ADAPTIVE_LIMIT, 93),  # 14 / 15
+        (LimitKind.STORE, 7),
+    ]
+    said = say(found)
+    assert said is not None
+    assert said.sentence == (
+        "a/m chat sat at its adaptive limit of 14 for 93% of the run; the provider answered 429 at "
+        "15 (2 of 10 requests)."
+    )
+
+
+def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
+    model = ModelFigures(provider="a", model="m", requests=5, limit_reached=40)
+
+    said = say(
+        facts(part(causes=(cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 9, 20.0),), models=(model,)))
+    )
+
+    assert said is not None
+    assert "was never refused" in said.sentence
+    assert "grown to 40" in said.change
+
+
+@pytest.mark.parametrize(
+    ("cpu", "late", "words"),
+    [
+        (9.0, 0.0, "Add worker processes (penstock queue run --processes 2)"),
+        (0.5, 8.0, "Do not block the event loop, which stood still 80% of the time"),
+        (1.0, 0.0, "Raise runtime.async_slots from 4"),
+    ],
+)
+def test_slots_are_not_blamed_on_a_loop_that_can_do_no_more(
+    cpu: float, late: float, words: str
+) -> None:
+    said = say(
+        facts(
+            part(
+                causes=(cause(LimitKind.SLOTS, "async", 10.0, 4.0),),
+                doing=(Doing(LimitKind.OWN_CODE, "", 40.0),),
+                slots={"async": 4},
+                cpu_seconds=cpu,
+                late_seconds=late,
+            )
+        )
+    )
+
+    assert said is not None
+    assert words in said.change
+
+
+def test_a_run_that_is_not_over_says_as_of_when() -> None:
+    found = facts(
+        part("w1", over=False, told_at=4 * SECOND), part("w2", over=False, told_at=9 * SECOND)
+    )
+
+    assert not found.is_over
+    assert found.told_at == 4 * SECOND
+    assert say(found) is None
+
+
+def test_parts_of_another_version_are_passed_over() -> None:
+    strange = RunPart("run-1", WorkerId("x"), 0, '{"began_at": "long ago"}')
+
+    assert facts(strange, part()).workers == 1
+    assert facts_of([strange]) == Unreadable("run-1", 1)
+    assert facts_of([]) is None
+
+
+def test_a_document_is_bounded_and_keeps_what_limited_the_run() -> None:
+    causes = (cause(LimitKind.SLOTS, "async", 10.0),)
+    gates = {f"gate {n} {'x' * 200}": GateSeconds(1.0, 2.0) for n in range(50)}
+    models = tuple(ModelFigures(provider="p" * 100, model=f"{n}{'m' * 1000}") for n in range(50))
+    large = RunDocument(began_at=0, told_at=1, causes=causes, gates=gates, models=models)
+
+    small = read_document(large.encoded())
+
+    assert len(large.encoded()) <= RUN_BYTES_MAX
+    assert small is not None
+    assert small.causes == causes

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the picture of a run say which limit binds, and what jobs wait for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.model.worker_status import ProviderUse, WorkerStatus
+from penstock.observe.live import RunPicture, Work, picture_of, provider_lines, standstill
+from penstock.observe.live_reasons import REASONS_MAX, Binding, Reason
+from tests.live_sample import (
+    BALANCES,
+    CROSSREF,
+    NOW,
+    RUN,
+    SECOND,
+    STATUS,
+    blocked,
+    outlook,
+    sample_picture,
+    stats,
+    worker,
+)
+
+
+def use(**said: Any) -> ProviderUse:
+    known = {"provider": "ai", "model": "m", "limit": 8, "limit_max": 64}
+    return ProviderUse(**{**known, **said})
+
+
+def picture(*uses: ProviderUse, queued: int = 1, **status: Any) -> RunPicture:
+    said = WorkerStatus(captured_at=NOW, providers=uses, **status)
+    return picture_of(stats(queued=queued), outlook(), [worker(said)], (), RUN, NOW)
+
+
+@pytest.mark.parametrize(
+    ("said", "binding"),
+    [
+        ({"in_flight": 3}, Binding.NOTHING),
+        ({"in_flight": 8}, Binding.ADAPTIVE),
+        ({"in_flight": 9}, Binding.ADAPTIVE),  # the limit has just fallen
+        ({"in_flight": 64, "limit": 64}, Binding.MAX_PARALLEL),
+        ({"in_flight": 3, "waiting": 2}, Binding.ADAPTIVE),
+        ({"in_flight": 3, "waiting": 2, "rate": 4.0, "mode": "requests"}, Binding.RATE),
+        ({"in_flight": 3, "requests_last_minute": 58, "rpm": 60.0}, Binding.RPM),
+        ({"in_flight": 3, "requests_last_minute": 50, "rpm": 60.0}, Binding.NOTHING),
+        ({"in_flight": 3, "tokens_last_minute": 999, "tpm": 1000.0}, Binding.TPM),
+        ({"in_flight": 8, "blocked_until_at": NOW + 5 * SECOND}, Binding.COOLDOWN),
+        ({"in_flight": 8, "blocked_until_at": NOW - 5 * SECOND}, Binding.ADAPTIVE),
+        ({"blocked_until_at": NOW + 5 * SECOND, "failed_in_row": 2}, Binding.DOWN),
+        ({"failed_in_row": 2}, Binding.NOTHING),
+    ],
+)
+def test_which_limit_binds(said: dict[str, Any], binding: Binding) -> None:
+    found = provider_lines(
+        [worker(WorkerStatus(captured_at=NOW, providers=(use(**said),)))], (), NOW
+    )
+
+    assert found[0].binding is binding
+
+
+def test_a_provider_is_named_with_its_models_if_it_has_several_and_spends_by_model() -> None:
+    two = WorkerStatus(
+        captured_at=NOW,
+        providers=(use(provider="openai", model="gpt-5"), use(provider="openai", model="n"), use()),
+    )
+
+    lines = provider_lines([worker(two)], BALANCES, NOW)
+
+    assert [(line.name, line.spent_micros) for line in lines] == [
+        ("ai", None),
+        ("openai/gpt-5", 1_234_000),
+        ("openai/n", None),
+    ]
+
+
+def test_jobs_that_a_worker_has_leased_and_not_started_are_queued_for_people() -> None:
+    work = sample_picture().work
+
+    assert (work.ready, work.leased, work.queued, work.running) == (41_203, 226, 41_429, 61)
+
+
+def test_workers_of_other_runs_are_counted_and_not_shown() -> None:
+    other = msgspec.structs.replace(worker(pid=9), run_id="run-2")
+    dead = msgspec.structs.replace(worker(pid=8), alive=False)
+
+    found = picture_of(stats(), outlook(), [worker(), other, dead], (), RUN, NOW)
+
+    assert found.workers.pids == (4121,)
+    assert (found.workers.used, found.workers.slots, found.workers.others) == (61, 96, 1)
+    assert found.providers[0].live.in_flight == 14
+    assert found.money is None
+
+
+def test_the_same_reason_of_two_workers_is_one() -> None:
+    found = picture_of(stats(queued=1), outlook(), [worker(pid=1), worker(pid=2)], (), RUN, NOW)
+
+    assert found.reasons[0] == Reason("async slots", 320)
+    assert found.reasons.count(Reason("keyed limit host:example.org of 2 is full")) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"in_flight": 8}, "ai is at its adaptive limit of 8"),
+        ({"in_flight": 64, "limit": 64}, "ai is at its max_parallel of 64"),
+        ({"blocked_until_at": NOW + 12 * SECOND}, "ai cools down 12 s"),
+        (
+            {"blocked_until_at": NOW + 12 * SECOND, "failed_in_row": 7},
+            "ai is down (7 failures in a row), tried in 12 s",
+        ),
+        ({"requests_last_minute": 60, "rpm": 60.0}, "ai has used its 60 requests a minute"),
+        ({"tokens_last_minute": 9_000, "tpm": 9_000.0}, "ai has used its 9,000 tokens a minute"),
+        (
+            {"waiting": 2, "rate": 2.5, "mode": "requests"},
+            "ai seems to allow 2.5 requests a second",
+        ),
+    ],
+)
+def test_tasks_that_wait_for_a_provider_say_for_what_of_it(
+    said: dict[str, Any], words: str
+) -> None:
+    line = blocked("policy", "ai", 5, "gate")
+
+    assert picture(use(**said), blocked=(line,)).reasons == (Reason(words, 5),)
+
+
+def test_tasks_that_are_not_leased_because_of_their_provider_are_counted() -> None:
+    cools = use(blocked_until_at=NOW + 3 * SECOND)
+
+    found = picture(cools, queued=100, held_back={"fetch": "ai/m"})
+
+    assert found.reasons == (Reason("ai/m cools down 3 s", 100),)
+
+
+def test_a_provider_that_nothing_is_known_of_is_still_named() -> None:
+    found = picture(blocked=(blocked("policy", "ai", 5, "gate"),))
+
+    assert found.reasons == (Reason("ai serves no more now", 5),)
+
+
+def test_reasons_are_bounded() -> None:
+    many = tuple(blocked("no_capacity", f"r{number}", number) for number in range(1, 60))
+
+    found = picture(blocked=many, full_limits={f"k{number}": 1 for number in range(60)})
+
+    assert len(found.reasons) == REASONS_MAX
+    assert found.reasons[0] == Reason("r59 slots", 59)
+
+
+def test_a_limit_of_nought_is_told_as_such() -> None:
+    assert picture(full_limits={"host:x": 0}).reasons == (Reason("keyed limit host:x is 0"),)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (picture(use(blocked_until_at=NOW + 9 * SECOND)), "ai cools down 9 s"),
+        (
+            picture(
+                use(blocked_until_at=NOW + 9 * SECOND, waiting=50),
+                use(model="n", failed_in_row=4, blocked_until_at=NOW + 5 * SECOND),
+            ),
+            "ai/n is down (4 failures in a row), tried in 5 s",
+        ),
+        (
+            picture(blocked=STATUS.blocked[:2]),
+            "160 jobs waiting: async slots and 44 jobs waiting: fair share of async slots",
+        ),
+        (RunPicture(work=Work(running=1)), "1 job running, and none has ended lately"),
+        (RunPicture(work=Work(ready=1)), "no worker has taken a job yet"),
+    ],
+)
+def test_why_nothing_ends(found: RunPicture, words: str) -> None:
+    assert standstill(found) == words
+
+
+def test_a_paused_queue_is_the_first_reason() -> None:
+    paused = msgspec.structs.replace(stats(queued=50, waiting=3), paused=True)
+    held = WorkerStatus(captured_at=NOW, providers=(CROSSREF,), held_back={"fetch": "crossref"})
+
+    found = picture_of(paused, outlook(), [worker(held)], (), RUN, NOW)
+
+    assert found.reasons == (Reason("the queue is paused", 50), Reason("other jobs", 3))
+    assert found.work.paused
