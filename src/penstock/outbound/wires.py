@@ -76,21 +76,24 @@ class Wire:
     def _transport(self, trust: Trust) -> Any:  # noqa: ANN401
         transport = self._by_trust.get(trust)
         if transport is None:
-            module, verify = self._module, trust.verify
-            if isinstance(verify, str):
-                is_folder = os.path.isdir(verify)
-                verify = ssl.create_default_context(
-                    cafile=None if is_folder else verify, capath=verify if is_folder else None
-                )
-            transport = self._by_trust[trust] = module.AsyncHTTPTransport(
-                limits=module.Limits(
-                    max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX
-                ),
-                proxy=trust.proxy,
-                verify=verify,
-                cert=trust.cert,
-            )
+            transport = self._by_trust[trust] = self._new_transport(trust)
         return transport
+
+    def _new_transport(self, trust: Trust) -> Any:  # noqa: ANN401
+        module, verify = self._module, trust.verify
+        limits = module.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX)
+        if module.__name__ == "httpx2" and trust == Trust():
+            from penstock.outbound.pool_wire import PoolWire  # httpx2 is not there until it is used
+
+            return PoolWire(limits)
+        if isinstance(verify, str):
+            is_folder = os.path.isdir(verify)
+            verify = ssl.create_default_context(
+                cafile=None if is_folder else verify, capath=verify if is_folder else None
+            )
+        return module.AsyncHTTPTransport(
+            limits=limits, proxy=trust.proxy, verify=verify, cert=trust.cert
+        )
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:
