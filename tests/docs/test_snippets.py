@@ -150,3 +150,11 @@ def test_the_first_pipeline_of_the_readme_has_at_most_fifteen_lines() -> None:
     )
 
     assert len([line for line in first.splitlines() if line.strip()]) <= 15
+
+
+def test_the_live_view_of_the_readme_is_the_one_of_its_page() -> None:
+    """That page is compared with what the code composes."""
+    page = (REPOSITORY / "docs/guide/live-view.md").read_text().splitlines()
+    view = next(text for language, text in blocks(REPOSITORY / "README.md") if language == "text")
+
+    assert [line for line in view.splitlines() if line not in page] == []
