@@ -10,7 +10,7 @@ SECTION = Section(
         Scenario("quality", quality.measure),
         Scenario("worlds", random_worlds.measure),
         Scenario("curves", curves.measure),
-        Scenario("nginx", nginx.measure),
+        Scenario("nginx", nginx.measure, in_smoke=False),
         Scenario("speed", speed.measure),
         Scenario("transport", transport.measure),
     ),
