@@ -19,6 +19,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.live import Money, RunPicture, money_of
+from penstock.observe.live_reasons import Binding
 from penstock.observe.phrases import command, counted
 from penstock.runtime.asking import within
 from penstock.stores.store import Store
@@ -53,6 +54,7 @@ class Closing:
     money: Money | None = None
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
+    is_over_budget: bool = False
 
 
 def closing_lines(closing: Closing) -> Iterator[str]:
@@ -100,6 +102,8 @@ def _next(closing: Closing, failed: int) -> str | None:
         return f"{command('queue', 'resume')}, since the queue is paused"
     if failed:
         return f"{command('queue', 'retry-failed')}, once the reason is mended"
+    if closing.is_over_budget:
+        return f"raise the used-up budget, then {command('queue', 'run', '--drain')} goes on"
     if closing.pace.left:
         return f"{command('queue', 'run', '--drain')} goes on with what is left"
     return None if closing.limited_by is None else f"{command('explain')} says what would help"
@@ -121,6 +125,9 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         return
     facts = facts_of(parts, is_alive=False)
     pace = look.paced(stats)
+    lines = look.picture.providers if look.picture else ()
+    is_over_budget = bool(pace.left) and any(one.binding is Binding.BUDGET for one in lines)
+    is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
     closing = Closing(
         pace=pace,
         ended=own,
@@ -128,7 +135,8 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         providers=_totals(facts, look.picture),
         money=money,
         in_doubt=0 if figures is None else figures.in_doubt,
-        limited_by=_limited_by(facts) if pace.elapsed_seconds >= LIMITED_SECONDS else None,
+        limited_by=_limited_by(facts) if is_told else None,
+        is_over_budget=is_over_budget,
     )
     for line in closing_lines(closing):
         if not say(line):

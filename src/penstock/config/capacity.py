@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from penstock.config.budgets import budgets_of
 from penstock.config.load import DEFAULT
 from penstock.config.names import dotted
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD
 from penstock.model.capacity import CapacityFact, CapacityValue, missing
+from penstock.model.spending import Budget
 
 NO_TABLES = "this version has no tables"
 NO_PROVIDERS = "the app has no providers"
@@ -53,7 +55,14 @@ def configured_capacity(
         dimension, _, name = key.partition(":")
         path = dotted(("limits", dimension, name))
         found[f"keyed_limits.{key}"] = CapacityValue(cap, sources.get(path, path))
-    found["budgets"] = missing(NO_BUDGET)
+    budgets = budgets_of(settings)
+    if not budgets:
+        found["budgets"] = missing(NO_BUDGET)
+    for budget in budgets:
+        said = ", ".join(dict.fromkeys(sources[path] for path in sources if _is_of(path, budget)))
+        found[f"budgets.{budget.name}"] = CapacityValue(
+            budget.shown(budget.cap), said or budget.name
+        )
     served = [one if isinstance(one, str) else one.name for one in providers]
     if not served:
         absent = ("request_resources", "static_caps", "initial_limits", "admission_tuning")
@@ -63,6 +72,11 @@ def configured_capacity(
         found |= _of_provider(name, settings.providers.get(name, ProviderSettings()), sources)
     found["transport_pool"] = CapacityValue("unbounded", "admission bounds what is in flight")
     return found
+
+
+def _is_of(path: str, budget: Budget) -> bool:
+    """Does this setting say something of this very budget?"""
+    return path.rpartition(".")[0] == budget.name
 
 
 def _of_provider(

@@ -39,6 +39,12 @@ def test_what_is_left_names_the_command_that_goes_on() -> None:
     assert report(left=3)[1:] == ["Next: penstock queue run --drain goes on with what is left"]
 
 
+def test_a_used_up_budget_is_to_be_raised_before_the_run_goes_on() -> None:
+    assert report(left=3, is_over_budget=True)[-1] == (
+        "Next: raise the used-up budget, then penstock queue run --drain goes on"
+    )
+
+
 def test_a_run_that_did_everything_points_at_what_would_make_it_faster() -> None:
     assert report(limited_by="x")[1:] == [
         "Limited by: x",
