@@ -356,3 +356,18 @@ def test_a_header_beyond_ascii_is_played_as_it_came(library: str) -> None:
             assert len(server.calls) == 1
 
     asyncio.run(main())
+
+
+def test_a_body_in_a_code_that_only_its_reader_knows_is_played_with_its_name() -> None:
+    async def main() -> None:
+        async def answer(call: Call) -> None:
+            await call.answer(200, b"coded", {"content-encoding": "x-own"})
+
+        async with scripted(answer) as server, paid_run(server.url) as run:
+            for _ in range(2):
+                with run.attempt():
+                    reply = await run.clients.http.get("/")
+                    assert (reply.content, reply.headers["content-encoding"]) == (b"coded", "x-own")
+            assert len(server.calls) == 1
+
+    asyncio.run(main())
