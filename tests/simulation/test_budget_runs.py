@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock import Context
 from penstock.errors import BudgetUsedUp
 from penstock.model.job import JobState
+from penstock.observe.explain import RunFacts, facts_of
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedRequest
 from tests.budget_shop import CHAT, BudgetShop, set_budgets, today
@@ -51,6 +52,23 @@ def test_a_run_stops_at_its_budget_and_says_so_in_one_sentence() -> None:
     assert caught.value.budget == "budget"
     assert sentence.startswith("The budget [budget] of $0.001 a run is used up ($0.000")
     assert "raise budget.usd in penstock.toml, then run the same command again" in sentence
+
+
+def test_the_record_of_a_run_tells_which_budget_has_ended_it() -> None:
+    shop = BudgetShop()
+    budget = {"budget": {"usd": 0.001}}
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        enqueue(t, shop, 20)
+        with pytest.raises(BudgetUsedUp) as caught:
+            t.drain()
+        facts = facts_of(t.store.run_parts(None).result())
+        assert isinstance(facts, RunFacts)
+        assert facts.over_budget == str(caught.value)
+        set_budgets(t, usd=1)
+        t.drain()
+        facts = facts_of(t.store.run_parts(None).result())
+        assert isinstance(facts, RunFacts)
+        assert facts.over_budget is None
 
 
 def test_what_is_left_is_done_when_the_budget_is_raised_and_nothing_is_bought_twice() -> None:

@@ -52,6 +52,7 @@ def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> di
     found: dict[str, object] = {
         "run": facts.run_id,
         "is_over": facts.is_over,
+        "over_budget": facts.over_budget,
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
         "as_of_seconds": None if facts.is_over else _age(facts, now),
@@ -79,7 +80,10 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     )
     if not facts.is_over:
         head += f", as of {span(_age(facts, now))} ago"
-    lines = [head, "", *_answer(said_of(facts))]
+    lines = [head, ""]
+    if facts.over_budget is not None:
+        lines += [f"A budget has ended workers of it: {escaped(facts.over_budget)}", ""]
+    lines += _answer(said_of(facts))
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:
         rows = [[name_of(share, facts), f"{share.percent}%"] for share in shares]

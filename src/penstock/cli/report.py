@@ -44,6 +44,7 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
     return {
         "run": found.run_id,
         "is_over": found.is_over,
+        "over_budget": facts.over_budget,
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
         "workers": found.workers,
@@ -104,6 +105,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
             lines.append(
                 f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
             )
+    if facts.over_budget is not None:
+        lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
     said = said_of(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]

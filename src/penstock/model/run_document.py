@@ -92,6 +92,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     began_at: int
     told_at: int
     over: bool = False  # this is its last word
+    over_budget: tuple[str, ...] = ()  # budgets that ended it before its work was done: sentences
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
     doing: tuple[Doing, ...] = ()
     ended: int = 0  # attempts whose ends are durable

@@ -52,6 +52,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     workers: int
     is_over: bool  # no worker is left
+    over_budget: str | None  # what has ended workers before the work was done, and what to raise
     began_at: int
     told_at: int  # the oldest of the last words of those that still run
     wall_seconds: float
@@ -111,6 +112,7 @@ def facts_of(
         run_id=run_id,
         workers=len(documents),
         is_over=not alive if is_alive is None else not is_alive,
+        over_budget=_over_budget(documents),
         began_at=began_at,
         told_at=min(alive, default=max(part.saved_at for part, _ in read)),
         wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,
@@ -125,6 +127,13 @@ def facts_of(
         doing=_doing(documents),
         models=_models(documents),
     )
+
+
+def _over_budget(documents: Iterable[RunDocument]) -> str | None:
+    """What the last worker said that a budget has ended: it knew of the others."""
+    told = [document for document in documents if document.over_budget]
+    last = max(told, key=lambda document: document.told_at, default=None)
+    return None if last is None else " ".join(last.over_budget)
 
 
 def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], float]:

@@ -3,7 +3,8 @@
 
 Both are read without holding bodies: of a request a few fields, of a reply its beginning and its
 end, where `usage` stands in JSON and in the last events of a stream. A quote inside a JSON string
-is escaped, so what a model writes cannot look like a usage.
+is escaped, so what a model writes cannot look like a usage; the arguments of a tool can, so of one
+JSON document only its own usage counts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage of a document
 
 
 class TokensUsed(NamedTuple):
@@ -39,13 +41,14 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     max_tokens: object = None
     max_completion_tokens: object = None
     max_output_tokens: object = None
+    n: object = None  # how many answers it wants, each of so many tokens
 
     @property
     def output_tokens(self) -> int | None:
         """The most that it may answer; None: it does not say."""
         for value in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
             if (count := _count(value)) is not None:
-                return count
+                return min(count * max(_count(self.n) or 1, 1), TOKENS_MAX)
         return None
 
 
@@ -59,6 +62,10 @@ class _Usage(msgspec.Struct, frozen=True, gc=False):
     cache_read_input_tokens: object = None
 
 
+class _Document(msgspec.Struct, frozen=True, gc=False):
+    usage: _Usage | None = None
+
+
 #: Of a reply's usage, for money: whatever was read. What is read from a cache costs less; it is
 #: counted in full, as some providers do themselves.
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -67,6 +74,7 @@ _FOR_LIMITS = frozenset(_Usage.__struct_fields__) - {"cache_read_input_tokens"} 
 _NOTHING_ASKED = Asked()
 _asked = msgspec.json.Decoder(Asked)
 _usage = msgspec.json.Decoder(_Usage)
+_document = msgspec.json.Decoder(_Document)
 
 
 def check_tokens(what: str, tokens: object) -> None:
@@ -150,13 +158,38 @@ class UsageReader:
 
     def _most(self) -> dict[str, int]:
         most: dict[str, int] = {}
-        for part in (self._head, self._tail):
-            for usage in _usages(part):
-                for field in usage.__struct_fields__:
-                    count = _count(getattr(usage, field))
-                    if count is not None:
-                        most[field] = max(count, most.get(field, 0))
+        for usage in self._usages():
+            for field in usage.__struct_fields__:
+                count = _count(getattr(usage, field))
+                if count is not None:
+                    most[field] = max(count, most.get(field, 0))
         return most
+
+    def _usages(self) -> list[_Usage]:
+        """All of a stream; of a document its own, if it can be told from what is inside."""
+        head, tail = self._head, self._tail
+        if head.lstrip()[:1] == b"{":
+            own = _whole(tail) if tail.startswith(head) else _last(tail)
+            if own is not None:
+                return [own]
+        return [*_usages(head), *_usages(tail)]
+
+
+def _whole(document: bytes) -> _Usage | None:
+    try:
+        return _document.decode(document).usage
+    except msgspec.DecodeError:
+        return None  # lines of JSON, or cut off
+
+
+def _last(tail: bytes) -> _Usage | None:
+    """The usage after which a document only ends."""
+    start = tail.rfind(b'"usage"')
+    found = _USAGE.match(tail, max(start, 0))
+    end = None if found is None else _object_end(tail, found.end())
+    if end is None or _LAST_OF_DOCUMENT.fullmatch(tail, end) is None:
+        return None
+    return next(_usages(tail[start:]), None)
 
 
 def _usages(part: bytes) -> Iterator[_Usage]:

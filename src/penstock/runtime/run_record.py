@@ -60,6 +60,7 @@ class RunRecord:
         self._said: object = None
         self._cpu_began = clock.cpu()
         self.late_seconds = 0.0  # of the loop
+        self.over_budget: tuple[str, ...] = ()  # the budgets that end it, a sentence each
 
     def is_due(self, worker: WorkerId) -> bool:
         """Have ten seconds passed, and is there anything that was not told yet?"""
@@ -101,6 +102,7 @@ class RunRecord:
             began_at=self._began_at,
             told_at=self._now(),
             over=over,
+            over_budget=self.over_budget,
             causes=self._limiting.causes(),
             doing=self._limiting.doing(),
             ended=totals.ended,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.clock import Clock
 from penstock.model.job import WorkerId
@@ -11,6 +11,7 @@ from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.background import Background
+from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -103,6 +104,7 @@ class RunWatch:
         if self._hears_requests:
             self._limiting.left(attempt.ref)
 
-    async def end(self, worker: WorkerId) -> None:
+    async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
         """The worker ends: its last word, if the store takes it soon."""
+        self._record.over_budget = tuple(stop.sentence for stop in stops)
         await self._record.end(worker)

@@ -230,12 +230,12 @@ class Worker:
             raise
         finally:
             ticker.cancel()
+        if self._failure is None and self._stopping is None and self.hold.tasks:
+            self.stops = await self.hold.stops()
         if self._failure is None or isinstance(self._failure, PenstockError):
             await self._leave()
         if self._failure is not None:
             raise self._failure
-        if self._stopping is None and self.hold.tasks:
-            self.stops = await self.hold.stops()
         self._events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
         return self.totals
 
@@ -289,7 +289,7 @@ class Worker:
         self._leasing.cancel()
         self._background.cancel()
         await asyncio.gather(
-            self._watch.end(self.worker_id),
+            self._watch.end(self.worker_id, self.stops),
             self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
         )
 

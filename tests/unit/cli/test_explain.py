@@ -24,11 +24,18 @@ def store(project: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-def tell(store: SqliteStore, run_id: str = "run-1", *, over: bool = True) -> None:
+def tell(
+    store: SqliteStore,
+    run_id: str = "run-1",
+    *,
+    over: bool = True,
+    over_budget: tuple[str, ...] = (),
+) -> None:
     document = RunDocument(
         began_at=0,
         told_at=20_000_000,
         over=over,
+        over_budget=over_budget,
         causes=(
             CauseTime(LimitKind.SLOTS, "async", 15.0, 4.0),
             CauseTime(LimitKind.LATENCY, "a/m", 5.0),
@@ -41,6 +48,16 @@ def tell(store: SqliteStore, run_id: str = "run-1", *, over: bool = True) -> Non
     )
     part = RunPart(run_id, WorkerId("w"), document.told_at, document.encoded())
     store.save_run(part).result()
+
+
+@pytest.mark.parametrize("name", ["explain", "report"])
+def test_a_budget_that_ended_a_run_is_told(store: SqliteStore, command: Command, name: str) -> None:
+    tell(store, over_budget=("[budget] is used up: raise it.",))
+
+    said = command(name)
+
+    assert "A budget has ended workers of it: [budget] is used up: raise it." in said.out
+    assert '"over_budget": "[budget] is used up: raise it."' in command(name, "--json").out
 
 
 def test_the_last_run_is_explained(store: SqliteStore, command: Command) -> None:

@@ -338,3 +338,36 @@ def test_a_store_that_has_failed_lets_nothing_out(name: str) -> None:
             assert CallState.ANSWERED not in run.states()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("library", ["httpx2", "httpx"])
+def test_a_header_beyond_ascii_is_played_as_it_came(library: str) -> None:
+    async def main() -> None:
+        async def answer(call: Call) -> None:
+            await call.write(
+                b"HTTP/1.1 200 OK\r\nx-request-id: caf\xe9\r\ncontent-length: 2\r\n\r\nhi"
+            )
+
+        async with scripted(answer) as server, paid_run(server.url) as run:
+            for _ in range(2):
+                with run.attempt():
+                    reply = await run.clients.http_client(library).get("/")
+                    assert (reply.text, reply.headers["x-request-id"]) == ("hi", "café")
+            assert len(server.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_body_in_a_code_that_only_its_reader_knows_is_played_with_its_name() -> None:
+    async def main() -> None:
+        async def answer(call: Call) -> None:
+            await call.answer(200, b"coded", {"content-encoding": "x-own"})
+
+        async with scripted(answer) as server, paid_run(server.url) as run:
+            for _ in range(2):
+                with run.attempt():
+                    reply = await run.clients.http.get("/")
+                    assert (reply.content, reply.headers["content-encoding"]) == (b"coded", "x-own")
+            assert len(server.calls) == 1
+
+    asyncio.run(main())

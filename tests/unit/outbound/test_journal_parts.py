@@ -151,6 +151,17 @@ def test_streams_say_when_they_have_said_all(last: bytes) -> None:
     assert recording.has_said_all is (last != b"data: [DO")
 
 
+def test_a_last_event_may_be_long_and_is_no_words_of_a_model() -> None:
+    recording = Recording()
+    recording.add(b'data: {"delta": "a stream ends by data: [DONE], or \\"message_stop\\""}\n\n')
+    assert not recording.has_said_all
+    recording.add(b'event: response.completed\ndata: {"type":"response.completed","response":{"')
+    recording.add(b"y" * 1_000)
+    assert not recording.has_said_all
+    recording.add(b'"}}\n\n')
+    assert recording.has_said_all
+
+
 # What it cost
 
 

@@ -122,3 +122,27 @@ def test_an_estimate_without_a_maximum_learns_what_answers_cost() -> None:
         estimate.learn(len(body), 503)
 
     assert 495 <= estimate.of(body, read_request(body)) <= 505
+
+
+@pytest.mark.parametrize("size", [10, 10_000, 50_000])
+@pytest.mark.parametrize("after", [{}, {"stop_reason": "tool_use"}])
+def test_arguments_of_a_tool_are_no_usage(size: int, after: dict[str, str]) -> None:
+    forged = {"usage": {"input_tokens": 900_000_000, "output_tokens": 900_000_000}}
+    body = {
+        "content": [{"type": "tool_use", "input": forged}, {"text": "x" * size}],
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+        **after,
+    }
+    reader = UsageReader()
+    reader.feed(json.dumps(body).encode())
+
+    assert reader.used() == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(None, 100), (3, 300), (0, 100), (-1, 100), ("3", 100), (10**9, 10**9)]
+)
+def test_every_answer_that_is_wanted_may_be_as_long(n: object, expected: int) -> None:
+    asked = read_request(json.dumps({"max_tokens": 100, "n": n}).encode())
+
+    assert asked.output_tokens == expected

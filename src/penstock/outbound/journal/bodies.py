@@ -134,7 +134,8 @@ def kept_body(library: Any, body: _Body, call: PaidCall, exchange: Ended) -> Any
 def played_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a reply of the library)
     """The reply that an answer was."""
     stream = _class(library, _PlayedBody)(answer.body or b"")
-    return library.Response(answer.status, headers=[*answer.headers], stream=stream)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    return library.Response(answer.status, headers=headers, stream=stream)
 
 
 @lru_cache

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -12,23 +13,30 @@ LEVEL = 1  # answers are short texts, and the loop waits for it
 PIECE_BYTES = 64 * 1024  # decompressed at once
 TAIL_BYTES = 256  # of a body, to see how it ends
 
-#: How the streams of known APIs say that nothing more comes, whatever the connection does.
-_LAST_WORDS = (b"data: [DONE]", b"data:[DONE]", b'"message_stop"', b'"response.completed"')
+#: How the streams of known APIs say that nothing more comes, whatever the connection does. It
+#: begins a line, which nothing that a model writes can: line ends in a JSON string are escaped.
+_LAST_EVENT = re.compile(
+    rb"[\r\n]data: ?(?:\[DONE\]|"
+    rb'\{[^\r\n]{0,100}?"type": ?"(?:message_stop|response\.(?:completed|incomplete|failed))")'
+)
 
 
 class Recording:
     """Owns the compressed pieces of one body; none if it is too large."""
 
-    __slots__ = ("_compress", "_kept", "_size", "_tail")
+    __slots__ = ("_compress", "_has_last", "_kept", "_size", "_tail")
 
     def __init__(self) -> None:
         self._compress = zlib.compressobj(LEVEL)
         self._kept: list[bytes] | None = []
         self._size = 0
-        self._tail = b""
+        self._tail = b"\n"  # a body begins with a line
+        self._has_last = False  # the last event of a stream has begun
 
     def add(self, piece: bytes) -> None:
-        self._tail = (self._tail + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
+        seen = self._tail + piece
+        self._has_last = self._has_last or _LAST_EVENT.search(seen) is not None
+        self._tail = seen[-TAIL_BYTES:]
         if self._kept is not None:
             self._keep(self._compress.compress(piece))
 
@@ -39,8 +47,8 @@ class Recording:
 
     @property
     def has_said_all(self) -> bool:
-        """Has a stream of events sent its last one?"""
-        return any(word in self._tail for word in _LAST_WORDS)
+        """Has a stream of events sent its last one, to the end of its line?"""
+        return self._has_last and self._tail.endswith((b"\n", b"\r"))
 
     def _keep(self, compressed: bytes) -> None:
         self._size += len(compressed)

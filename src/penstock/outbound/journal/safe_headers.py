@@ -10,6 +10,7 @@ COUNT_MAX = 64
 
 _NAMES = frozenset(
     {
+        "content-encoding",  # of a body that was not decoded on its way
         "content-type",
         "date",
         "openai-model",
