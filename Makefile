@@ -28,7 +28,7 @@ SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal
 SECONDS ?= 1800
 
-.PHONY: help setup nginx demo test coverage check faults bench bench-peers bench-smoke soak $(SOAKS) lock clean
+.PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 
 faults: .venv/ok ## Run every fault test and write docs/faults.md
 	$(BIN)/python -m tools.faults_page --workers $(TEST_WORKERS)
+
+reference: .venv/ok ## Write docs/reference from the code
+	$(BIN)/python -m tools.make_reference
 
 bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, and the scheduling of tasks
 	$(BIN)/python -m benchmarks queue postgres scheduling

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from penstock import wiring
 from penstock.clock import Duration, SystemClock, blocking_sleep, to_seconds
+from penstock.config.budgets import check_budgets
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
@@ -112,7 +113,8 @@ class Penstock:
                 "resend" (the default), or "hold" until a person has looked.
             idempotency_header: the header by which it knows a call again, such as
                 "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
-            models: caps of single models, such as `{"gpt-5": {"max_parallel": 32, "rpm": 5000}}`.
+            models: caps and prices of single models, such as `{"gpt-5": {"rpm": 5000,
+                "usd_per_million_tokens": {"input": 1.25, "output": 10}}}`.
             reply_deadline_seconds: from the permit to the end of a reply's body.
             reply_body_bytes_max: of a reply's body, on the wire and decoded.
             reply_header_bytes_max: of all headers of a reply.
@@ -239,7 +241,7 @@ class Penstock:
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Loaded:
-        """All settings of this app, with where each came from; refuses unknown providers."""
+        """All settings of this app, with where each came from; refuses what counts nothing."""
         loaded = load_settings(
             flags or {},
             os.environ if environ is None else environ,
@@ -247,6 +249,7 @@ class Penstock:
             self.code_settings,
         )
         check_providers(loaded, self.tasks, self.providers)
+        check_budgets(loaded, self.tasks, self.providers)
         return loaded
 
     def store_url(self, loaded: Loaded) -> str:

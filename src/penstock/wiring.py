@@ -17,8 +17,10 @@ import uvloop
 
 from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.clock import Clock, SystemBootClock, SystemClock
+from penstock.config.budgets import budgets_of, prices_of
 from penstock.config.capacity import configured_capacity
-from penstock.config.load import Loaded, dotted
+from penstock.config.load import Loaded
+from penstock.config.names import dotted
 from penstock.config.provider_policies import (
     idempotency_header,
     provider_policies,
@@ -34,6 +36,7 @@ from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource, SystemIds
 from penstock.model.finding import Finding, problem
 from penstock.model.lease import ConfiguredCaps
+from penstock.model.spending import Budget
 from penstock.model.views import QueueFacts
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.journal.rules import HOLD, PaidRules
@@ -336,6 +339,7 @@ def build_worker(
         solo=options.solo,
         runs_suspects=not options.supervised,
         capacity=configured_capacity(settings, sources, providers),
+        journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
         unserved=unserved_tasks(tasks, policies, share),
     )
     loop = asyncio.get_running_loop()
@@ -385,6 +389,7 @@ def _serving(
     if not providers:
         return None
     said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
+    budgets = budgets_of(settings)
     served = [
         ServedProvider(
             provider,
@@ -392,7 +397,7 @@ def _serving(
             said[name].base_url,
             wires.get(name),
             _limits(said[name]),
-            _paid_rules(name, said[name]),
+            _paid_rules(name, said[name], budgets),
         )
         for name, provider in providers.items()
     ]
@@ -404,10 +409,11 @@ def _serving(
         rand=ids.random,
         run_id=options.run_id,
         events=events,
+        budgets=budgets,
     )
 
 
-def _paid_rules(name: str, said: ProviderSettings) -> PaidRules | None:
+def _paid_rules(name: str, said: ProviderSettings, budgets: tuple[Budget, ...]) -> PaidRules | None:
     """What holds for the calls of a provider; None: they cost nothing."""
     if not said.paid:
         return None
@@ -415,7 +421,13 @@ def _paid_rules(name: str, said: ProviderSettings) -> PaidRules | None:
         name,
         holds_doubts=said.in_doubt == HOLD,
         idempotency_header=idempotency_header(said),
+        prices=prices_of(said),
+        dollar_budgets=tuple(one for one in budgets if one.micros is not None),
     )
+
+
+def _has_paid(settings: Settings) -> bool:
+    return any(said.paid for said in settings.providers.values())
 
 
 def _limits(said: ProviderSettings) -> ReplyLimits:

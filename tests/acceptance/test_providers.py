@@ -177,8 +177,6 @@ def waits_with_admit(ctx: Context) -> None:
 
 if __name__ == "__main__":
     app.enqueue(holds.job(), key="holds")
-    app.enqueue(waits_with_client.job(), key="waits_with_client", delay=1)
-    app.enqueue(waits_with_admit.job(), key="waits_with_admit", delay=1)
 """
 
 
@@ -198,7 +196,10 @@ def test_threads_that_wait_for_a_permit_stop_when_their_job_is_cancelled(
     )
     waiting = ("waits_with_client", "waits_with_admit")
     try:
-        for name in ("holds", *waiting):
+        wait_until((tmp_path / "holds.begun").exists, SECONDS)
+        for name in waiting:
+            assert command(tmp_path, "queue", "enqueue", name, name).returncode == 0
+        for name in waiting:
             begun = tmp_path / f"{name}.begun"
             wait_until(begun.exists, SECONDS)
         wait_until(lambda: (live_of(tmp_path) or {}).get("waiting") == 2, SECONDS)

@@ -22,6 +22,7 @@ from penstock.cli import main
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError
+from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.supervisor import AFTER_GRACE_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -134,7 +135,7 @@ def test_the_unit_stops_as_the_supervisor_wants_to_be_stopped(service: dict[str,
 def test_the_unit_tries_again_but_not_what_cannot_get_better(service: dict[str, str]) -> None:
     assert service["Type"] == "exec"
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"] == str(main.EXIT_USAGE)
+    assert service["RestartPreventExitStatus"] == f"{main.EXIT_USAGE} {EXIT_OVER_BUDGET}"
     assert float(service["RestartMaxDelaySec"]) > float(service["RestartSec"]) > 0
     assert unit(UNIT.read_text())["Unit"]["StartLimitIntervalSec"] == "0"
 

@@ -6,12 +6,15 @@ Those of the README wholly so; on other pages, plain calls of `penstock` and `py
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +30,25 @@ SHELL = re.compile(r"[|&;<>$`*~]")  # whoever uses these needs one
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
     path
-    for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    for path in [
+        REPOSITORY / "README.md",
+        REPOSITORY / "AGENTS.md",
+        *(REPOSITORY / "docs").rglob("*.md"),
+    ]
     if path.exists()
 )
 
 #: Its snippets need a server: test_postgresql_page.py runs them.
 WITH_SERVER = REPOSITORY / "docs/operations/postgresql.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A reader's folder; what a page starts in the background, and names in a file, is ended."""
+    yield tmp_path
+    for named in tmp_path.glob("*.pid"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(named.read_text()), signal.SIGKILL)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -65,35 +81,33 @@ def run(
     [page for page in PAGES if page != WITH_SERVER],
     ids=lambda page: str(page.relative_to(REPOSITORY)),
 )
-def test_the_snippets_of_a_page_work_in_their_order(page: Path, tmp_path: Path) -> None:
+def test_the_snippets_of_a_page_work_in_their_order(page: Path, folder: Path) -> None:
     cloned = page.name != "README.md"
     for language, text in blocks(page):
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
             assert name, f"a Python snippet of {page.name} names no file in its first line"
-            (tmp_path / name[1]).write_text(text)
+            (folder / name[1]).write_text(text)
             if name[1].startswith("test_"):
                 done = run(
                     [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name[1]],
-                    tmp_path,
+                    folder,
                     cloned=cloned,
                 )
             else:
-                done = run(
-                    [sys.executable, "-c", f"import {name[1][:-3]}"], tmp_path, cloned=cloned
-                )
+                done = run([sys.executable, "-c", f"import {name[1][:-3]}"], folder, cloned=cloned)
             assert done.returncode == 0, done.stdout + done.stderr
         elif language == "sh":
             for command in text.strip().splitlines():
                 if command.startswith("make "):
                     check_target(command)
                     continue
-                done = run(command, tmp_path, cloned=cloned)
+                done = run(command, folder, cloned=cloned)
                 assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         elif language == "toml":
             tomllib.loads(text)
-            (tmp_path / "penstock.toml").write_text(text)
-            done = run("penstock queue stats --json", tmp_path, cloned=cloned)
+            (folder / "penstock.toml").write_text(text)
+            done = run("penstock queue stats --json", folder, cloned=cloned)
             assert done.returncode == 0, done.stderr
         else:
             assert language in {"text", ""}, (
@@ -107,10 +121,27 @@ def check_target(command: str) -> None:
     assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), command
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize(
+    "page", [*PAGES, REPOSITORY / "llms.txt"], ids=lambda page: str(page.relative_to(REPOSITORY))
+)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" in target:
+            continue
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_the_links_of_a_page_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        text = ((page.parent / target) if target else page).read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }
+        assert anchor in anchors, f"{page.name} links to {target}#{anchor}"
 
 
 def test_the_first_pipeline_of_the_readme_has_at_most_fifteen_lines() -> None:
@@ -119,3 +150,11 @@ def test_the_first_pipeline_of_the_readme_has_at_most_fifteen_lines() -> None:
     )
 
     assert len([line for line in first.splitlines() if line.strip()]) <= 15
+
+
+def test_the_live_view_of_the_readme_is_the_one_of_its_page() -> None:
+    """That page is compared with what the code composes."""
+    page = (REPOSITORY / "docs/guide/live-view.md").read_text().splitlines()
+    view = next(text for language, text in blocks(REPOSITORY / "README.md") if language == "text")
+
+    assert [line for line in view.splitlines() if line not in page] == []

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.app import Penstock
+from penstock.config.budgets import budgets_of, unpriced_providers
 from penstock.config.find_app import find_app
 from penstock.config.load import load_settings
 from penstock.errors import PenstockError
@@ -32,6 +33,8 @@ class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str | None = None
     providers: tuple[str, ...] = ()
     files: tuple[str, ...] = ()  # where its tasks are written
+    unpriced: tuple[str, ...] = ()  # paid, with a budget of dollars over them, and no price at all
+    budgets: int = 0
     problem: str | None = None
     details: str | None = None  # a traceback
 
@@ -106,6 +109,8 @@ def _import(order: _Order) -> AppFacts:
             tasks=tuple(app.tasks),
             store_url=app.store_url(loaded),
             providers=tuple(app.providers),
+            unpriced=tuple(unpriced_providers(loaded.settings)),
+            budgets=len(budgets_of(loaded.settings)),
             files=tuple(sorted({_file_of(task.function) for task in app.tasks.values()})),
         )
     except (PenstockError, KeyboardInterrupt) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -92,6 +92,8 @@ class Visit:
             served = provider_finding(self._facts.providers, self._facts.files)
             if served is not None:
                 yield served
+            if self._facts.budgets:
+                yield budget_finding(self._facts.budgets, self._facts.unpriced)
         yield from self._stores(loaded)
 
     def _settings(self) -> tuple[Loaded | None, Finding]:
@@ -139,6 +141,19 @@ class Visit:
             if outline.name is not None:
                 return [wiring.default_store_url(outline.name)]
         return wiring.default_stores(self._target.folder)[:STORES_GUESSED]
+
+
+def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:
+    """Can budgets of dollars count what paid providers cost?"""
+    if not unpriced:
+        return well("budgets", f"{count} set")
+    names = ", ".join(map(repr, unpriced))
+    return problem(
+        "budgets",
+        f"A budget counts dollars, and no model of the paid provider {names} has a price, so every "
+        f"call would be refused; say usd_per_million_tokens = {{ input = …, output = … }} in "
+        f'[providers.{unpriced[0]}.models."MODEL"].',
+    )
 
 
 def python_finding(version: tuple[int, int], system: str) -> Finding:

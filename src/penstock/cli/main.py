@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does `penstock` do with what was typed, and with which code does it end?
 
-0 success · 1 the work or the store failed · 2 wrong usage or definition · 130 interrupt.
+0 success, also a clean stop by SIGTERM · 1 the work or the store failed · 2 wrong usage or
+definition · 4 a budget is used up · 130 interrupt.
 """
 
 from __future__ import annotations

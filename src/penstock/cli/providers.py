@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from penstock.cli.money import budget_document, money_lines
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say, span, table
 from penstock.clock import MICROSECONDS, SystemClock
+from penstock.config.budgets import budgets_of
+from penstock.model.spending import day_of
+from penstock.model.views import WorkerView
 from penstock.observe.provider_board import LearnedBefore, LiveLimit, ProviderRow, provider_rows
+from penstock.observe.spending_board import budget_uses, spending_of
 from penstock.redaction import redacted
 
 LIVE = (
@@ -29,16 +36,37 @@ LIVE = (
 def providers(
     app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show the limits of providers: as running workers see them, and as they were learned."""
-    with Target.named(app=app, store=store).opened_store() as opened:
+    """Show the limits of providers, as running workers see them and as learned, and what was spent.
+
+    Spent in the runs that are alive (or the last one that is known) and today, by UTC.
+    """
+    target = Target.named(app=app, store=store)
+    budgets = budgets_of(target.configured().settings)
+    with target.opened_store() as opened:
         now = round(SystemClock().now() * MICROSECONDS)
-        rows = provider_rows(opened.workers().result(), opened.learned().result(), now)
+        workers = opened.workers().result()
+        rows = provider_rows(workers, opened.learned().result(), now)
+        runs = live_runs(workers) or opened.runs(1).result()
+        balances = opened.balances([*runs, day_of(now)]).result()
         url = opened.url
+    spent = spending_of(balances)
+    uses = budget_uses(budgets, balances, runs, day_of(now))
     if as_json:
-        print_document({"providers": [msgspec.to_builtins(row) for row in rows]})
+        print_document(
+            {
+                "providers": [msgspec.to_builtins(row) for row in rows],
+                "spending": [msgspec.to_builtins(row) for row in spent],
+                "budgets": [budget_document(use) for use in uses],
+            }
+        )
         return
-    for line in lines_of(rows, url):
+    for line in [*lines_of(rows, url), *money_lines(spent, uses)]:
         say(line)
+
+
+def live_runs(workers: Iterable[WorkerView]) -> list[str]:
+    """The runs that have a live worker."""
+    return list(dict.fromkeys(worker.run_id for worker in workers if worker.alive))
 
 
 def lines_of(rows: list[ProviderRow], url: str) -> list[str]:

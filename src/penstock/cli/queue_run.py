@@ -13,6 +13,7 @@ from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.cli.text import one_sentence, warn, warn_of_traceback
 from penstock.errors import UsageError
+from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.stop_signals import ignore_late_signals
 from penstock.runtime.supervisor import Supervisor
@@ -81,4 +82,7 @@ def run_queue(
         if supervisor.failure.details:
             warn_of_traceback(supervisor.failure.details)
         warn(one_sentence(supervisor.failure.message))
+    if code == EXIT_OVER_BUDGET:
+        for stop in supervisor.stops.all():
+            warn(one_sentence(stop.sentence))
     return code

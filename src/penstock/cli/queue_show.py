@@ -10,11 +10,15 @@ import msgspec
 import typer
 
 from penstock.cli.completion import complete_key
+from penstock.cli.money import calls_document, calls_line
 from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
 from penstock.errors import UsageError
 from penstock.model.job import Attempt, AttemptError, Job
+from penstock.model.journal import CallFigures
+
+_NO_CALLS = CallFigures()
 
 
 def show(
@@ -35,13 +39,14 @@ def show(
     with Target.named(app=app, store=store).opened_store() as opened:
         job = opened.job(key).result()
         history = opened.attempts(key).result()
+        calls = CallFigures() if job is None else opened.call_figures(job.id).result()
         url = opened.url
     if job is None:
         raise UsageError(
             f"No job has the key {key!r} in the store {url}. Correct the key, or name another "
             "store with --store."
         )
-    document = document_of(job, history)
+    document = document_of(job, history, calls)
     if as_json:
         print_document(document)
     else:
@@ -49,7 +54,9 @@ def show(
             say(line)
 
 
-def document_of(job: Job, history: Sequence[Attempt]) -> dict[str, object]:
+def document_of(
+    job: Job, history: Sequence[Attempt], calls: CallFigures = _NO_CALLS
+) -> dict[str, object]:
     """All fields of a job: times as ISO in UTC, payload and result as JSON values."""
     return {
         "key": job.key,
@@ -68,6 +75,7 @@ def document_of(job: Job, history: Sequence[Attempt]) -> dict[str, object]:
         "worker": job.worker,
         "token": job.token,
         "waits_for": job.pending,
+        "calls": calls_document(calls),
         "plan_id": job.plan_id,
         "level": job.level,
         "id": job.id,
@@ -113,6 +121,8 @@ def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[st
 def _shown(name: str, value: object) -> str:
     if name in ("payload", "result"):
         return escaped(msgspec.json.encode(value).decode())
+    if name == "calls" and isinstance(value, dict):
+        return calls_line(value)
     if isinstance(value, dict):  # an error
         return escaped(f"{value['message']} ({_origin(value)})")
     if isinstance(value, list):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.cli.money import calls_document, calls_line
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span, table
 from penstock.model.job import JobState
@@ -18,11 +19,14 @@ def stats(app: AppOption = None, store: StoreOption = None, as_json: JsonOption 
     """Show how many jobs are in which state, by task and by group."""
     with Target.named(app=app, store=store).opened_store() as opened:
         found, url = opened.stats().result(), opened.url
+        calls = calls_document(opened.call_figures(None).result())
     if as_json:
-        print_document(document_of(found))
-    else:
-        for line in lines_of(found, url):
-            say(line)
+        print_document({**document_of(found), "calls": calls})
+        return
+    for line in lines_of(found, url):
+        say(line)
+    if calls is not None:
+        say(f"Paid calls that are kept: {calls_line(calls)}.")
 
 
 def document_of(found: Stats) -> dict[str, object]:

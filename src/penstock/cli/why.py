@@ -14,6 +14,7 @@ from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
 from penstock.clock import MICROSECONDS, SystemClock
+from penstock.config.budgets import budgets_of
 from penstock.errors import PenstockError
 from penstock.observe.phrases import at
 from penstock.observe.why import explain
@@ -51,9 +52,10 @@ def why(
 ) -> None:
     """Say why a job does not run, what will let it go on, and which command would."""
     target = Target.named(app=app, store=store)
-    configured = target.configured().settings.caps()
+    configured = target.configured().settings
     with target.opened_store() as opened:
-        facts = gather(opened, key, configured, SystemClock())
+        budgets = budgets_of(configured)
+        facts = gather(opened, key, configured.caps(), SystemClock(), budgets)
         url = opened.url
     if facts is None:
         raise PenstockError(

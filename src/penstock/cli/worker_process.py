@@ -67,7 +67,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     try:
-        left_behind = _work(order, channel, table_fd)
+        finished = _work(order, channel, table_fd)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -76,7 +76,7 @@ def main() -> None:
             warn_of_traceback(traceback.format_exc())
         _end(EXIT_BROKEN)
     else:
-        messages.send(channel, messages.Finished(left_behind))
+        messages.send(channel, finished)
         _end(0)
 
 
@@ -108,7 +108,7 @@ def _take_low_descriptors() -> None:
     os.close(fd)
 
 
-def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> int:
+def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) -> messages.Finished:
     spec = order.spec
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
@@ -123,7 +123,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         channel,
     )
     if store is None:
-        return 0
+        return messages.Finished()
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
     runtime = settings.runtime
@@ -142,7 +142,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     words = _first_words(channel, lines)
     if words is None:
         store.close()
-        return 0
+        return messages.Finished()
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
@@ -202,7 +202,7 @@ async def _run(
     channel: socket.socket,
     lines: messages.Lines,
     words: list[messages.ToWorker],
-) -> int:
+) -> messages.Finished:
     settings = loaded.settings
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -242,7 +242,7 @@ async def _run(
     listener.start()
     await worker.run()
     watch.stop()
-    return worker.left_behind
+    return messages.Finished(worker.left_behind, worker.stops)
 
 
 def _listen(
@@ -272,6 +272,8 @@ def _obey(word: messages.ToWorker, loop: asyncio.AbstractEventLoop, worker: Work
     match word:
         case messages.Drain():
             _tell(loop, worker.drain)
+        case messages.Held():
+            _tell(loop, partial(worker.hold.held_elsewhere, word.stops))
         case messages.Stop():
             _tell(loop, partial(worker.stop, Stopping.GRACEFUL))
         case messages.Abort():

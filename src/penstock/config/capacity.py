@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.config.load import DEFAULT, dotted
+from penstock.config.load import DEFAULT
+from penstock.config.names import dotted
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD

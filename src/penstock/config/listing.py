@@ -7,11 +7,14 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, dotted, is_secret
+from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, is_secret
+from penstock.config.money import shown
+from penstock.config.names import dotted
 from penstock.redaction import REDACTED, redacted
 
 _HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
@@ -56,6 +59,8 @@ def _walk(
 def _shown(name: str, value: object) -> str | int | float | None:
     if isinstance(value, int | float) or value is None:
         return value
+    if isinstance(value, Decimal):
+        return shown(value)
     return REDACTED if is_secret(name) else redacted(str(value))
 
 

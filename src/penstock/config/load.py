@@ -6,14 +6,16 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.settings import BEAT_TOO_SLOW, ModelSettings, ProviderSettings, Settings
+from penstock.config import names
+from penstock.config.names import FIELDS, NAMED, TABLES, dotted
+from penstock.config.settings import BEAT_TOO_SLOW, Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction import redacted
 
@@ -104,65 +106,7 @@ def overlaid(below: Mapping[str, object], above: Mapping[str, object]) -> dict[s
     return both
 
 
-# Which names are there?
-
-
-def _tables() -> dict[str, type[BaseModel]]:
-    return {
-        name: field.annotation
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
-
-
-def _fields() -> Iterator[_Path]:
-    tables = _tables()
-    for name in Settings.model_fields:
-        if name in tables:
-            yield from ((name, field) for field in tables[name].model_fields)
-        elif name not in _NAMED:
-            yield (name,)
-
-
-#: Tables whose tables have names that a user gives.
-_NAMED = ("limits", "providers")
-_MODELS = "models"  # of a provider, by name
-_TABLES = frozenset(_tables())
-_FIELDS = tuple(_fields())
-_VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in _FIELDS}
-
-
-def _is_table(path: _Path) -> bool:
-    if path[0] == "providers":
-        return len(path) <= 2 or (path[2] == _MODELS and len(path) <= 4)
-    return path in {(name,) for name in _TABLES} or (path[0] == "limits" and len(path) <= 2)
-
-
-def _is_field(path: _Path) -> bool:
-    if path[0] == "providers":
-        return len(path) > 2 and path[-1] in _provider_fields(path[:-1])
-    return path in _FIELDS or (path[0] == "limits" and len(path) == 3)
-
-
-def _provider_fields(table: _Path) -> list[str]:
-    """What can be set in a table of a provider, or of one of its models."""
-    section = ModelSettings if len(table) == 4 else ProviderSettings
-    return [name for name in section.model_fields if name != _MODELS]
-
-
-def _provider_paths(settings: Settings) -> Iterator[_Path]:
-    for name, provider in settings.providers.items():
-        table: _Path = ("providers", name)
-        yield from ((*table, field) for field in _provider_fields(table))
-        for model in provider.models:
-            below = (*table, _MODELS, model)
-            yield from ((*below, field) for field in _provider_fields(below))
-
-
-def dotted(path: Iterable[str]) -> str:
-    """Write a path as one name; a part with a dot or a space in it is quoted, as in TOML."""
-    return ".".join(part if re.fullmatch(r"[^\s.\"']+", part) else f'"{part}"' for part in path)
-
+_VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in FIELDS}
 
 # What does each source say?
 
@@ -173,13 +117,13 @@ def _flatten(table: Mapping[str, object], source: str, above: _Path = ()) -> _La
         path = (*above, str(name))
         if value is None:
             continue
-        if _is_table(path):
+        if names.is_table(path):
             if not isinstance(value, Mapping):
                 raise ConfigError(
                     f"{dotted(path)} must be a table, got {_show(value)} (from {source})."
                 )
             layer |= _flatten(value, source, path)
-        elif _is_field(path):
+        elif names.is_field(path):
             layer[path] = _Said(value, source)
         else:
             raise ConfigError(_unknown_name(path, value, source))
@@ -282,11 +226,10 @@ def _nest(said: _Layer) -> dict[str, object]:
 
 
 def _sources(settings: Settings, said: _Layer) -> dict[str, str]:
-    paths = list(_FIELDS)
-    paths += [("limits", dim, name) for dim, names in settings.limits.items() for name in names]
-    paths += _provider_paths(settings)
-    paths += [(name,) for name in _NAMED if not getattr(settings, name)]
-    return {dotted(path): said[path].source if path in said else DEFAULT for path in paths}
+    return {
+        dotted(path): said[path].source if path in said else DEFAULT
+        for path in names.paths_of(settings)
+    }
 
 
 # How is a mistake told?
@@ -322,6 +265,8 @@ def _rule(kind: str, context: Mapping[str, object], message: str) -> str:
             return str(context["error"])
         case "string_type":
             return "must be text"
+        case "missing":
+            return "must be said as well"
         case "string_too_short":
             return "must not be empty"
         case _:
@@ -339,9 +284,10 @@ def _origin(path: _Path, said: _Layer) -> str:
 def _unknown_name(path: _Path, value: object, source: str) -> str:
     name = dotted(path)
     shown = "a hidden value" if is_secret(name) else _show(value)
-    if path[0] == "providers" and len(path) > 2:
-        return f"{name} is not a setting, got {shown} (from {source}); {_nearest_of(path)}."
-    known = [dotted(field) for field in _FIELDS] + sorted({*_TABLES, *_NAMED})
+    if names.is_below_given(path):
+        near = names.nearest_below_given(path)
+        return f"{name} is not a setting, got {shown} (from {source}); {near}."
+    known = [dotted(field) for field in FIELDS] + sorted({*TABLES, *NAMED})
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
     if path[-1] in last_parts:  # the right name in the wrong table
@@ -349,7 +295,7 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
     elif found := close(name, known, 1) or close(path[-1], last_parts, 1):
         nearest = last_parts.get(found[0], found[0])
     else:
-        here = [dotted(field) for field in _FIELDS if len(path) > 1 and field[0] == path[0]]
+        here = [dotted(field) for field in FIELDS if len(path) > 1 and field[0] == path[0]]
         return (
             f"{name} is not a setting, got {shown} (from {source}); "
             f"known names are {', '.join(here or known)}."
@@ -358,16 +304,6 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
         f"{name} is not a setting, got {shown} (from {source}); "
         f"the nearest known name is {nearest}."
     )
-
-
-def _nearest_of(path: _Path) -> str:
-    """What a name in a table of a provider may have been meant to be."""
-    table = path[:4] if path[2] == _MODELS and len(path) > 4 else path[:2]
-    known = [*_provider_fields(table), *([_MODELS] if len(table) == 2 else [])]
-    near = difflib.get_close_matches(path[-1], known, 1)
-    if near:
-        return f"the nearest known name is {dotted((*table, near[0]))}"
-    return f"known names in {dotted(table)} are {', '.join(known)}"
 
 
 def _unknown_variable(name: str) -> str:
@@ -380,6 +316,11 @@ def _unknown_variable(name: str) -> str:
     if name.startswith(f"{VARIABLE_PREFIX}PROVIDERS"):
         return (
             f"The variable {name} cannot be used: providers are set by [providers.…] in "
+            f"{PENSTOCK_TOML}."
+        )
+    if name.startswith(f"{VARIABLE_PREFIX}BUDGET__") and name.count("__") > 2:
+        return (
+            f"The variable {name} cannot be used: budgets of single names are set by [budget.…] in "
             f"{PENSTOCK_TOML}."
         )
     nearest = difflib.get_close_matches(name, _VARIABLES, 1) or difflib.get_close_matches(

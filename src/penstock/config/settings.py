@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from decimal import Decimal
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -25,12 +26,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
+from penstock.config.money import parse_dollars, parse_price
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
 from penstock.redaction import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
 BYTES_MAX = 1 << 40  # of one reply
+TOKENS_MAX = 10**15  # of a budget
 PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
 
@@ -86,6 +89,13 @@ def _provider_name(name: str) -> str:
     return name
 
 
+def _model_of_provider(name: str) -> str:
+    provider, _, model = name.partition("/")
+    if not (provider and model):
+        raise ValueError('must be PROVIDER/MODEL, such as "openai/gpt-5"')
+    return name
+
+
 def _base_url(value: object) -> object:
     problem = base_url_problem(value)
     if problem is not None:
@@ -117,6 +127,10 @@ Rate = Annotated[float, Field(ge=RATE_MIN, le=RATE_MAX), BeforeValidator(_number
 Factor = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 ModelName = Annotated[Name, AfterValidator(_shown_name)]
 ProviderName = Annotated[ModelName, BeforeValidator(_provider_name)]
+ModelOfProvider = Annotated[Text, AfterValidator(_shown_name), BeforeValidator(_model_of_provider)]
+Usd = Annotated[Decimal, BeforeValidator(parse_dollars)]
+UsdPrice = Annotated[Decimal, BeforeValidator(parse_price)]
+Tokens = Annotated[int, Field(gt=0, le=TOKENS_MAX), BeforeValidator(_whole_number)]
 BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Header = Annotated[str, BeforeValidator(_header)]
@@ -142,6 +156,7 @@ class RuntimeSettings(_Section):
 
     async_slots: Count = 256  # running tasks on the loop
     thread_slots: Count = 32  # running tasks in threads
+    #: running tasks in processes of their own
     process_slots: Count = Field(default_factory=available_cores)
     lease_ttl_seconds: Seconds = 30.0  # a dead machine's jobs wait this long
     beat_seconds: Seconds = 10.0  # between two renewals
@@ -163,10 +178,17 @@ class RuntimeSettings(_Section):
 class TaskSettings(_Section):
     """`[tasks]`: what a task gets that does not say otherwise."""
 
-    max_attempts: Count = 3
+    max_attempts: Count = 3  # charged tries of a job; then it ends in error
     timeout: Seconds = 3600.0  # of one attempt
     max_crashes: Count = 3  # of a job that ran alone; then it ends in error
     give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
+
+
+class PriceSettings(_Section):
+    """`usd_per_million_tokens` of a model: what its tokens cost."""
+
+    input: UsdPrice  # of a prompt
+    output: UsdPrice  # of an answer
 
 
 class ModelSettings(_Section):
@@ -175,13 +197,14 @@ class ModelSettings(_Section):
     max_parallel: Count | None = None  # requests at once; None: as many as the provider allows
     rpm: Rate | None = None  # requests per minute
     tpm: Rate | None = None  # tokens per minute
+    usd_per_million_tokens: PriceSettings | None = None  # None: dollars are not counted
 
 
 class ProviderSettings(_Section):
     """`[providers.NAME]`: one rate-limited service; its caps hold over all its models."""
 
     base_url: BaseUrl | None = None  # what the paths of requests are added to
-    algorithm: Literal["adaptive", "aimd"] = "adaptive"
+    algorithm: Literal["adaptive", "aimd"] = "adaptive"  # what finds the limit
     max_parallel: Count | None = None
     rpm: Rate | None = None
     tpm: Rate | None = None
@@ -199,18 +222,42 @@ class ProviderSettings(_Section):
     models: dict[ModelName, ModelSettings] = Field(default_factory=dict)
 
 
+class SpanBudget(_Section):
+    """What may be spent in one span of time; None: as much as is asked for."""
+
+    usd: Usd | None = None  # dollars; needs prices
+    tokens: Tokens | None = None  # of prompts and answers
+
+
+class ScopeBudget(SpanBudget):
+    """What one run may spend, and inside `day` what all runs of one day of UTC may."""
+
+    day: SpanBudget = Field(default_factory=SpanBudget)
+
+
+class BudgetSettings(ScopeBudget):
+    """`[budget]`: what paid providers may cost, in all and for single names."""
+
+    provider: dict[ProviderName, ScopeBudget] = Field(default_factory=dict)
+    model: dict[ModelOfProvider, ScopeBudget] = Field(default_factory=dict)  # PROVIDER/MODEL
+    task: dict[Name, ScopeBudget] = Field(default_factory=dict)
+    table: dict[Name, ScopeBudget] = Field(default_factory=dict)
+
+
 class Settings(_Section):
     """Everything that can be set."""
 
     app: Text | None = None  # a file or `module:attribute`; None: pipeline.py
-    store: StoreUrl | None = None  # a URL; None: sqlite:///.penstock/<app>.db
+    store: StoreUrl | None = None  # None: sqlite:///.penstock/APP.db, by the app's name
     durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
     retention: Seconds = 30 * 86_400.0  # of ended jobs
+    journal_retention: Seconds = 7 * 86_400.0  # of the paid calls of ended jobs
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     #: dimension → name → how many at once (0: none); "*" is the default of the dimension
     limits: dict[Dimension, dict[Name, Cap]] = Field(default_factory=dict)
     providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)
+    budget: BudgetSettings = Field(default_factory=BudgetSettings)
 
     def caps(self) -> dict[str, int]:
         """The limits by limit key (`host:example.org`, `host:*`)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from decimal import Decimal
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -45,6 +46,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel: int | None = None
     rpm: float | None = None
     tpm: float | None = None
+    usd_per_million_tokens: Mapping[str, float | Decimal] | None = None  # of input and output
 
 
 class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +261,7 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
                 f"{rate!r:.200}."
             )
     if isinstance(options, ModelOptions):
+        _check_prices(about, options.usd_per_million_tokens)
         return
     deadline = options.reply_deadline_seconds
     if deadline is not None and not _is_rate(deadline):
@@ -286,6 +289,17 @@ def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
     problem = None if header is None else header_problem(header)
     if problem is not None:
         raise UsageError(f"idempotency_header of {about} {problem}, got {header!r:.200}.")
+
+
+def _check_prices(about: str, prices: object) -> None:
+    """The numbers themselves are checked with the settings."""
+    if prices is not None and not (
+        isinstance(prices, Mapping) and set(prices) == {"input", "output"}
+    ):
+        raise UsageError(
+            f"usd_per_million_tokens of {about} is a mapping such as "
+            f"{{'input': 1.25, 'output': 10}}, got {prices!r:.200}."
+        )
 
 
 def _is_rate(value: object) -> bool:

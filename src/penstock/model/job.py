@@ -24,18 +24,18 @@ BATCH_JOBS_MAX = 10_000  # jobs of one enqueue call or one acknowledgement
 class JobState(StrEnum):
     """Where a job is, as people see it."""
 
-    WAITING = "waiting"  # for another job
-    QUEUED = "queued"  # for its turn, or for its time
-    IN_PROGRESS = "in_progress"  # leased by a worker
-    DONE = "done"
-    SKIPPED = "skipped"
-    ERROR = "error"
-    CANCELLED = "cancelled"
+    WAITING = "waiting"  # waits for another job
+    QUEUED = "queued"  # waits for its turn, or for its time
+    IN_PROGRESS = "in_progress"  # is leased by a worker
+    DONE = "done"  # has ended well; its result is kept
+    SKIPPED = "skipped"  # was given up by its task, or a job it needs did not end well
+    ERROR = "error"  # has failed for good; `penstock queue retry-failed` puts it back
+    CANCELLED = "cancelled"  # was cancelled by an operator
 
 
 TERMINAL = frozenset({JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED})
 
-#: from → to → what does it. The one table; docs/states.md is tested against it.
+#: from → to → what does it. The one table; docs/reference/states.md is made from it.
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     JobState.WAITING: {
         JobState.QUEUED: "its last dependency ended as it had to",
@@ -82,11 +82,11 @@ def finished(key: str) -> Edge:
 class ErrorCategory(StrEnum):
     """Whose fault was the end of an attempt?"""
 
-    OWN = "own"  # the task's; charged
+    OWN = "own"  # the task; charged
     TIMEOUT = "timeout"  # the task ran past its limit; charged
     CRASHED = "crashed"  # its worker died while it ran alone
-    NODE = "node"  # transport; not charged
-    SERVICE = "service"  # the other side asks for patience; not charged
+    NODE = "node"  # the transport; not charged
+    SERVICE = "service"  # the other side, which asks for patience; not charged
 
 
 class AttemptError(msgspec.Struct, frozen=True):

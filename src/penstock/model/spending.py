@@ -6,6 +6,7 @@ Money is counted in whole micro-dollars: sums are exact on every store.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -22,6 +23,13 @@ class Amount(NamedTuple):
 
     micros: int = 0
     tokens: int = 0
+
+
+def dollars(micros: int) -> str:
+    """Money for people, exactly: `$20.00`, `$0.000125`."""
+    sign, rest = "-" if micros < 0 else "", abs(micros)
+    cents = f"{rest % MICROS:06d}".rstrip("0").ljust(2, "0")
+    return f"{sign}${rest // MICROS:,}.{cents}"
 
 
 class Period(StrEnum):
@@ -79,10 +87,50 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What people call it: `budget`, `budget.day`, `budget.provider.openai`."""
+        """What people call it: `budget`, `budget.day`, `budget.model."openai/gpt-5"`."""
         kind, _, rest = self.scope.partition(":")
-        words = ["budget", *([kind, rest] if rest else [])]
+        words = ["budget", *([kind, _key(rest)] if rest else [])]
         return ".".join([*words, "day"] if self.period is Period.DAY else words)
+
+    def span(self, run_id: str, day: str) -> str:
+        """Which run or day it is about."""
+        return run_id if self.period is Period.RUN else day
+
+    def shown(self, amount: Amount) -> str:
+        """Of an amount what this budget counts: `$1.50 and 20,000 tokens`."""
+        words = []
+        if self.micros is not None:
+            words.append(dollars(amount.micros))
+        if self.tokens is not None:
+            words.append(f"{amount.tokens:,} tokens")
+        return " and ".join(words)
+
+    @property
+    def cap(self) -> Amount:
+        """What it allows; 0 where it says nothing."""
+        return Amount(self.micros or 0, self.tokens or 0)
+
+    @property
+    def settings(self) -> str:
+        """The settings that say it: `budget.day.usd`."""
+        fields = {"usd": self.micros, "tokens": self.tokens}
+        said = [f"{self.name}.{field}" for field, value in fields.items() if value is not None]
+        return " and ".join(said)
+
+
+def _key(name: str) -> str:
+    """A key of TOML; quoted unless it may stand bare."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+class BudgetRefusal(msgspec.Struct, frozen=True, gc=False):
+    """Why a call was not sent."""
+
+    budget: Budget
+    where: str  # PROVIDER/MODEL
+    asked: Amount = Amount()  # the most that it was expected to cost
+    left: Amount = Amount()  # of the budget
+    price_is_missing: bool = False  # dollars cannot be counted, however much is left
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):

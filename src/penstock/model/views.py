@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.model.job import JobId, JobState, WorkerId
+from penstock.model.journal import CallFigures
 from penstock.model.provider import ProviderModelKey
 
 
@@ -65,6 +66,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerView]  # that have not ended
     caps: dict[str, int]  # overrides by operators
     served: frozenset[str]  # tasks that live workers know
+    calls: CallFigures = CallFigures()  # that cost money
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

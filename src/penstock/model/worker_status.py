@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.model.spending import BudgetRefusal
+
 STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out before it is more
 GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
 TASKS_SHOWN = 100  # tasks of a document, by name
@@ -98,6 +100,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[ProviderUse, ...] = ()  # a bounded number
     held_back: dict[str, str] = {}  # task → the provider that could not serve it now
     full_limits: dict[str, int] = {}  # keyed limits that held jobs back lately → what they allow
+    over_budget: dict[str, BudgetRefusal] = {}  # task → the budget that holds it back in this run
 
     def same(self, other: WorkerStatus) -> bool:
         """Is there nothing new in it, but for its time?"""
@@ -127,6 +130,7 @@ class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: int | None = None  # when its body is stopped
     permit_since_at: int | None = None  # since when it waits for a provider's permit
     permit_of: str | None = None  # whose, if its task says so
+    money_of: str | None = None  # the budget that it waits for, and no permit
     denied: BlockedTasks | None = None  # why it does not start, if anything is known to stop it
 
     def encoded(self) -> str:
@@ -170,6 +174,7 @@ def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
             providers=(),
             held_back={},
             full_limits={},
+            over_budget={},
         )
         text = msgspec.json.encode(
             small

@@ -6,7 +6,7 @@ Made from what the store and the rows of the run's workers say; whoever draws it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -136,7 +136,8 @@ def picture_of(
     known = {pid: status for pid, status in statuses.items() if status is not None}
     balances = [one for one in balances if one.account.period is Period.RUN]
     work = Work.of(stats, outlook, sum(status.waiting for status in known.values()))
-    lines = provider_lines(own, balances, now_at)
+    refused = {one.where for status in known.values() for one in status.over_budget.values()}
+    lines = provider_lines(own, balances, now_at, refused)
     return RunPicture(
         work=work,
         providers=lines,
@@ -156,9 +157,12 @@ def picture_of(
 
 
 def provider_lines(
-    workers: Iterable[WorkerView], balances: Sequence[Balance], now_at: int
+    workers: Iterable[WorkerView],
+    balances: Sequence[Balance],
+    now_at: int,
+    over_budget: Collection[str] = (),
 ) -> tuple[ProviderLine, ...]:
-    """A line for each model that the workers use, by name."""
+    """A line for each model that the workers use, by name; some may have no money left."""
     here = [msgspec.structs.replace(view, status_at=None) for view in workers]  # one clock
     rows = [(row, row.live) for row in provider_rows(here, (), now_at) if row.live is not None]
     spent = {one.account.scope: one.spent.micros for one in balances}
@@ -167,7 +171,7 @@ def provider_lines(
         ProviderLine(
             f"{row.provider}/{row.model}" if names.count(row.provider) > 1 else row.provider,
             live,
-            binding_of(live),
+            Binding.BUDGET if f"{row.provider}/{row.model}" in over_budget else binding_of(live),
             spent.get(f"model:{row.provider}/{row.model}"),
         )
         for row, live in rows

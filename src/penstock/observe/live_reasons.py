@@ -29,6 +29,7 @@ class Binding(StrEnum):
     RATE = "adaptive rate"
     ADAPTIVE = "adaptive limit"
     MAX_PARALLEL = "max_parallel"
+    BUDGET = "budget"  # of money or tokens, for as long as the run lasts
     NOTHING = "not the provider"
 
 
@@ -108,6 +109,12 @@ def reasons(
             text = _blocked_words(line, providers, now_at)
             counted[text] = counted.get(text, 0) + line.tasks
     held_back = {task: name for status in statuses for task, name in status.held_back.items()}
+    refused = {task: found for status in statuses for task, found in status.over_budget.items()}
+    for task, refusal in refused.items():
+        text = f"[{refusal.budget.name}], which is used up"
+        if refusal.price_is_missing:
+            text = f"the price of {refusal.where}, for [{refusal.budget.name}]"
+        counted[text] = counted.get(text, 0) + queued.get(task, 0)
     for task, name in held_back.items():  # such jobs are not even leased
         if queued.get(task):
             text = provider_words(name, _pressed(name, providers))

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
+from penstock.model.journal import CallFigures
 from penstock.model.views import QueueFacts
 
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
@@ -23,6 +24,8 @@ def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> It
         yield _tasks(facts, known_tasks)
     yield _paused(facts)
     yield _limits(facts)
+    if facts.calls != CallFigures():
+        yield _calls(facts.calls)
 
 
 def _workers(facts: QueueFacts) -> Finding:
@@ -93,6 +96,17 @@ def _limits(facts: QueueFacts) -> Finding:
             "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
         )
     return well("limits", f"{len(facts.caps)} set by operators, none of them 0")
+
+
+def _calls(calls: CallFigures) -> Finding:
+    text = f"{calls.bought:,} bought, {calls.reused:,} reused, {calls.in_doubt:,} in doubt"
+    if calls.in_doubt:
+        text += (
+            "; those are sent again with their jobs, or held where a provider says in_doubt = "
+            "'hold': look at 'penstock queue list --state error', then 'penstock queue "
+            "retry-failed'"
+        )
+    return well("paid calls", text)
 
 
 def _some(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
 from penstock.model.views import Stats, WorkerView
 from penstock.model.worker_status import JobStanding, WorkerStatus, read_status
+from penstock.observe.spending_board import BudgetUse
 
 
 class Gate(StrEnum):
@@ -29,6 +30,7 @@ class Gate(StrEnum):
     PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider serves are on their way
     COOLDOWN = "cooldown"  # its provider has asked for a pause, or is ill
     REQUEST_BUDGET = "request_budget"  # what was declared for a minute is used up
+    BUDGET = "budget"  # of money or tokens: its task is held back until one is raised
     POLICY = "policy"  # another rule of its worker
     STOPPING = "stopping"  # its worker stops, and gives it back
     TURN = "turn"  # nothing that is known: it is among the next
@@ -111,6 +113,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerView, ...] = ()
     caps: KnownCaps = KnownCaps()
     answers: tuple[Answer, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
 
     @property
     def alive(self) -> list[WorkerView]:

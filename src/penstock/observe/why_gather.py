@@ -7,7 +7,7 @@ answer in time, or a store that may not be written, leaves what the store knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,8 +16,10 @@ from penstock.errors import StoreError
 from penstock.model.circumstances import Circumstances
 from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.spending import Budget, day_of
 from penstock.model.views import WorkerView
 from penstock.model.worker_status import JobStanding, read_standing, read_status
+from penstock.observe.spending_board import BudgetUse, budget_uses
 from penstock.observe.why_facts import Answer, Facts, KnownCaps
 from penstock.stores.store import Store
 
@@ -27,7 +29,13 @@ ASKED_MAX = 3  # workers that are asked about a job that none of them has
 CHAIN_MAX = 100  # jobs that are followed from one to the one it waits for
 
 
-def gather(store: Store, key: str, configured: Mapping[str, int], clock: Clock) -> Facts | None:
+def gather(
+    store: Store,
+    key: str,
+    configured: Mapping[str, int],
+    clock: Clock,
+    budgets: Sequence[Budget] = (),
+) -> Facts | None:
     """All facts about one job; None if there is no such job."""
     began = clock.monotonic()
     this = store.circumstances(key).result()
@@ -45,7 +53,22 @@ def gather(store: Store, key: str, configured: Mapping[str, int], clock: Clock) 
         workers=workers,
         caps=KnownCaps(overrides, configured),
         answers=answers,
+        budgets=tuple(_budgets(store, workers, budgets, day_of(this.now))),
     )
+
+
+def _budgets(
+    store: Store, workers: Sequence[WorkerView], budgets: Sequence[Budget], day: str
+) -> list[BudgetUse]:
+    """What the budgets have come to that are set here, or hold a live worker back."""
+    alive = [worker for worker in workers if worker.alive]
+    told = [status for worker in alive if (status := read_status(worker.status)) is not None]
+    holding = [one.budget for status in told for one in status.over_budget.values()]
+    known = tuple(dict.fromkeys([*holding, *budgets]))
+    if not known:
+        return []
+    runs = list(dict.fromkeys(worker.run_id for worker in alive))
+    return budget_uses(known, store.balances([*runs, day]).result(), runs, day)
 
 
 def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:

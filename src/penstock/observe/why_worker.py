@@ -8,6 +8,7 @@ import msgspec
 from penstock.model.job import WorkerId
 from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
 from penstock.observe.phrases import at, command, counted, some, span
+from penstock.observe.why_budget import held_by_budget, waits_for_money
 from penstock.observe.why_facts import Facts, Gate, Why
 from penstock.observe.why_provider import waits_for_permit, waits_for_provider
 
@@ -117,6 +118,8 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     )
     if permit is None:
         return running
+    if answer.money_of is not None:
+        return waits_for_money(running, permit, answer.money_of, facts.now)
     return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 
@@ -258,6 +261,12 @@ def busy(facts: Facts) -> Why:
         details=tuple(details),
         as_of=min((status.captured_at for status in known.values()), default=None),
     )
+    broke = {name: status for name, status in known.items() if job.task in status.over_budget}
+    if broke and len(broke) == len(able):
+        first, status = next(iter(broke.items()))
+        runs = {view.id: view.run_id for view in facts.alive}
+        found = msgspec.structs.replace(found, worker=first)
+        return held_by_budget(facts, found, status.over_budget[job.task], runs[first])
     held = {name: status for name, status in known.items() if job.task in status.held_back}
     if held and len(held) + len(full.keys() - held.keys()) == len(able):
         first, status = next(iter(held.items()))

@@ -143,12 +143,13 @@ class ModelRequestExecutor:
         facts = request.facts
         item = self.item(facts, refusals)
         attempt = standing.current.get()
-        lease = self._ask(item, attempt)
-        if not isinstance(lease, RequestAdmissionLease):
-            lease = await self._wait(lease, attempt)
         call = request.call
-        if call is not None:
-            await self._leave(call, lease, facts)
+        while True:
+            lease = self._ask(item, attempt)
+            if not isinstance(lease, RequestAdmissionLease):
+                lease = await self._wait(lease, attempt)
+            if call is None or await self._may_leave(call, lease, facts, attempt):
+                break
         exchange = self._exchange(lease, facts)
         try:
             with exchange:
@@ -166,18 +167,42 @@ class ModelRequestExecutor:
             raise
         return reply, exchange
 
-    async def _leave(
-        self, call: PaidCall, lease: RequestAdmissionLease, facts: RequestFacts
-    ) -> None:
-        """Let a call be written down; if it is not, the permit goes back unused."""
+    async def _may_leave(
+        self,
+        call: PaidCall,
+        lease: RequestAdmissionLease,
+        facts: RequestFacts,
+        attempt: Standing | None,
+    ) -> bool:
+        """Let a call be written down; if it is not, the permit goes back unused.
+
+        False: it has waited for money that other calls had reserved, and may ask once more. One
+        that keeps a permit back itself does not wait: others may be waiting for it.
+        """
         resource, expected = lease.item.resource, TokensUsed(0, 0)
         if lease.item.tokens_estimate is not None:
             expected = self._estimate(resource).parts(facts.body, facts.asked)
+        held = [one for one in standing.given.get() if one is not lease]
+        may_wait = not any(map(self.admission.core.is_held, held))
         try:
-            await call.leave(resource, expected)
+            waits_for = await call.leave(resource, expected, may_wait=may_wait)
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
+        if waits_for is None:
+            return True
+        self.admission.release(lease, NEVER_SENT)
+        if attempt is None:
+            await call.money(waits_for)
+            return False
+        attempt.wait_begins(self.clock.monotonic())
+        attempt.money_of = waits_for.name
+        try:
+            await call.money(waits_for)
+        finally:
+            attempt.money_of = None
+            attempt.wait_ends(self.clock.monotonic())
+        return False
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """Wait for a permit, unless the attempt that asks is over; its time limit stands still.

@@ -29,6 +29,7 @@ class Standing:
         "deadline",
         "has_sent",
         "job",
+        "money_of",
         "over",
         "waited",
     )
@@ -40,6 +41,7 @@ class Standing:
         self.has_sent = False  # one of its requests was given a permit
         self.waited = 0.0  # seconds, of waits that have ended
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
+        self.money_of: str | None = None  # the budget that a call of it waits for
         self._waiting = 0
         self._waiting_since = 0.0
         self._listeners: dict[Callable[[], object], None] = {}

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import Any
 
 from penstock.runtime import messages
 from penstock.runtime.burials import Death
@@ -92,6 +93,15 @@ class Child:
         if self._table is None and self.hello is not None:
             self._table = SlotTable.attach(self._table_fd)
         return self._table
+
+    def sources(self) -> list[tuple[str, Any]]:
+        """What there is to listen to, each with its kind."""
+        found: list[tuple[str, Any]] = [("channel", self.channel)]
+        if self.pidfd >= 0:
+            found.append(("pid", self.pidfd))
+        if self.process.stdout is not None:
+            found.append(("output", self.process.stdout))
+        return found
 
     def snapshot(self) -> SlotSnapshot | None:
         return None if self.table is None else self.table.snapshot()

@@ -8,7 +8,7 @@ for. Jobs of tasks that nobody alive knows cannot be waited for; they are named 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
@@ -32,19 +32,28 @@ class Drain:
     """Owns the question whether a draining worker may end."""
 
     def __init__(
-        self, store: Store, tasks: Sequence[str], run_id: str, clock: Clock, reach: Reach
+        self,
+        store: Store,
+        tasks: Iterable[str],
+        run_id: str,
+        clock: Clock,
+        reach: Reach,
+        *,
+        ends: bool = True,
     ) -> None:
         self._store = store
         self._tasks = frozenset(tasks)
         self._run_id = run_id
         self._clock = clock
         self._reach = reach
+        self.ends = ends  # with the work; else only a budget ends it
         self._waiting_since: float | None = None
         self._said: dict[str, float] = {}  # which reasons, and when
         self.full = FullLimits(clock)
         self.next_due_at: int | None = None
         self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
+        self.is_out_of_money = False  # all that could be done waits for a budget
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
     def note(self, batch: LeaseBatch) -> None:
@@ -56,8 +65,13 @@ class Drain:
         else:
             self._said.pop(PAUSED, None)
 
-    async def look(self, worker: WorkerId) -> None:
-        """Ask the store what is left; one that cannot answer now is waited for."""
+    async def look(self, worker: WorkerId, held: frozenset[str] = frozenset()) -> None:
+        """Ask the store what is left; one that cannot answer now is waited for.
+
+        Args:
+            worker: who asks.
+            held: tasks that a budget holds back.
+        """
         try:
             outlook = await self._store.outlook(worker, self._run_id)
         except TRANSIENT as error:
@@ -65,6 +79,9 @@ class Drain:
             return
         self._reach.answered(WAITS)
         self.outlook = outlook
+        self.is_out_of_money = bool(held) and self._is_held_back(outlook, held)
+        if self.is_out_of_money or not self.ends:
+            return
         known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
         stuck = known > 0 and self._is_stuck(outlook)
@@ -84,6 +101,18 @@ class Drain:
             elif count:
                 unknown[task] = count
         return known, unknown
+
+    def _is_held_back(self, outlook: Outlook, held: frozenset[str]) -> bool:
+        """Nobody runs anything, and whatever could be taken is of tasks that are held back."""
+        ours = {
+            task: states
+            for task, states in outlook.open_by_task.items()
+            if task in self._tasks or task in outlook.served_elsewhere
+        }
+        if any(states.get(JobState.IN_PROGRESS) for states in ours.values()):
+            return False
+        queued = {task for task, states in ours.items() if states.get(JobState.QUEUED)}
+        return bool(queued) and queued <= held
 
     def _is_stuck(self, outlook: Outlook) -> bool:
         """Everything we could do waits for jobs that nobody can do."""

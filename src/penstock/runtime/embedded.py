@@ -46,6 +46,7 @@ class RunReport:
     skipped: int
     errors: int  # jobs that ended in error in this run
     stopped: bool  # by a signal, before everything was done
+    over_budget: str | None = None  # which budget has ended it, before everything was done
 
 
 class EmbeddedRun:
@@ -89,6 +90,7 @@ class EmbeddedRun:
             ended.get(JobState.SKIPPED, 0),
             ended.get(JobState.ERROR, 0),
             self._stopped > 0,
+            " ".join(stop.sentence for stop in worker.stops) or None,
         )
 
     async def _outlook(self, run_id: str) -> Outlook:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import signal
 
+EXIT_OVER_BUDGET = 4  # of a run whose work waits for a budget
+
 
 def describe_exit(code: int | None) -> str:
     """What an exit code says, for people."""

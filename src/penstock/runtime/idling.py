@@ -13,6 +13,7 @@ from penstock.stores.store import Store
 
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 HELD_BACK_SECONDS = 0.1  # the same while it passes over some jobs, and is told of all of them
+BUDGET_SECONDS = 0.5  # the same if that may last for hours
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Leasing has to wait"
 
@@ -39,14 +40,17 @@ class Idling:
     def waits(self) -> bool:
         return self._task is not None
 
-    def wait(self, next_due_at: int | None, *, held_back: bool = False) -> None:
+    def wait(
+        self, next_due_at: int | None, *, held_back: bool = False, by_budget: bool = False
+    ) -> None:
         """Sleep until the store says that there may be something, or something is due.
 
         A worker that holds some jobs back only sleeps: the store would tell it of those.
         """
         if self._task is not None:
             return
-        waiting = self._sleep() if held_back else self._wait(next_due_at)
+        seconds = BUDGET_SECONDS if by_budget else HELD_BACK_SECONDS
+        waiting = self._sleep(seconds) if held_back else self._wait(next_due_at)
         self._task = asyncio.get_running_loop().create_task(waiting)
 
     def cancel(self) -> None:
@@ -68,9 +72,9 @@ class Idling:
             self._task = None
             self._woken()
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, seconds: float) -> None:
         try:
-            await self._clock.sleep(HELD_BACK_SECONDS)
+            await self._clock.sleep(seconds)
         finally:
             self._task = None
             self._woken()

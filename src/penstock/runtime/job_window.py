@@ -89,6 +89,7 @@ class JobWindow:
             self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
         self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
         self._pressed: PressureSnapshot | None = None  # the first of them
+        self._by_budget: set[str] = set()  # tasks that are not asked for any more
         self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
             self._source,
@@ -113,24 +114,47 @@ class JobWindow:
 
     def add(self, jobs: Sequence[LeasedJob]) -> None:
         """Jobs have been leased."""
+        if self._by_budget:
+            for job in jobs:
+                if job.task in self._by_budget:
+                    self._give_back(JobRef(job.id, job.token))
+            jobs = [job for job in jobs if job.task not in self._by_budget]
         self._source.add(jobs)
         self._appetite.leased(jobs)
+
+    def hold_back(self, name: str) -> None:
+        """Ask for no more jobs of a task, and give those back that have not started."""
+        self._by_budget.add(name)
+        waiting = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        for task in [task for task in waiting if task.payload.task == name]:
+            self._source.mark_complete(task)
+            self.scheduler.queue.discard(task.task_id)
+            self._appetite.left(task.payload)
+            self._give_back(_ref(task))
 
     def wanted(self, exhausted: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all."""
         if self._slots is None:
             return (), 0
-        self.held_back = self._find_held_back()
+        self.held_back = self._find_held_back() | self._by_budget
         parked = self._parked() if self.held_back else {}
         return self._appetite.wanted(
             self._slots.free(), self._monotonic(), exhausted, self.held_back, parked
         )
 
+    @property
+    def is_held_back_by_budget_only(self) -> bool:
+        return bool(self._by_budget) and self.held_back == self._by_budget
+
+    def may_be_leased(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of some tasks that no budget holds back."""
+        return tuple(name for name in names if name not in self._by_budget)
+
     def held_back_by(self) -> dict[str, str]:
         """Tasks that were not asked for last time, and the providers that were in the way."""
         return {
             name: self._in_the_way.get(gate := self._gates[name]) or gate_name(gate)
-            for name in sorted(self.held_back)
+            for name in sorted(self.held_back - self._by_budget)
         }
 
     def gate_in_the_way(self) -> PressureSnapshot | None:

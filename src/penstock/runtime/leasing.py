@@ -109,9 +109,13 @@ class Leasing:
         solo = self._config.solo or self._solo_turn()
         if solo:
             if self._is_occupied() or self._exhausted:
-                self._idling.wait(self._drain.next_due_at)
+                self._wait()
                 return
-            names, limit = self._tasks, 1
+            names, limit = self._window.may_be_leased(self._tasks), 1
+            if not names:
+                self._exhausted = frozenset(self._tasks)
+                self._wait(held_back=True)
+                return
         else:
             if self._config.runs_suspects and self._suspects:
                 return  # let what runs come to its end; the suspect's turn is next
@@ -119,10 +123,10 @@ class Leasing:
             held_back = bool(self._window.held_back)
             if limit <= 0:
                 if held_back or not self._tasks:  # what is left may be nothing at all
-                    self._idling.wait(self._drain.next_due_at, held_back=True)
+                    self._wait(held_back=True)
                 return
             if self._exhausted.issuperset(names):
-                self._idling.wait(self._drain.next_due_at, held_back=held_back)
+                self._wait(held_back=held_back)
                 return
         self.busy = True
         request = LeaseRequest(
@@ -134,6 +138,10 @@ class Leasing:
             weights=self._window.weights,
         )
         self._background.spawn(self._lease(request, self._store.lease(request)))
+
+    def _wait(self, *, held_back: bool = False) -> None:
+        by_budget = self._window.is_held_back_by_budget_only
+        self._idling.wait(self._drain.next_due_at, held_back=held_back, by_budget=by_budget)
 
     def _is_occupied(self) -> bool:
         return bool(self._slots.running or len(self._window) or self._acks.pending)

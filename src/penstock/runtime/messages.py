@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.runtime.budget_hold import BudgetStop
+
 LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
 
 
@@ -64,6 +66,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A worker has come to its end in good order."""
 
     left_behind: int = 0  # open jobs that nobody can do
+    stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
 
 
 class Worn(msgspec.Struct, frozen=True, tag="worn"):
@@ -80,6 +83,12 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """End when nothing is left."""
 
 
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """Another worker has ended: nobody else serves these tasks, and they wait for a budget."""
+
+    stops: tuple[BudgetStop, ...]
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop leasing, finish what runs, for as long as the grace lasts."""
 
@@ -89,7 +98,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 FromWorker = Hello | Failed | Finished | Worn
-ToWorker = Go | Drain | Stop | Abort
+ToWorker = Go | Drain | Held | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

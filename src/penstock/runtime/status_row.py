@@ -19,6 +19,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import Caps, JobRef
 from penstock.model.provider import gate_name
 from penstock.model.resource import SUBMISSION
+from penstock.model.spending import BudgetRefusal
 from penstock.model.worker_status import (
     CAPS_SHOWN,
     GROUPS_SHOWN,
@@ -56,11 +57,10 @@ class StatusRow:
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
-        full_limits: Callable[[], dict[str, int]],
         providers: ProviderRun | None = None,
     ) -> None:
         self._store = store
-        self._full_limits = full_limits
+        self.full_limits: Callable[[], dict[str, int]] = dict  # that hold jobs back
         self._providers = providers
         self._clock = clock
         self._window = window
@@ -70,6 +70,7 @@ class StatusRow:
         self._caps = configured if len(configured) <= CAPS_SHOWN else None
         self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
         self.stopping = False
+        self.refusals: Mapping[str, BudgetRefusal] = {}  # task → the budget that holds it back
         self._looked: WorkerStatus | None = None
         self._told: tuple[WorkerId, WorkerStatus] | None = None
         self._next_monotonic = 0.0
@@ -114,6 +115,7 @@ class StatusRow:
                 since_at=attempt.started_at,
                 permit_since_at=self._permit_since(attempt),
                 permit_of=_provider_of(attempt),
+                money_of=None if attempt.standing is None else attempt.standing.money_of,
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
             )
         if ref in self._window.refs():
@@ -148,7 +150,8 @@ class StatusRow:
             caps=self._caps,
             providers=() if self._providers is None else self._providers.uses(),
             held_back=self._window.held_back_by(),
-            full_limits=self._full_limits(),
+            full_limits=self.full_limits(),
+            over_budget=dict(self.refusals),
         )
         return self._looked
 
@@ -174,6 +177,7 @@ def capture(
     providers: tuple[ProviderUse, ...] = (),
     held_back: dict[str, str] = _NOTHING,
     full_limits: dict[str, int] = _NO_LIMITS,
+    over_budget: dict[str, BudgetRefusal] | None = None,
 ) -> WorkerStatus:
     """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
     ledger = controller.view()
@@ -207,6 +211,7 @@ def capture(
         providers=providers,
         held_back=held_back,
         full_limits=full_limits,
+        over_budget=over_budget or {},
     )
 
 

@@ -7,10 +7,11 @@ dead, runs suspects alone in a fresh worker, and turns signals into an orderly e
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,12 +31,16 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
+from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
 from penstock.runtime.display import Course, Display
+from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
 from penstock.runtime.reach import Reach
+from penstock.runtime.restarts import Restarts, SoloTurns
+from penstock.runtime.run_stops import RunStops
 from penstock.runtime.signal_inbox import SignalInbox
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.statistics_line import StatisticsLine
@@ -44,10 +49,6 @@ from penstock.runtime.wishes import KEYS, Wishes
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # display and looking around
-BACK_OFF_FIRST_SECONDS = 0.1
-BACK_OFF_MAX_SECONDS = 10.0
-SOLO_FIRST_SECONDS = 0.5  # before another solo worker, if one ended and left suspects behind
-HEALTHY_SECONDS = 10.0  # a worker that lived this long resets the back-off
 STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
@@ -93,20 +94,19 @@ class Supervisor:
         self._signals = SignalInbox()
         self._stop_signal: int | None = None
         self._failed: messages.Failed | None = None
-        self._back_off = BACK_OFF_FIRST_SECONDS
-        self._restart_at: list[tuple[float, int]] = []  # when, and in whose place
+        self._restarts = Restarts()
         self._stillborn = 0
-        self._finished = 0
         self._left_behind = 0
         self._tick_at = 0.0
         self._suspects = 0
-        self._solo_at = 0.0
-        self._solo_pause = SOLO_FIRST_SECONDS
+        self._solo_turns = SoloTurns()
         self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
         interrupt = partial(self._stop, signal.SIGINT)
         self._wishes = Wishes(display, self._selector, self._begin_drain, interrupt)
+        self.stops = RunStops()
+        self._is_out_of_money = False  # although it would not end with its work
 
     def run(self) -> int:
         """Work until drained, stopped or failed; the exit code."""
@@ -140,7 +140,7 @@ class Supervisor:
             return False
         if self._stop_signal is not None or self._failed is not None:
             return True
-        return not self._restart_at
+        return not self._restarts
 
     def _exit_code(self) -> int:
         if self._failed is not None:
@@ -149,10 +149,14 @@ class Supervisor:
             return 130
         if self._stop_signal is not None:
             return 1 if self._forced else 0
-        return 1 if self._errors() or self._left_behind else 0
+        outlook = self._last_outlook()
+        if self._is_out_of_money or self.stops.hold_up(outlook):
+            return EXIT_OVER_BUDGET
+        errors = 0 if outlook is None else outlook.ended_in_run.get(JobState.ERROR, 0)
+        return 1 if errors or self._left_behind else 0
 
-    def _errors(self) -> int:
-        """How many jobs ended in error; a store that is away is waited for, until a signal."""
+    def _last_outlook(self) -> Outlook | None:
+        """What came of the run; a store that is away is waited for, until a signal."""
         if self._outlook is not None:
             self._outlook.forget()  # it may have been asked before the last job ended
         while self._outlook is not None and self._stop_signal is None:
@@ -163,10 +167,10 @@ class Supervisor:
                 self._selector.select(TICK_SECONDS)
             else:
                 if outlook is not None:
-                    return outlook.ended_in_run.get(JobState.ERROR, 0)
+                    return outlook
             for number in self._signals.take():
                 self._stop(number)
-        return 0
+        return None
 
     def _told_as(self) -> str | None:
         """The run in the closing line, if there is to be one."""
@@ -181,7 +185,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = self._clock.monotonic()
-        timeout = max(min([self._tick_at, *(at for at, _ in self._restart_at)]) - now, 0.0)
+        timeout = max(self._restarts.next_at(self._tick_at) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
             if key.data == KEYS:
                 self._wishes.hear(self._store)
@@ -212,9 +216,7 @@ class Supervisor:
         self._let_go(child)
         if child.worn is not None and not child.replaced:
             self._replace(child)
-        if child.failed is not None and self._failed is None:
-            self._failed = child.failed
-            self._tell_all(messages.Abort())
+        self._fail_as(child.failed)
 
     def _replace(self, child: Child) -> None:
         """Start another worker beside one that is worn; while there are many of those, later."""
@@ -279,6 +281,8 @@ class Supervisor:
             child.tell(messages.Go())
             if self._spec.drain:  # it may have been started before that was wished for
                 child.tell(messages.Drain())
+            if self.stops:
+                child.tell(messages.Held(self.stops.all()))
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
@@ -308,14 +312,20 @@ class Supervisor:
         if self._beat is not None and self._beat.failed is not None:
             self._fail(self._beat.failed)
         if not self._suspects:
-            self._solo_pause = SOLO_FIRST_SECONDS
-        elif self._may_start() and now >= self._solo_at and not any(c.solo for c in self._children):
+            self._solo_turns.nothing_left()
+        elif self._may_start() and self._solo_turns.is_due(now) and not self._has_solo():
             self._start(0, solo=True)
 
+    def _has_solo(self) -> bool:
+        return any(child.solo for child in self._children)
+
     def _fail(self, error: PenstockError) -> None:
+        self._fail_as(messages.Failed(str(error), 1))
+
+    def _fail_as(self, failed: messages.Failed | None) -> None:
         """The run cannot go on."""
-        if self._failed is None:
-            self._failed = messages.Failed(str(error), 1)
+        if failed is not None and self._failed is None:
+            self._failed = failed
             self._tell_all(messages.Abort())
 
     def _start(self, index: int, *, solo: bool = False) -> None:
@@ -330,50 +340,52 @@ class Supervisor:
             now=self._clock.monotonic(),
         )
         self._children.append(child)
-        self._selector.register(child.channel, selectors.EVENT_READ, ("channel", child))
-        if child.pidfd >= 0:
-            self._selector.register(child.pidfd, selectors.EVENT_READ, ("pid", child))
-        if child.process.stdout is not None:
-            self._selector.register(child.process.stdout, selectors.EVENT_READ, ("output", child))
+        for kind, source in child.sources():
+            self._selector.register(source, selectors.EVENT_READ, (kind, child))
 
     def _may_start(self) -> bool:
-        return self._stop_signal is None and self._failed is None
+        return not (self._stop_signal or self._failed or self._is_out_of_money)
 
     def _ended(self, child: Child) -> None:
         """A worker process is gone: in good order, or not."""
         child.read_rest()
         if child.hello is not None and self._hello is None:
             self._meet(child.hello)
-        if child.failed is not None and self._failed is None:
-            self._failed = child.failed
-            self._tell_all(messages.Abort())
+        self._fail_as(child.failed)
         while self._pass_on(child):
             pass
         for line in child.output_lines.flush():
             self._display.line(line.decode("utf-8", "replace"))
         self._bury(child)
         if child.finished is not None:
-            self._finished += 1
-            if child.solo:  # what it left it could not run: another app's task, a full limit
-                self._solo_at = self._clock.monotonic() + self._solo_pause
-                self._solo_pause = min(self._solo_pause * 2, BACK_OFF_MAX_SECONDS)
+            if child.solo:
+                self._solo_turns.ended(self._clock.monotonic())
             self._left_behind = max(self._left_behind, child.finished.left_behind)
+            self._note_stops(child, child.finished.stops)
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
             self._restart(child, self._owed.pop(0))
+
+    def _note_stops(self, child: Child, stops: Sequence[BudgetStop]) -> None:
+        """What is left waits for a budget, says one: then a run ends, drained or not."""
+        if not stops:
+            return
+        self.stops.note(stops)
+        self._tell_all(messages.Held(self.stops.all()))
+        if not (self._spec.drain or child.solo):
+            self._is_out_of_money = True
+            self._restarts.forget()
+            self._tell_all(messages.Stop())
 
     def _bury(self, child: Child) -> None:
         """Give back what it held; what ran is suspect."""
         child.kill()  # what its tasks left behind, before the same jobs run again
         self._children.remove(child)
         self._stalls.forget(child.process.pid)
-        for source in (child.channel, child.process.stdout, child.pidfd):
-            if source is not None and source != -1:
-                try:
-                    self._selector.unregister(source)
-                except (KeyError, ValueError):
-                    continue
+        for _, source in child.sources():
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(source)
         death = child.death(self._hello.max_crashes if self._hello else 3)
         if death is not None and self._burials is not None:
             self._burials.begin(death)
@@ -383,9 +395,7 @@ class Supervisor:
         if child.hello is None:
             self._stillborn += 1
             if self._stillborn >= STILLBORN_MAX:
-                message = f"No worker could be started: {child.cause()}."
-                self._failed = messages.Failed(message, 1)
-                self._tell_all(messages.Abort())
+                self._fail_as(messages.Failed(f"No worker could be started: {child.cause()}.", 1))
                 return
         else:
             self._stillborn = 0
@@ -393,18 +403,12 @@ class Supervisor:
 
     def _restart(self, child: Child, index: int) -> None:
         """Start another worker in the place of this one; the later, the sooner they go."""
-        now = self._clock.monotonic()
-        if child.solo:
-            return  # the next look around starts another, if there are suspects
-        if now - child.started_monotonic > HEALTHY_SECONDS:
-            self._back_off = BACK_OFF_FIRST_SECONDS
-        self._restart_at.append((now + self._back_off, index))
-        self._back_off = min(self._back_off * 2, BACK_OFF_MAX_SECONDS)
+        if not child.solo:  # else the next look around starts another, if there are suspects
+            now = self._clock.monotonic()
+            self._restarts.plan(index, now - child.started_monotonic, now)
 
     def _restart_due(self) -> None:
-        now = self._clock.monotonic()
-        due = [index for at, index in self._restart_at if at <= now]
-        self._restart_at = [wanted for wanted in self._restart_at if wanted[0] > now]
+        due = self._restarts.take_due(self._clock.monotonic())
         if self._may_start():
             for index in due:
                 self._start(index)
@@ -423,17 +427,15 @@ class Supervisor:
         self._tell_all(messages.Stop() if first else messages.Abort())
         for child in self._children:
             child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)
-        self._restart_at = []
+        self._restarts.forget()
 
     def _begin_drain(self) -> None:
         """Somebody wishes that the run ends when nothing is left."""
-        if self._spec.drain:
-            return
-        log.info("Draining: the run ends when nothing is left.")
-        self._spec = msgspec.structs.replace(self._spec, drain=True)
-        for child in self._children:
-            if child.told_to_go:  # others are told with the word to begin
-                child.tell(messages.Drain())
+        if not self._spec.drain:
+            log.info("Draining: the run ends when nothing is left.")
+            self._spec = msgspec.structs.replace(self._spec, drain=True)
+            for child in [one for one in self._children if one.told_to_go]:
+                child.tell(messages.Drain())  # others are told with the word to begin
 
     def _course(self) -> Course:
         if self._stop_signal is not None or self._failed is not None:

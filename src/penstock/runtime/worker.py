@@ -25,8 +25,10 @@ from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
+from penstock.runtime.budget_hold import BudgetHold, BudgetStop
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
+from penstock.runtime.journal_pruning import JournalPruning
 from penstock.runtime.leasing import Leasing
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
@@ -123,23 +125,20 @@ class Worker:
             providers,
             lending,
         )
+        self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._drain = Drain(store, tuple(known), config.run_id, clock, self._reach)
+        self._drain = Drain(store, known, config.run_id, clock, self._reach, ends=config.drain)
         self._status = StatusRow(
-            store,
-            clock,
-            self._window,
-            self._slots,
-            self._acks.refs,
-            caps,
-            kinds,
-            self._drain.full.shown,
-            providers,
+            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
+        self._status.full_limits = self._drain.full.shown
+        self._status.refusals = self.hold.refusals
         self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, self._withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
+        kept = None if config.solo else config.journal_retention_seconds
+        self._pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
         self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
@@ -177,11 +176,11 @@ class Worker:
             providers,
         )
         self._looking = False
-        self._draining = config.drain
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
+        self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
 
     def __repr__(self) -> str:
         return (
@@ -235,6 +234,8 @@ class Worker:
             await self._leave()
         if self._failure is not None:
             raise self._failure
+        if self._stopping is None and self.hold.tasks:
+            self.stops = await self.hold.stops()
         self._events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
         return self.totals
 
@@ -255,7 +256,7 @@ class Worker:
 
     def drain(self) -> None:
         """End when nothing is left."""
-        self._draining = True
+        self._drain.ends = True
         self._wake.set()
 
     def _stop_hopeless(self) -> None:
@@ -276,7 +277,7 @@ class Worker:
             return False
         if self._config.solo:
             return self._leasing.found_nothing
-        return self._draining and self._drain.finished
+        return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -312,6 +313,8 @@ class Worker:
                 self._look_for_wear(self._say_worn)
             if self._providers is not None and self._providers.is_due:
                 self._background.spawn(self._providers.save())
+            if self._pruning is not None and self._pruning.is_due and not self._name.losing:
+                self._background.spawn(self._pruning.run_once())
             self._window.tell()
             if self._window.shrink():
                 self._leasing.look_again()
@@ -368,7 +371,8 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            if self._draining and not self._looking and self._is_idle():
+            ends = self._drain.ends or self.hold.tasks
+            if ends and not self._looking and self._is_idle():
                 self._looking = True
                 self._background.spawn(self._look())
         self._watch.turned(goes_on)
@@ -391,8 +395,8 @@ class Worker:
     async def _look(self) -> None:
         """Is anything left at all? Asked when we fall idle, and then now and again."""
         try:
-            await self._drain.look(self.worker_id)
-            if not self._drain.finished:
+            await self._drain.look(self.worker_id, self.hold.tasks)
+            if not (self._drain.finished or self._drain.is_out_of_money):
                 await self._clock.sleep(LOOK_SECONDS)
         except StoreError as error:
             self._failure = error
@@ -405,6 +409,9 @@ class Worker:
     ) -> None:
         if verdict is not None:
             self._acks.add(verdict)
+        calls = attempt.calls
+        if isinstance(verdict, JobRef) and calls is not None and calls.refusal is not None:
+            self.hold.refused(attempt.job.task, calls.refusal)
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)

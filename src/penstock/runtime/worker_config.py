@@ -24,6 +24,7 @@ class WorkerConfig:
     solo: bool = False  # runs suspects only, one at a time, and ends when there are none
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
     capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
+    journal_retention_seconds: float | None = None  # None: no call is kept
     unserved: frozenset[str] = frozenset()  # tasks for others: no part of their provider is ours
 
 

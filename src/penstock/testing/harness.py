@@ -20,11 +20,12 @@ import msgspec
 from penstock import wiring
 from penstock.app import Penstock
 from penstock.clock import Clock, Duration, to_seconds
+from penstock.config.budgets import check_budgets
 from penstock.config.load import load_settings, overlaid
 from penstock.config.provider_policies import check_providers
 from penstock.config.settings import Settings
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
-from penstock.errors import UsageError
+from penstock.errors import BudgetUsedUp, UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
@@ -169,6 +170,7 @@ class Harness:
 
         Raises:
             UsageError: work is left that nobody can do, or that does not come to an end.
+            BudgetUsedUp: what is left waits for a budget.
         """
         _refuse_running_loop()
         self._loop.run_until_complete(self._drain(to_seconds(within)))
@@ -213,6 +215,8 @@ class Harness:
             raise self._refused
         if stopped:
             raise UsageError(watching.result())
+        if worker.stops:
+            raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
         if worker.left_behind:
             raise UsageError(self._left_behind())
 
@@ -359,6 +363,7 @@ def harness(
         said = overlaid({"providers": app.code_settings["providers"]}, settings or {})
         loaded = load_settings({}, {}, Path(nowhere), said)
     check_providers(loaded, app.tasks, app.providers)
+    check_budgets(loaded, app.tasks, app.providers)
     for name in providers or {}:
         if name not in app.providers:
             raise UsageError(f"The app {app.name!r} has no provider {name!r} to be simulated.")

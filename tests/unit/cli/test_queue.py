@@ -223,6 +223,7 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
         "suspects",
         "workers",
         "paused",
+        "calls",
     ]
     assert set(document["states"]) == set(JobState)
     assert document["states"]["queued"] == 1

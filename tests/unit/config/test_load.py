@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.config.load import CODE, FLAGS, Loaded, dotted, load_settings
+from penstock.config.load import CODE, FLAGS, Loaded, load_settings
+from penstock.config.names import dotted
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction import SecretUrl
@@ -50,6 +51,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "store",
         "durability",
         "retention",
+        "journal_retention",
         "runtime.async_slots",
         "runtime.thread_slots",
         "runtime.process_slots",
@@ -63,6 +65,10 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "tasks.give_up_after",
         "limits",
         "providers",
+        "budget.usd",
+        "budget.tokens",
+        "budget.day.usd",
+        "budget.day.tokens",
     }
 
 

@@ -16,6 +16,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "store": None,
         "durability": "full",
         "retention": 30 * 86_400.0,
+        "journal_retention": 7 * 86_400.0,
         "runtime": {
             "async_slots": 256,
             "thread_slots": 32,
@@ -33,6 +34,15 @@ def test_defaults_are_the_documented_ones() -> None:
         },
         "limits": {},
         "providers": {},
+        "budget": {
+            "usd": None,
+            "tokens": None,
+            "day": {"usd": None, "tokens": None},
+            "provider": {},
+            "model": {},
+            "task": {},
+            "table": {},
+        },
     }
 
 

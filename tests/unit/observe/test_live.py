@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.spending import Budget, BudgetRefusal, Period
 from penstock.model.worker_status import ProviderUse, WorkerStatus
 from penstock.observe.live import RunPicture, Work, picture_of, provider_lines, standstill
 from penstock.observe.live_reasons import REASONS_MAX, Binding, Reason
@@ -186,3 +187,22 @@ def test_a_paused_queue_is_the_first_reason() -> None:
 
     assert found.reasons == (Reason("the queue is paused", 50), Reason("other jobs", 3))
     assert found.work.paused
+
+
+@pytest.mark.parametrize(
+    ("price_is_missing", "words"),
+    [
+        (False, "[budget.provider.ai], which is used up"),
+        (True, "the price of ai/m, for [budget.provider.ai]"),
+    ],
+)
+def test_a_task_without_money_says_which_budget_it_waits_for(
+    price_is_missing: bool, words: str
+) -> None:
+    budget = Budget("provider:ai", Period.RUN, micros=5_000_000)
+    refusal = BudgetRefusal(budget, "ai/m", price_is_missing=price_is_missing)
+
+    found = picture(use(), use(model="n"), queued=100, over_budget={"fetch": refusal})
+
+    assert found.reasons == (Reason(words, 100),)
+    assert [line.binding for line in found.providers] == [Binding.BUDGET, Binding.NOTHING]

@@ -19,6 +19,7 @@ import msgspec
 from penstock.errors import BudgetUsedUp, CallInDoubt
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import CallKey, CallRecord, CallState
+from penstock.model.spending import BudgetRefusal
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -43,12 +44,14 @@ class AttemptCalls:
         "last",
         "looking",
         "over_budget",
+        "refusal",
     )
 
     def __init__(self, job: LeasedJob) -> None:
         self.job = job
         self.last: CallKey | None = None  # whose answer was handed out last
         self.over_budget: BudgetUsedUp | None = None  # a budget has refused one
+        self.refusal: BudgetRefusal | None = None  # the same in numbers
         self.in_doubt: CallInDoubt | None = None  # one waits for a person
         self.looking: asyncio.Future[None] | None = None  # what earlier attempts left is read
         self._found: dict[CallKey, Found] = {}

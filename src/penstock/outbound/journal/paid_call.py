@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, IntentVerdict
 from penstock.model.provider import RequestResourceKey
-from penstock.model.spending import MICROS, Amount
+from penstock.model.spending import Budget, BudgetRefusal, scopes_of
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.outbound.journal.recording import Recording
 from penstock.outbound.journal.rules import PaidRules
@@ -77,30 +77,43 @@ class PaidCall:
 
     # ── Before the send ───────────────────────────────────────────────────────────────────────
 
-    async def leave(self, resource: RequestResourceKey, expected: TokensUsed) -> None:
+    async def leave(
+        self, resource: RequestResourceKey, expected: TokensUsed, *, may_wait: bool = False
+    ) -> Budget | None:
         """It has its permit: write it down, once. From now on it may cost something.
+
+        Returns:
+            None, or the budget whose money is with other calls of this process: ask again when
+            that may have come back (`money`). Only if it may wait for it.
 
         Raises:
             BudgetUsedUp: it would cost too much.
             AttemptOver: a later attempt of its job has begun.
         """
         if not self._is_intended:
-            await self._intend(resource, expected)
+            waits_for = await self._intend(resource, expected, may_wait)
+            if waits_for is not None:
+                return waits_for
             self._is_intended = True
         self._is_in_air = True
+        return None
 
-    async def _intend(self, resource: RequestResourceKey, expected: TokensUsed) -> None:
+    async def money(self, budget: Budget) -> None:
+        """Wait until a call may have given back what it had reserved."""
+        await self._writer.reserves.change(budget)
+
+    async def _intend(
+        self, resource: RequestResourceKey, expected: TokensUsed, may_wait: bool
+    ) -> Budget | None:
         self._model, self._expected = resource.model, expected
+        task, provider = self._calls.job.task, self._rules.provider
+        unpriced = self._rules.forbids_unpriced(task, resource.model)
+        if unpriced is not None:
+            where = f"{provider}/{resource.model}"
+            raise self._over(BudgetRefusal(unpriced, where, price_is_missing=True))
         reserved = self._rules.amount(resource.model, expected.input, expected.output)
-        intent = Intent(
-            self.key,
-            self._calls.job.token,
-            self._run_id,
-            self._calls.job.task,
-            self._rules.provider,
-            resource.model,
-            reserved,
-        )
+        token = self._calls.job.token
+        intent = Intent(self.key, token, self._run_id, task, provider, resource.model, reserved)
         written = self._writer.intend(intent)
         self._calls.writes(self.key, written)
         try:
@@ -108,34 +121,43 @@ class PaidCall:
         except BaseException:
             written.add_done_callback(self._was_not_sent)
             raise
-        if not verdict.written:
-            raise self._refusal(verdict, reserved)
+        if verdict.written:
+            scopes = scopes_of(task, provider, resource.model)
+            self._writer.reserves.hold(self, scopes, reserved)
+            return None
+        budget = verdict.over
+        if budget is None:
+            raise AttemptOver(
+                f"Job {self._calls.job.key!r} is run by somebody else by now: its call of "
+                f"{provider}/{resource.model} was not sent."
+            )
+        if may_wait and self._writer.reserves.may_suffice(budget, verdict.left, reserved):
+            return budget
+        where = f"{provider}/{resource.model}"
+        raise self._over(BudgetRefusal(budget, where, reserved, verdict.left))
 
     def _was_not_sent(self, written: asyncio.Future[IntentVerdict]) -> None:
         """Whoever waited for the intent is gone, and sent nothing."""
         if written.exception() is None and written.result().written:
             self._close()
 
-    def _refusal(self, verdict: IntentVerdict, reserved: Amount) -> Exception:
-        job, where = self._calls.job.key, f"{self._rules.provider}/{self._model}"
-        budget = verdict.over
-        if budget is None:
-            return AttemptOver(
-                f"Job {job!r} is run by somebody else by now: its call of {where} was not sent."
+    def _over(self, refusal: BudgetRefusal) -> BudgetUsedUp:
+        budget, where = refusal.budget, refusal.where
+        if refusal.price_is_missing:
+            provider, _, model = where.partition("/")
+            text = (
+                f"A call of {where} was not sent: [{budget.name}] counts dollars, and its price is "
+                "not known; say usd_per_million_tokens = { input = …, output = … } in "
+                f'[providers.{provider}.models."{model}"], and run again.'
             )
-        needed, left = [], []
-        if budget.micros is not None:
-            needed.append(f"${reserved.micros / MICROS:.4f}")
-            left.append(f"${verdict.left.micros / MICROS:.4f}")
-        if budget.tokens is not None:
-            needed.append(f"{reserved.tokens:,} tokens")
-            left.append(f"{verdict.left.tokens:,} tokens")
-        error = BudgetUsedUp(
-            f"A call of {where} may need {' and '.join(needed)}, of [{budget.name}] there is "
-            f"{' and '.join(left)} left: it was not sent; raise the budget and run again.",
-            budget.name,
-        )
-        self._calls.over_budget = error
+        else:
+            text = (
+                f"A call of {where} may need {budget.shown(refusal.asked)}, of [{budget.name}] "
+                f"there is {budget.shown(refusal.left)} left: it was not sent; raise "
+                f"{budget.settings}, and run again."
+            )
+        error = BudgetUsedUp(text, budget.name)
+        self._calls.over_budget, self._calls.refusal = error, refusal
         return error
 
     # ── Its reply ─────────────────────────────────────────────────────────────────────────────
@@ -192,7 +214,12 @@ class PaidCall:
         self._note(state)
         written = self._writer.answered(answer)
         self._calls.writes(self.key, written)
+        written.add_done_callback(self._settled)
         return written
+
+    def _settled(self, _: asyncio.Future[None]) -> None:
+        """What it had reserved is with the budget again, or spent."""
+        self._writer.reserves.give_back(self)
 
     # ── Without an answer ─────────────────────────────────────────────────────────────────────
 
@@ -214,6 +241,7 @@ class PaidCall:
         """Somebody left before the body's end: in doubt, unless it was answered."""
         if self._answering is None and self._has_place:
             self._recording = None
+            self._writer.reserves.give_back(self)  # nobody waits for what is in doubt
             self._note(CallState.OPEN)
             self._leave_place()
 
@@ -226,6 +254,7 @@ class PaidCall:
         self._note(CallState.CLOSED)
         closed = self._writer.closed(CallRef(self.key, self._calls.job.token))
         self._calls.writes(self.key, closed)
+        closed.add_done_callback(self._settled)
 
     def _note(self, state: CallState) -> None:
         self._calls.note(self.key, state, self._rules.provider, self._model)

@@ -25,6 +25,7 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.spending import Account, Budget
+from penstock.outbound.journal.reserves import Reserves
 from penstock.stores.journal import JournalStore
 from penstock.stores.reply import Reply
 
@@ -62,6 +63,7 @@ class JournalWriter:
         self._clock = clock
         self._reach = reach
         self._loop = asyncio.get_running_loop()
+        self.reserves = Reserves()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._intents: _Lane[Intent, IntentVerdict] = _Lane(
             self, lambda intents: store.intend(intents, budgets)

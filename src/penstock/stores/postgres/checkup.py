@@ -19,6 +19,7 @@ from penstock.stores.postgres.connecting import Connected, PgConnection, closed_
 from penstock.stores.postgres.opening import known_steps, statements, version_of
 from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
+from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.statements import Row
 
 OLD_TRANSACTION_SECONDS = 300
@@ -66,6 +67,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             workers=reader.workers(boot),
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
+            calls=figures_of(reader, None),
         )
     except (psycopg.Error, StoreError):
         return None

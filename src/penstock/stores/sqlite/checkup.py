@@ -19,6 +19,7 @@ from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
+from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.looking import LogUnmerged, look
@@ -186,4 +187,5 @@ class Checkup:
             workers=reader.workers(boot),
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
+            calls=figures_of(reader, None),
         )

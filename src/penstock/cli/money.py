@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are calls that cost money, and budgets, told in numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.cli.text import table
+from penstock.model.journal import CallFigures
+from penstock.observe.spending_board import BudgetUse, Spending, usd
+
+_NOTHING = CallFigures()
+
+
+def calls_document(figures: CallFigures) -> dict[str, object] | None:
+    """Sums over calls; None: none costs money. Money as decimal text."""
+    if figures == _NOTHING:
+        return None
+    return {
+        "bought": figures.bought,
+        "reused": figures.reused,
+        "in_doubt": figures.in_doubt,
+        "spent_usd": usd(figures.spent.micros),
+        "spent_tokens": figures.spent.tokens,
+    }
+
+
+def calls_line(calls: Mapping[str, object]) -> str:
+    """The same for people."""
+    return (
+        f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt; "
+        f"spent ${calls['spent_usd']}, {calls['spent_tokens']:,} tokens"
+    )
+
+
+def budget_document(use: BudgetUse) -> dict[str, object]:
+    """A budget with what it has come to; money as decimal text."""
+    budget, cap = use.budget, use.budget.cap
+    return {
+        "name": budget.name,
+        "period": budget.period.value,
+        "span": use.span,
+        "usd": None if budget.micros is None else usd(cap.micros),
+        "tokens": budget.tokens,
+        "spent_usd": usd(use.spent.micros),
+        "spent_tokens": use.spent.tokens,
+        "reserved_usd": usd(use.reserved.micros),
+        "reserved_tokens": use.reserved.tokens,
+    }
+
+
+def money_lines(spent: list[Spending], uses: list[BudgetUse]) -> list[str]:
+    """What was spent, and of which budget; nothing if nobody has bought anything."""
+    lines = []
+    if spent:
+        head = ["spent by", "model", "in", "usd", "tokens", "reserved", "bought", "reused"]
+        lines += ["", *table(head, map(_spent, spent), left=3)]
+    if uses:
+        head = ["budget", "in", "allows", "spent", "reserved", "left"]
+        lines += ["", *table(head, map(_used, uses), left=2)]
+    return lines
+
+
+def _spent(one: Spending) -> list[str | int]:
+    return [
+        one.provider,
+        one.model,
+        one.span,
+        f"${one.usd}",
+        one.tokens,
+        f"${one.reserved_usd}",
+        one.bought,
+        one.reused,
+    ]
+
+
+def _used(use: BudgetUse) -> list[str | int]:
+    budget = use.budget
+    amounts = (budget.cap, use.spent, use.reserved, use.left)
+    return [budget.name, use.span, *map(budget.shown, amounts)]

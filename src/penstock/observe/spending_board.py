@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was spent, by whom, and how much of each budget is left?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.model.spending import MICROS, Account, Amount, Balance, Budget, Period
+
+_MODEL = "model:"
+
+
+class Spending(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of one model came to, in one run or on one day."""
+
+    provider: str
+    model: str
+    period: str
+    span: str  # a run, or a day
+    usd: str  # exact, as a decimal text
+    tokens: int
+    reserved_usd: str  # by calls on their way, or in doubt
+    reserved_tokens: int
+    bought: int
+    reused: int
+
+
+class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget, and what it has come to."""
+
+    budget: Budget
+    span: str
+    spent: Amount
+    reserved: Amount
+
+    @property
+    def left(self) -> Amount:
+        cap = self.budget.cap
+        return Amount(
+            cap.micros - self.spent.micros - self.reserved.micros,
+            cap.tokens - self.spent.tokens - self.reserved.tokens,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """`Of [budget.day], $0.50 of $20.00 is left ($19.50 spent).`"""
+        budget = self.budget
+        used = f"{budget.shown(self.spent)} spent"
+        if budget.shown(self.reserved) != budget.shown(Amount()):
+            used += f", {budget.shown(self.reserved)} reserved"
+        whole = budget.shown(budget.cap)
+        return f"Of [{budget.name}], {budget.shown(self.left)} of {whole} is left ({used})."
+
+
+def spending_of(balances: Iterable[Balance]) -> list[Spending]:
+    """One row for each model and span, by name."""
+    return [
+        Spending(
+            provider=provider,
+            model=model,
+            period=one.account.period.value,
+            span=one.account.span,
+            usd=usd(one.spent.micros),
+            tokens=one.spent.tokens,
+            reserved_usd=usd(one.reserved.micros),
+            reserved_tokens=one.reserved.tokens,
+            bought=one.bought,
+            reused=one.reused,
+        )
+        for one in sorted(balances, key=lambda one: one.account)
+        if one.account.scope.startswith(_MODEL)
+        for provider, _, model in [one.account.scope.removeprefix(_MODEL).partition("/")]
+    ]
+
+
+def budget_uses(
+    budgets: Iterable[Budget], balances: Iterable[Balance], runs: Sequence[str], day: str
+) -> list[BudgetUse]:
+    """Every budget with what it has come to: of each of these runs, and of the day."""
+    known = {one.account: one for one in balances}
+    found = []
+    for budget in budgets:
+        for span in runs if budget.period is Period.RUN else [day]:
+            one = known.get(Account(budget.scope, budget.period, span))
+            spent, reserved = (Amount(), Amount()) if one is None else (one.spent, one.reserved)
+            found.append(BudgetUse(budget=budget, span=span, spent=spent, reserved=reserved))
+    return found
+
+
+def usd(micros: int) -> str:
+    """Dollars as an exact decimal text, for documents."""
+    text = f"{abs(micros) // MICROS}.{abs(micros) % MICROS:06d}".rstrip("0").rstrip(".")
+    return f"-{text}" if micros < 0 else text

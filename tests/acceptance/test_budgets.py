@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a run end with exit code 4 at its budget, and go on after a raise as if it never had?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import wiring
+from penstock.model.job import JobId
+from penstock.stores.store import JobFilter
+from penstock.testing import ProviderRules, SimulatedProvider
+from tests.budget_shop import answer
+from tests.forked import Forked, run_forked
+from tests.processes import environment_of_tests, kill_run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.acceptance
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+SECONDS = 120.0
+APP = """
+import asyncio
+import os
+import signal
+
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+api = app.provider("api", base_url={url!r}, paid=True, max_parallel=2)
+
+async def buy(prompt: str) -> str:
+    asked = {{"model": "m", "messages": [{{"content": prompt}}], "max_tokens": 100}}
+    reply = await api.http.post("/v1/chat/completions", json=asked)
+    return str(reply.json()["text"])
+
+@app.task(uses=api)
+async def ask(ctx: Context, n: int) -> list[str]:
+    return [await buy(f"{{n}}/{{k}}") for k in range(3)]
+
+@app.task()
+async def free(ctx: Context, n: int) -> int:
+    return n
+
+@app.task(uses=api)
+async def crash(ctx: Context) -> str:
+    if not os.path.exists("crashed"):
+        open("crashed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await buy("after the crash")
+
+@app.task()
+async def sleep(ctx: Context) -> None:
+    await asyncio.sleep(600)
+
+if __name__ == "__main__":
+    app.enqueue_many(ask.job(n=n).with_options(key=f"ask{{n}}") for n in range(12))
+    app.enqueue_many(free.job(n=n).with_options(key=f"free{{n}}") for n in range(12))
+"""
+PRICES = """
+[providers.api.models.m]
+usd_per_million_tokens = { input = 1, output = 2.0 }
+"""
+
+
+def configure(folder: Path, settings: str) -> None:
+    (folder / "penstock.toml").write_text(f'app = "shop.py"\n{settings}{PRICES}')
+
+
+def write(folder: Path, url: str, settings: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "shop.py").write_text(APP.format(url=url))
+    configure(folder, settings)
+    subprocess.run([sys.executable, "shop.py"], cwd=folder, check=True, timeout=SECONDS)
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_forked(
+        [*PENSTOCK, *words],
+        cwd=folder,
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def document(folder: Path, *words: str) -> Any:
+    ended = command(folder, *words, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def results(folder: Path) -> dict[str, str | None]:
+    with closing(wiring.open_store(f"sqlite:///{folder}/.penstock/shop.db")) as store:
+        jobs = store.jobs(JobFilter(), JobId(0), 100).result()
+    return {job.key: job.result for job in jobs}
+
+
+@pytest.fixture
+def provider() -> Iterator[SimulatedProvider]:
+    with SimulatedProvider(ProviderRules(latency=0.01), answer=answer) as one:
+        yield one
+
+
+def test_capped_raised_and_run_again_is_the_same_as_one_run(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    """Three processes, of which one has no part of the provider and must end as well."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    write(whole, provider.url, "")
+    assert command(whole, "queue", "run", "--drain").returncode == 0
+    assert provider.counts.served == 36
+
+    write(parts, provider.url, "[budget.day]\nusd = 0.002\n")
+    ended = command(parts, "queue", "run", "--drain", "--processes", "3")
+
+    assert ended.returncode == 4, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("The budget [budget.day] of $0.002 a day is used up ($0.00")
+    assert "raise budget.day.usd in penstock.toml, then run the same command again" in last
+    stats = document(parts, "queue", "stats")
+    assert stats["tasks"]["free"]["done"] == 12
+    assert stats["tasks"]["ask"]["queued"] > 0
+    assert stats["tasks"]["ask"]["error"] == 0
+
+    told = document(parts, "providers")
+    (budget,) = told["budgets"]
+    assert (budget["name"], budget["usd"], budget["tokens"]) == ("budget.day", "0.002", None)
+    assert 0 < float(budget["spent_usd"]) <= 0.002
+    (row,) = [row for row in told["spending"] if row["period"] == "day"]
+    assert (row["provider"], row["model"], row["usd"]) == ("api", "m", budget["spent_usd"])
+    assert row["bought"] == provider.counts.served - 36
+    assert stats["calls"]["bought"] == row["bought"]
+    assert "budget.day" in command(parts, "providers").stdout
+    waits = next(key for key, result in results(parts).items() if result is None)
+    assert "Of [budget.day], $0.0" in command(parts, "why", waits).stdout
+
+    again = command(parts, "queue", "run", "--drain", "--processes", "2")
+    assert again.returncode == 4, again.stderr
+    assert provider.counts.served < 72
+
+    configure(parts, "[budget.day]\nusd = 1\n")
+    ended = command(parts, "queue", "run", "--drain", "--processes", "2")
+    assert ended.returncode == 0, ended.stderr
+    assert results(parts) == results(whole)
+    assert provider.counts.served == 72
+    calls = document(parts, "queue", "show", "ask0")["calls"]
+    assert (calls["bought"], calls["in_doubt"]) == (3, 0)
+    assert "3 bought, " in command(parts, "queue", "show", "ask0").stdout
+
+
+def test_why_names_the_budget_while_others_still_run(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    write(tmp_path, provider.url, "[budget]\nusd = 0.0001\n[runtime]\ngrace_seconds = 0\n")
+    assert command(tmp_path, "queue", "enqueue", "sleep", "slow").returncode == 0
+    run = Forked(
+        [*PENSTOCK, "queue", "run"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: why(tmp_path)["gate"] == "budget", SECONDS)
+        found = why(tmp_path)
+        free = document(tmp_path, "queue", "stats")["tasks"]["free"]
+    finally:
+        kill_run(run)
+
+    assert "The task 'ask' of 'ask0' is held back in the run" in found["sentence"]
+    assert "of $0.0001 is left" in found["sentence"]
+    assert "budget.usd is raised in penstock.toml" in found["unblocks"]
+    assert free["done"] == 12
+
+
+def why(folder: Path) -> Any:
+    return document(folder, "why", "ask0")
+
+
+def test_a_run_that_does_not_drain_ends_at_its_budget_as_well(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    write(tmp_path, provider.url, "[budget.task.ask]\ntokens = 500\n")
+
+    ended = command(tmp_path, "queue", "run", "--processes", "2")
+
+    assert ended.returncode == 4, ended.stderr
+    assert "[budget.task.ask] of 500 tokens a run" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("options", [["--drain"], []])
+def test_a_job_that_runs_alone_after_a_crash_does_not_keep_a_run_alive(
+    tmp_path: Path, provider: SimulatedProvider, options: list[str]
+) -> None:
+    """Only the worker for suspects hears of the budget; the others must end as well."""
+    write(tmp_path, provider.url, "[budget.task.crash]\ntokens = 1\n")
+    assert command(tmp_path, "queue", "enqueue", "crash", "suspect").returncode == 0
+
+    ended = command(tmp_path, "queue", "run", "--processes", "2", *options)
+
+    assert ended.returncode == 4, ended.stderr
+    assert "[budget.task.crash] of 1 tokens a run" in ended.stderr.splitlines()[-1]
+    stats = document(tmp_path, "queue", "stats")
+    assert (stats["suspects"], stats["states"]["done"]) == (1, 24)
+
+
+def test_a_wrong_budget_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    write(tmp_path, "http://127.0.0.1:1", "")
+    configure(tmp_path, "[budget.provider.apy]\nusd = 1\n")
+
+    ended = command(tmp_path, "queue", "run", "--drain")
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        "budget.provider.apy (from penstock.toml) is about a provider that the app does not "
+        "define; the nearest known one is 'api'."
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference/states.md: where can a job be, or a paid call, and what moves it?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from penstock.model.job import TRANSITIONS, JobState
+from penstock.model.journal import CallState
+from tools.reference.remarks import remarks, table
+
+HEAD = """# States
+
+Made from the code by `make reference`; do not edit by hand.
+
+## Of a job
+
+```text
+waiting ──► queued ──► in_progress ──► done | skipped | error
+              ▲             │
+              └─────────────┘  retry, release, lost lease, re-armed
+```
+"""
+
+CALLS = """## Of a paid call
+
+A call to a provider with `paid = true` is kept in the journal; `penstock queue show KEY` counts a
+job's calls.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    moves = [
+        (f"`{source}`", f"`{target}`", why)
+        for source, targets in TRANSITIONS.items()
+        for target, why in targets.items()
+    ]
+    parts = [
+        HEAD,
+        values(JobState, "the job"),
+        table(("from", "to", "by"), moves),
+        CALLS,
+        values(CallState, "the call"),
+    ]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def values(kinds: type[StrEnum], subject: str) -> str:
+    """A table of the values of an enum, each with what its source says of it."""
+    says = remarks(kinds)
+    return table(("", subject), [(f"`{kind}`", says[kind.name]) for kind in kinds])
