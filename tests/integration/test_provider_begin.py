@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -20,12 +20,13 @@ def test_certificates_are_read_beside_the_loop(
     made: list[threading.Thread] = []
     loops: list[threading.Thread] = []
 
-    class Noted(httpx2.AsyncHTTPTransport):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            made.append(threading.current_thread())
-            super().__init__(*args, **kwargs)
+    read = httpx2.create_ssl_context
 
-    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", Noted)
+    def noted() -> ssl.SSLContext:
+        made.append(threading.current_thread())
+        return read()
+
+    monkeypatch.setattr(httpx2, "create_ssl_context", noted)
     with SimulatedProvider(ProviderRules(latency=0.0)) as server:
         app = Penstock("shop", store=f"sqlite:///{tmp_path}/shop.db")
         api = app.provider("api", base_url=server.url)
@@ -45,11 +46,10 @@ def test_certificates_are_read_beside_the_loop(
 def test_certificates_that_cannot_be_read_are_told_by_the_job_that_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(httpx2.AsyncHTTPTransport):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            raise ValueError("no certificates")
+    def broken() -> ssl.SSLContext:
+        raise ValueError("no certificates")
 
-    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", Broken)
+    monkeypatch.setattr(httpx2, "create_ssl_context", broken)
     app = Penstock("shop", store=f"sqlite:///{tmp_path}/shop.db")
     api = app.provider("api", base_url="http://api.invalid")
 
