@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does admission add to a call: beside a bare client of httpx2, on loopback?
 
-The server has a process of its own and answers at once. Both clients call it one after the other
-and take turns, so that a drifting load falls on both; both run on the loop that runs use.
+The server has a process of its own and answers at once. The clients call it one after the other
+and take turns, so that a drifting load falls on all; all run on the loop that runs use. Providers
+have a leaner wire than httpx2: what admission itself adds is told by the client that has only that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from penstock.model.provider import RequestResourceKey
 from penstock.outbound.admission import RequestAdmissionController
 from penstock.outbound.decoding import ACCEPTED
 from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
+from penstock.outbound.pool_wire import PoolWire
 from penstock.outbound.provider_clients import RunClients
 
 OVERHEAD = 0.10  # of a bare call
@@ -48,9 +50,10 @@ COLUMNS = ("client", "wall, µs", "CPU, µs", "added to the wall, part")
 
 
 def measure(setup: Setup) -> Outcome:
-    """Compare the two, turn by turn."""
+    """Compare them, turn by turn."""
     answer = fresh(calls, setup.folder, turns=setup.size(TURNS, SMOKE_TURNS))
     added = {path: _added(answer, path) for path in (PLAIN, COUNTED)}
+    lean = _added(answer, PLAIN, "lean")
     return Outcome(
         (
             Check(
@@ -66,6 +69,7 @@ def measure(setup: Setup) -> Outcome:
                 COLUMNS,
                 (
                     ("bare httpx2", *_medians(answer[f"bare{PLAIN}"]), ""),
+                    ("bare httpx2 on our wire", *_medians(answer[f"lean{PLAIN}"]), lean),
                     ("provider.http", *_medians(answer[f"ours{PLAIN}"]), added[PLAIN]),
                     (
                         "bare httpx2, rate-limit headers",
@@ -83,8 +87,8 @@ def measure(setup: Setup) -> Outcome:
     )
 
 
-def _added(answer: Answer, path: str) -> float:
-    bare, ours = answer[f"bare{path}"], answer[f"ours{path}"]
+def _added(answer: Answer, path: str, client: str = "ours") -> float:
+    bare, ours = answer[f"bare{path}"], answer[f"{client}{path}"]
     return paired_ratio(pick(ours, "wall"), pick(bare, "wall")) - 1.0
 
 
@@ -93,23 +97,24 @@ def _medians(turns: list[dict[str, float]]) -> tuple[float, float]:
 
 
 def calls(turns: int) -> Answer:
-    """A probe: microseconds of one call, by both clients in turns."""
+    """A probe: microseconds of one call, by each client in turns."""
     with _server() as port, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_calls(f"http://127.0.0.1:{port}", turns))
 
 
 async def _calls(url: str, turns: int) -> Answer:
     answer: Answer = {}
-    async with _bare(url) as bare, _ours(url) as ours:
+    wire = PoolWire(httpx2.Limits(max_connections=None))
+    async with _bare(url) as bare, _bare(url, wire) as lean, _ours(url) as ours:
         for path in (PLAIN, COUNTED):
-            pair = (answer.setdefault(f"bare{path}", []), answer.setdefault(f"ours{path}", []))
-            both = [(bare, pair[0]), (ours, pair[1])]
-            for client, _ in both:
+            clients = [("bare", bare), ("lean", lean), ("ours", ours)]
+            for name, client in clients:
+                answer[f"{name}{path}"] = []
                 await _turn(client, path, WARM_UP)
             for _ in range(turns):
-                both.reverse()
-                for client, figures in both:
-                    figures.append(await _turn(client, path, CALLS))
+                clients.append(clients.pop(0))
+                for name, client in clients:
+                    answer[f"{name}{path}"].append(await _turn(client, path, CALLS))
     return answer
 
 
@@ -121,8 +126,9 @@ async def _turn(client: httpx2.AsyncClient, path: str, count: int) -> dict[str, 
     return {"wall": spent.wall / count * 1e6, "cpu": spent.cpu / count * 1e6}
 
 
-def _bare(url: str) -> httpx2.AsyncClient:
+def _bare(url: str, wire: Any = None) -> httpx2.AsyncClient:  # noqa: ANN401 (a transport)
     return httpx2.AsyncClient(
+        transport=wire,
         base_url=url,
         headers={"accept-encoding": ACCEPTED},
         timeout=httpx2.Timeout(None, connect=10.0),
