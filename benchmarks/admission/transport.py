@@ -126,7 +126,7 @@ async def _turn(client: httpx2.AsyncClient, path: str, count: int) -> dict[str, 
     return {"wall": spent.wall / count * 1e6, "cpu": spent.cpu / count * 1e6}
 
 
-def _bare(url: str, wire: Any = None) -> httpx2.AsyncClient:  # noqa: ANN401 (a transport)
+def _bare(url: str, wire: Any = None) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         transport=wire,
         base_url=url,
