@@ -105,7 +105,8 @@ def calls(turns: int) -> Answer:
 async def _calls(url: str, turns: int) -> Answer:
     answer: Answer = {}
     wire = PoolWire(httpx2.Limits(max_connections=None))
-    async with _bare(url) as bare, _bare(url, wire) as lean, _ours(url) as ours:
+    lean = _bare(url, wire)  # its wire is no context manager, and ends with the probe
+    async with _bare(url) as bare, _ours(url) as ours:
         for path in (PLAIN, COUNTED):
             clients = [("bare", bare), ("lean", lean), ("ours", ours)]
             for name, client in clients:
