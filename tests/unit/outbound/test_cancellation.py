@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
@@ -20,6 +20,7 @@ import pytest
 
 from penstock.outbound.exchange import ReplyLimits
 from penstock.testing.virtual_loop import VirtualClock, run_virtual
+from tests.connections import Cancelled
 from tests.outbound_run import Run, outbound_run
 
 STEP_SECONDS = 0.1
@@ -76,42 +77,6 @@ class FakeBody(httpx2.AsyncByteStream):
         if self._is_open:
             self._is_open = False
             self._wire.in_flight -= 1
-
-
-class Cancelled:
-    """Awaits something and cancels the task at its n-th wait."""
-
-    def __init__(self, inner: Any, at: int, *, as_it_wakes: bool) -> None:
-        self._inner = inner
-        self._at = at
-        self._as_it_wakes = as_it_wakes
-        self.waits = 0
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps = self._inner.__await__()
-        value: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                waited_for = steps.send(value) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            self.waits += 1
-            if self.waits == self._at:
-                self._cancel(waited_for)
-            value, error = None, None
-            try:
-                value = yield waited_for
-            except BaseException as raised:
-                error = raised
-
-    def _cancel(self, waited_for: Any) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if self._as_it_wakes and isinstance(waited_for, asyncio.Future):
-            waited_for.add_done_callback(lambda _: task.cancel())
-        else:
-            asyncio.get_running_loop().call_soon(task.cancel)
 
 
 def refused_once() -> Callable[[str], int]:

@@ -20,8 +20,8 @@ from penstock.model.journal import CallState
 from penstock.outbound.exchange import ReplyLimits
 from penstock.outbound.journal.fingerprint import fingerprint
 from penstock.testing.virtual_loop import VirtualClock, run_virtual
+from tests.connections import Cancelled
 from tests.paid_run import PaidRun, paid_run
-from tests.unit.outbound.test_cancellation import Cancelled
 
 STEP_SECONDS = 0.1
 
