@@ -36,20 +36,25 @@ def pytest_configure() -> None:
         return
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
 def _signals_are_given_back() -> Iterator[None]:
-    """What one test does to Ctrl-C must not change what the next one sees."""
-    before = signal.getsignal(signal.SIGINT)
+    """What one test does to signals must not change what the next one sees and starts."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
-    after = signal.getsignal(signal.SIGINT)
-    if after is not before and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
-        pytest.fail(f"The test leaves another handler of SIGINT behind: {after!r}.")
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number, handler in before.items():
+        if (after := signal.getsignal(number)) is not handler:
+            signal.signal(number, handler)
+            pytest.fail(f"The test leaves another handler of {number.name} behind: {after!r}.")
+    if (blocked := signal.pthread_sigmask(signal.SIG_SETMASK, masked)) != masked:
+        pytest.fail(f"The test leaves other signals blocked: {blocked!r}.")
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

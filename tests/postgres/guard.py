@@ -65,9 +65,10 @@ class GuardedFolder:
         self._guard.returncode = 0  # so that nobody misses our wait for it
 
     def close(self) -> None:
-        self._guard.terminate()
-        self._guard.wait()
+        """Clean up here, so that nobody waits for the guard's answer; it steps in if we die."""
         clean(self.path)
+        self._guard.kill()
+        self._guard.wait()
 
 
 def clean(folder: Path) -> None:
@@ -95,6 +96,7 @@ def _end(pid: int, data: Path) -> None:
 def watch(owner: int, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the owner had blocked
     # A handler alone would miss a signal that comes just before `select` blocks.
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
