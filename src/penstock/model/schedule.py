@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What recurs, for whom, and what was checked before it may?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.job import AttemptError, JobState
+
+#: What the names of units, and of the tasks that run them, begin with.
+SCHEDULE, PREFLIGHT = "schedule:", "preflight:"
+
+ARM_UNITS_MAX = 1_000  # units of one call
+CURSOR_BYTES_MAX = 256 * 1024  # of strict JSON text
+PREFLIGHT_BYTES_MAX = 64 * 1024  # of what a preflight returns
+FAILED_TICKS_KEPT = 20  # of one unit, in its history
+
+
+class UnitPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit of a schedule, as it shall be: a schedule, or one of its partitions."""
+
+    key: str  # schedule:poll_issues:thumbrise/autosolve
+    task: str  # schedule:poll_issues
+    payload: str  # strict JSON text: the values of its partition, by argument
+    group: str
+    partition: str | None  # None: it is global
+    limit_keys: tuple[str, ...] = ()
+    timing: str  # its interval, or its cron expression and zone; if it changes, `first_at` counts
+    first_at: int  # when it ticks first, if it is new, changed or was ended
+
+
+class ArmReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the units of one call."""
+
+    new: int = 0
+    kept: int = 0  # as they were: their next tick stays where it is
+    retimed: int = 0
+    revived: int = 0  # had ended, or were retired
+
+
+class UnitView(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit as the store knows it."""
+
+    key: str
+    app: str
+    task: str
+    partition: str | None
+    timing: str
+    state: JobState
+    due_at: int  # the occurrence that comes next, or that is being worked on
+    available_at: int  # later than `due_at` while a failed tick waits for its next try
+    attempts: int  # failed tries of this occurrence that were nobody else's fault
+    deferred_since: int | None  # since when others have failed it
+    last_error: AttemptError | None
+    ticks: int  # that ended well
+    missed: int  # occurrences that passed while it ran, was late, or nobody was there
+    failed: int  # tries that failed
+    last_tick_at: int | None  # when the last good one ended
+    retired_at: int | None
+
+
+class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check of one partition came to."""
+
+    unit: str  # preflight:repository_exists:thumbrise/autosolve
+    name: str
+    partition: str  # "": it is global
+    value: str | None = None  # strict JSON text of what it returned; None: nothing, or it failed
+    error: AttemptError | None = None
+    checked_at: int = 0
