@@ -33,11 +33,16 @@ class Child:
         patient: bool,
         first: bool,
         index: int,
+        leads: bool = False,
         pipe_output: bool,
         now: float,
     ) -> None:
         self.solo = solo
         self.index = index
+        self.leads = leads
+        self.checks: list[messages.Check] = []
+        self.checked: messages.Checked | None = None
+        self.armed: messages.Armed | None = None
         self.started_monotonic = now
         self.hello: messages.Hello | None = None
         self.failed: messages.Failed | None = None
@@ -62,6 +67,7 @@ class Child:
             patient=patient,
             first=first,
             index=index,
+            leads=leads,
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -155,16 +161,30 @@ class Child:
             data = b""
         self.channel_ended = not data
         for line in self.lines.feed(data):
-            message = messages.decode_from_worker(line)
-            if isinstance(message, messages.Hello):
-                self.hello = message
-            elif isinstance(message, messages.Failed):
-                self.failed = message
-            elif isinstance(message, messages.Worn):
-                self.worn = message
-            else:
-                self.finished = message
+            self._take(messages.decode_from_worker(line))
         return bool(data)
+
+    def _take(self, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Hello():
+                self.hello = message
+            case messages.Failed():
+                self.failed = message
+            case messages.Worn():
+                self.worn = message
+            case messages.Check():
+                self.checks.append(message)
+            case messages.Checked():
+                self.checked = message
+            case messages.Armed():
+                self.armed = message
+            case messages.Finished():
+                self.finished = message
+
+    def take_checks(self) -> list[messages.Check]:
+        """The checks that it told of since the last look."""
+        taken, self.checks = self.checks, []
+        return taken
 
     def tell(self, message: messages.ToWorker) -> None:
         messages.send(self.channel, message)

@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "penstock", ""
 
-    def do_GET(self) -> None:  # noqa: N802 (its own)
+    def do_GET(self) -> None:
         health = self.server.health
         answers = {"/live": health.live_answer, "/ready": health.ready_answer}
         ask = answers.get(self.path.partition("?")[0])
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(*ask())
 
-    def do_HEAD(self) -> None:  # noqa: N802 (its own)
+    def do_HEAD(self) -> None:
         self.do_GET()
 
     def _answer(self, status: HTTPStatus, text: str) -> None:

@@ -25,6 +25,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     processes: int = 1
     drain: bool = False
+    daemon: bool = False  # preflights first, then schedules as well as the queue
+    check: bool = False  # preflights only
     debug: bool = False
     log_level: str = "info"
     log_format: str = "text"
@@ -39,6 +41,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     patient: bool = False  # wait for a store that cannot be reached, however long
     first: bool = True  # of several it says what all of them wait for
     index: int = 0  # which of the processes it is; each has its part of every provider's caps
+    leads: bool = False  # runs the preflights and arms the schedules before it works
     table_fd: int
 
 
@@ -75,6 +78,34 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
     reason: str
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
+    """One preflight has ended: of those that passed only `--check` hears."""
+
+    name: str
+    partition: str  # "": it is global
+    passed: bool
+    problem: str = ""  # what went wrong, in one line
+    hint: str = ""  # what to do
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag="checked"):
+    """All preflights have ended."""
+
+    passed: int
+    failed: int
+
+
+class Armed(msgspec.Struct, frozen=True, kw_only=True, tag="armed"):
+    """Schedules are armed: the work may begin."""
+
+    schedules: int
+    units: int
+    new: int = 0
+    retimed: int = 0
+    revived: int = 0
+    retired: int = 0
+
+
 class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
@@ -97,7 +128,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn
+FromWorker = Hello | Failed | Finished | Worn | Check | Checked | Armed
 ToWorker = Go | Drain | Held | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which phase is a run, and what does that let it do?
+
+A daemon begins with one worker, the lead, which runs the preflights and then arms the schedules;
+only then does anybody work. A run of the queue works from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from penstock.runtime.messages import Armed, Check, Checked, RunSpec
+
+EXIT_PREFLIGHT_FAILED = 3
+
+
+class Phase(Enum):
+    CHECKING = "checking"  # preflights run
+    ARMING = "arming"  # all have passed; their results are kept, schedules are armed
+    WORKING = "working"
+    REFUSED = "refused"  # a preflight has failed: nothing else starts
+    ENOUGH = "enough"  # all have passed, and nothing more was asked for
+
+
+class Phases:
+    """Owns the phase of one run and what its lead has told."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self.phase = Phase.CHECKING if spec.daemon else Phase.WORKING
+        self.checks: list[Check] = []  # those that failed; with --check all of them
+        self.checked: Checked | None = None
+        self.armed: Armed | None = None
+
+    @property
+    def is_working(self) -> bool:
+        return self.phase is Phase.WORKING
+
+    @property
+    def needs_lead(self) -> bool:
+        """Shall the next worker be one that checks and arms before it works?"""
+        return self.phase in (Phase.CHECKING, Phase.ARMING)
+
+    def starters(self) -> range:
+        """Which processes begin at once."""
+        return range(self._spec.processes) if self.is_working else range(1)
+
+    def followers(self) -> range:
+        """Which processes wait for the lead."""
+        return range(1, self._spec.processes)
+
+    def hear(self, checks: Sequence[Check], checked: Checked | None, armed: Armed | None) -> bool:
+        """Take in what the lead says; True if work begins now."""
+        self.checks.extend(checks)
+        if self.phase is Phase.CHECKING and checked is not None:
+            self.checked = checked
+            if checked.failed:
+                self.phase = Phase.REFUSED
+            else:
+                self.phase = Phase.ENOUGH if self._spec.check else Phase.ARMING
+        if self.phase is Phase.ARMING and armed is not None:
+            self.armed = armed
+            self.phase = Phase.WORKING
+            return True
+        return False
+
+    def exit_code(self) -> int | None:
+        """With which code a run ends that has come no further; None: its work decides."""
+        codes = {Phase.WORKING: None, Phase.ENOUGH: 0}
+        return codes.get(self.phase, EXIT_PREFLIGHT_FAILED)
+
+    def death_words(self, cause: str) -> str:
+        """What is said if the lead dies before anybody works."""
+        what = "the preflights ran" if self.phase is Phase.CHECKING else "schedules were armed"
+        return f"The process died while {what} ({cause}); nothing else was started."
