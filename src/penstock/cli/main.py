@@ -2,7 +2,7 @@
 """What does `penstock` do with what was typed, and with which code does it end?
 
 0 success, also a clean stop by SIGTERM · 1 the work or the store failed · 2 wrong usage or
-definition · 4 a budget is used up · 130 interrupt.
+definition · 3 a preflight failed · 4 a budget is used up · 130 interrupt.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from penstock.cli import (
 from penstock.cli.demo.command import demo
 from penstock.cli.invocation import Invocation
 from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
+from penstock.cli.run import run_daemon
 from penstock.cli.text import (
     make_streams_forgiving,
     one_sentence,
@@ -56,6 +57,7 @@ app = typer.Typer(
 )
 app.add_typer(queue.commands, name="queue")
 app.add_typer(config_show.commands, name="config")
+app.command("run")(run_daemon)
 app.command("init")(init.init)
 app.command("demo")(demo)
 app.command("why")(why.why)

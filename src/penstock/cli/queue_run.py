@@ -7,17 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock import wiring
-from penstock.cli.display import make_display
-from penstock.cli.invocation import Invocation
-from penstock.cli.target import AppOption, StoreOption, Target
-from penstock.cli.text import one_sentence, warn, warn_of_traceback
-from penstock.errors import UsageError
-from penstock.runtime.exits import EXIT_OVER_BUDGET
-from penstock.runtime.messages import RunSpec
-from penstock.runtime.stop_signals import ignore_late_signals
-from penstock.runtime.supervisor import Supervisor
-from penstock.stores.store import Store
+from penstock.cli.supervising import spec_of, supervise, target_of
+from penstock.cli.target import AppOption, StoreOption
+from penstock.clock import SystemClock
+from penstock.runtime.announcing import Announcer
+from penstock.runtime.readiness import Readiness
 
 
 def run_queue(
@@ -47,42 +41,15 @@ def run_queue(
     store: StoreOption = None,
 ) -> int:
     """Work on the queue, until it is stopped or (--drain) empty."""
-    if app is not None and app_argument is not None:
-        raise UsageError(f"The app is named twice: {app_argument!r} and --app {app!r}.")
-    target = Target.named(app=app_argument or app, store=store, slots=slots)
+    target = target_of(app_argument, app, store, slots)
     if limit:
         target.flags["--limit"] = limit
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
-    # Wrong settings are refused before a process is started.
-    target.warn_of_unused_settings(target.configured().settings.app)
-    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    spec = RunSpec(
-        app=app_argument or app,
-        flags=target.flags,
-        folder=str(target.folder),
-        processes=processes,
-        drain=drain,
-        debug=invocation.debug,
-        log_level=invocation.log_level,
-        log_format=invocation.log_format,
-    )
-    display = make_display(spec.log_format)
-
-    def open_store(url: str, durability: str) -> Store:
-        return wiring.open_store(url, durability=durability, folder=target.folder)
-
-    supervisor = Supervisor(spec, open_store, display)
+    spec = spec_of(context, target, app_argument or app, processes=processes, drain=drain)
+    readiness = Readiness.of_this_process()
     try:
-        code = supervisor.run()
+        code, _ = supervise(spec, target, Announcer(SystemClock(), readiness))
     finally:
-        display.restore()
-    ignore_late_signals()
-    if supervisor.failure is not None:
-        if supervisor.failure.details:
-            warn_of_traceback(supervisor.failure.details)
-        warn(one_sentence(supervisor.failure.message))
-    if code == EXIT_OVER_BUDGET:
-        for stop in supervisor.stops.all():
-            warn(one_sentence(stop.sentence))
+        readiness.close()
     return code

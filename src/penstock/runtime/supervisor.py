@@ -30,6 +30,7 @@ from penstock.ids import IdSource, SystemIds
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime import messages
+from penstock.runtime.announcing import Announcer
 from penstock.runtime.asking import Question, aside
 from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.burials import Burials
@@ -38,6 +39,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
+from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phases
 from penstock.runtime.reach import Reach
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
@@ -74,12 +76,15 @@ class Supervisor:
         *,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self._spec = spec
+        self.phases = Phases(spec)
         self._open_store = open_store
         self._display = display
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
+        self._announcer = announcer or Announcer(self._clock)
         self.run_id = self._ids.new_id("run")
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
@@ -112,7 +117,9 @@ class Supervisor:
         """Work until drained, stopped or failed; the exit code."""
         self._selector.register(self._signals, selectors.EVENT_READ, "signal")
         try:
-            for index in range(self._spec.processes):
+            if not self.phases.is_working:
+                self._announcer.begins("Preflights run.")
+            for index in self.phases.starters():
                 self._start(index)
             while not self._over():
                 self._turn()
@@ -149,6 +156,8 @@ class Supervisor:
             return 130
         if self._stop_signal is not None:
             return 1 if self._forced else 0
+        if (code := self.phases.exit_code()) is not None:
+            return code
         outlook = self._last_outlook()
         if self._is_out_of_money or self.stops.hold_up(outlook):
             return EXIT_OVER_BUDGET
@@ -174,7 +183,7 @@ class Supervisor:
 
     def _told_as(self) -> str | None:
         """The run in the closing line, if there is to be one."""
-        if self._failed is not None or self._reach.away:
+        if self._failed is not None or self._reach.away or not self.phases.is_working:
             return None
         return self.run_id
 
@@ -200,6 +209,8 @@ class Supervisor:
         if self._clock.monotonic() >= self._tick_at:
             self._tick_at = self._clock.monotonic() + TICK_SECONDS
             self._look_around()
+            self._announcer.store(away=self._reach.away)
+        self._announcer.turned()
 
     def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
         if kind == "pid":
@@ -214,9 +225,21 @@ class Supervisor:
         if child.hello is not None and self._hello is None:
             self._meet(child.hello)
         self._let_go(child)
+        self._follow(child)
         if child.worn is not None and not child.replaced:
             self._replace(child)
         self._fail_as(child.failed)
+
+    def _follow(self, child: Child) -> None:
+        """Go on to the next phase when the lead says so; the others start when work begins."""
+        if child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
+            armed = child.armed
+            if armed is not None and armed.units:
+                log.info("Armed %d unit(s) of %d schedule(s).", armed.units, armed.schedules)
+            self._announcer.ready("Preflights have passed; schedules and the queue are served.")
+            if self._may_start():
+                for index in self.phases.followers():
+                    self._start(index)
 
     def _replace(self, child: Child) -> None:
         """Start another worker beside one that is worn; while there are many of those, later."""
@@ -279,6 +302,8 @@ class Supervisor:
         child.told_to_go = True
         if self._may_start():
             child.tell(messages.Go())
+            if self.phases.is_working:
+                self._announcer.ready("The queue is served.")
             if self._spec.drain:  # it may have been started before that was wished for
                 child.tell(messages.Drain())
             if self.stops:
@@ -313,7 +338,7 @@ class Supervisor:
             self._fail(self._beat.failed)
         if not self._suspects:
             self._solo_turns.nothing_left()
-        elif self._may_start() and self._solo_turns.is_due(now) and not self._has_solo():
+        elif self._may_work() and self._solo_turns.is_due(now) and not self._has_solo():
             self._start(0, solo=True)
 
     def _has_solo(self) -> bool:
@@ -336,12 +361,16 @@ class Supervisor:
             patient=self._hello is not None,
             first=not self._children,
             index=index,
+            leads=self.phases.needs_lead,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
         self._children.append(child)
         for kind, source in child.sources():
             self._selector.register(source, selectors.EVENT_READ, (kind, child))
+
+    def _may_work(self) -> bool:
+        return self.phases.is_working and self._may_start()
 
     def _may_start(self) -> bool:
         return not (self._stop_signal or self._failed or self._is_out_of_money)
@@ -351,6 +380,7 @@ class Supervisor:
         child.read_rest()
         if child.hello is not None and self._hello is None:
             self._meet(child.hello)
+        self._follow(child)
         self._fail_as(child.failed)
         while self._pass_on(child):
             pass
@@ -362,6 +392,9 @@ class Supervisor:
                 self._solo_turns.ended(self._clock.monotonic())
             self._left_behind = max(self._left_behind, child.finished.left_behind)
             self._note_stops(child, child.finished.stops)
+        elif self._may_start() and child.leads and not self.phases.is_working:
+            words = self.phases.death_words(child.cause())
+            self._fail_as(messages.Failed(words, EXIT_PREFLIGHT_FAILED))
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
@@ -424,6 +457,7 @@ class Supervisor:
             log.warning(
                 "Stopping: what runs has %g s to end; a second signal stops it at once.", grace
             )
+        self._announcer.stopping()
         self._tell_all(messages.Stop() if first else messages.Abort())
         for child in self._children:
             child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)
