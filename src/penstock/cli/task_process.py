@@ -96,7 +96,7 @@ def _load(order: remote.TaskOrder) -> Penstock:
 
 def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
     """Run one body, whatever it does."""
-    context = Context(call.job)
+    context = Context(call.job, call.preflight)
     try:
         value = _body(app, call, context)
     except Skip as skip:

@@ -141,6 +141,7 @@ class LeasedJob(msgspec.Struct, array_like=True, gc=False):
     level: int | None = None
     limited: bool = False  # its lane has limit keys
     solo: bool = False  # a suspect: it must run alone
+    cursor: str | None = None  # of a unit of a schedule; its worker reads it, no store sets it
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,9 +17,16 @@ import msgspec
 
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS
-from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.context import Context
 from penstock.definitions.task import Task
-from penstock.errors import CallInDoubt, PayloadError, Skip, StrictJsonError
+from penstock.errors import (
+    CallInDoubt,
+    EnqueueRefused,
+    PayloadError,
+    PenstockError,
+    Skip,
+    StrictJsonError,
+)
 from penstock.events.correlation import Correlation
 from penstock.model import strict_json
 from penstock.model.effects import EnqueueJobs
@@ -39,6 +46,8 @@ from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.broken_way import way_words
+from penstock.runtime.rechecking import RecheckFailed
+from penstock.runtime.recurring import Recurring
 
 NEVER = float("inf")
 
@@ -67,6 +76,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     max_attempts: int
     timeout_seconds: float | None
     max_crashes: int
+    recurring: Recurring | None = None  # it is a schedule
 
 
 class ProcessDied(Exception):
@@ -111,6 +121,7 @@ class Attempt:
         lease: TaskAdmissionLease,
         started_at: int,
         correlation: Correlation,
+        context: Context,
     ) -> None:
         self.job = job
         self.lease = lease  # on its slot and whatever else it holds here
@@ -120,7 +131,7 @@ class Attempt:
         self.slot = slot
         self.started_at = started_at
         self.correlation = correlation
-        self.context = Context(JobInfo(job.key, job.task, job.attempts + 1, job.partition))
+        self.context = context
         self.aio_task: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None  # ends the process of the body
         self.deadline_monotonic = NEVER
@@ -198,7 +209,7 @@ def judge(
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     if isinstance(error, ProcessDied):
-        return _crashed(attempt, error, now_at, policy, rand)
+        return crashed(attempt, error, now_at, policy, rand)
     return failed(attempt, error, now_at, policy, rand)
 
 
@@ -218,6 +229,9 @@ def failed(
     """What an error costs, and when the job may try again."""
     job = attempt.job
     deferred = job.deferred_since
+    kind = kind_of(error)
+    if isinstance(error, RecheckFailed):
+        error = error.error  # it waits as that says
     decision = policy.decide(
         error,
         attempts=job.attempts,
@@ -233,7 +247,7 @@ def failed(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(decision.category, kind_of(error), message, where_of(error)),
+        error=AttemptError(decision.category, kind, message, where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
@@ -256,7 +270,7 @@ def _held(attempt: Attempt, error: CallInDoubt, now_at: int) -> JobEnd:
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
-def _crashed(
+def crashed(
     attempt: Attempt,
     error: ProcessDied,
     now_at: int,
@@ -317,9 +331,21 @@ def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
+def spoilt(end: JobEnd, error: PenstockError) -> JobEnd:
+    """Its effects cannot be applied: the job's own fault, and trying again cannot help."""
+    why = AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error))
+    return JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
+
+
+def kind_of_refusal(error: PenstockError) -> str:
+    return "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
+
+
 def kind_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return error.kind
+    if isinstance(error, RecheckFailed):
+        return f"preflight {error.name}"[:NAME_LENGTH_MAX]
     return kept_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
 
 
