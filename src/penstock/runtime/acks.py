@@ -187,9 +187,7 @@ class AckBuffer:
                     self._refused(end, verdict)
 
     @staticmethod
-    def _tell_armed(
-        group: list[JobEnd] | list[JobFailure], armed: Callable[[int], None]
-    ) -> None:
+    def _tell_armed(group: list[JobEnd] | list[JobFailure], armed: Callable[[int], None]) -> None:
         times = [
             effect.at
             for end in group

@@ -51,6 +51,9 @@ from penstock.runtime.recurring import Recurring
 
 NEVER = float("inf")
 
+#: Of attempts: a schedule is not given up unless it says so.
+UNLIMITED = 2**31 - 1
+
 
 class Stop(Enum):
     """Why is an attempt being stopped from outside?"""
@@ -77,6 +80,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     timeout_seconds: float | None
     max_crashes: int
     recurring: Recurring | None = None  # it is a schedule
+    within_seconds: float | None = None  # from its first failure on: what comes later is too late
 
 
 class ProcessDied(Exception):
@@ -232,14 +236,18 @@ def failed(
     kind = kind_of(error)
     if isinstance(error, RecheckFailed):
         error = error.error  # it waits as that says
-    decision = policy.decide(
+    limits = attempt.limits
+    seconds_ago = None if deferred is None else (now_at - deferred) / MICROSECONDS
+    decide = policy.decide if limits.recurring is None else policy.decide_tick
+    decision = decide(
         error,
         attempts=job.attempts,
-        max_attempts=attempt.limits.max_attempts,
-        deferred_since_seconds_ago=None if deferred is None else (now_at - deferred) / MICROSECONDS,
+        max_attempts=limits.max_attempts,
+        deferred_since_seconds_ago=seconds_ago,
         now=now_at / MICROSECONDS,
         rand=rand(),
     )
+    late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
     message = message_of(error)
     if decision.category is ErrorCategory.NODE:
         message += way_words(error, message)
@@ -252,10 +260,14 @@ def failed(
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
         charge=decision.charge,
-        max_attempts=attempt.limits.max_attempts,
-        give_up=decision.give_up,
+        max_attempts=limits.max_attempts,
+        give_up=decision.give_up or late,
         spoils=_spoiled(attempt) if decision.charge else (),
     )
+
+
+def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
+    return limits.within_seconds is not None and seconds >= limits.within_seconds
 
 
 def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:

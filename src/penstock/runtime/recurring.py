@@ -8,16 +8,11 @@ from typing import Any
 
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.schedule import Schedule
-from penstock.retry.policy import RetryPolicy
-
-#: What counts as no limit of attempts: a schedule is not given up unless it says so.
-UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recurring:
-    """When it ticks, what a failure costs, and who looks before it is tried again."""
+    """What ticks, and who looks before a failed tick is tried again."""
 
     schedule: Schedule[..., Any]
-    policy: RetryPolicy  # the degraded back-off for its own faults, and no end of patience
     on_duty: tuple[Preflight[..., Any], ...] = ()

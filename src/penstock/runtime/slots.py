@@ -187,7 +187,8 @@ class Slots:
         error: BaseException | None = None
         try:
             _enter(attempt)
-            await rechecking.look(attempt.limits.recurring, attempt.job.payload)
+            if attempt.limits.recurring is not None:
+                await rechecking.look(attempt.limits.recurring, attempt.job.payload)
             attempt.context = self._context(attempt.job, attempt.limits, attempt.started_at)
         except BaseException as raised:
             error = raised
@@ -208,6 +209,7 @@ class Slots:
         attempt.kill = self._processes.submit(
             attempt.context.job,
             attempt.job.payload,
+            attempt.context._preflight,
             lambda: self._began(attempt),
             lambda value, error: self._finish(attempt, value, error),
         )
@@ -270,19 +272,15 @@ class Slots:
         verdict: JobEnd | JobFailure | JobRef | None
         try:
             if attempt.limits.recurring is not None:
-                verdict = judge_tick(attempt, error, now_at, self._rand)
+                verdict = judge_tick(attempt, error, now_at, self._policy, self._rand)
             elif isinstance(error, PayloadError) and attempt.stop is None:
                 verdict = bad_payload(attempt, error, now_at)
             else:
                 verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
         except BaseException as problem:  # a value or an error whose own code raises
             said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
-            verdict = failed(attempt, said, now_at, self._policy_of(attempt), self._rand)
+            verdict = failed(attempt, said, now_at, self._policy, self._rand)
         self._end(attempt, verdict)
-
-    def _policy_of(self, attempt: Attempt) -> RetryPolicy:
-        recurring = attempt.limits.recurring
-        return self._policy if recurring is None else recurring.policy
 
     def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         attempt.ended = True
@@ -369,8 +367,7 @@ class Slots:
         verdict: JobFailure | None = None
         if late:
             now_at = round(self._clock.now() * MICROSECONDS)
-            late_error = time_limit_error(attempt)
-            verdict = failed(attempt, late_error, now_at, self._policy_of(attempt), self._rand)
+            verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
             verdict.lingers = True
         attempt.lingers = late or attempt.stop is Stop.CANCELLED
         self.abandoned[attempt] = self._clock.monotonic()

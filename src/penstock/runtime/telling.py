@@ -11,8 +11,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import PREFLIGHT, SCHEDULE
-from penstock.runtime.attempt import Attempt
-from penstock.runtime.recurring import UNLIMITED
+from penstock.runtime.attempt import UNLIMITED, Attempt
 
 MESSAGE_MAX = 500  # characters of an error in a log line
 

@@ -18,6 +18,7 @@ from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.schedule import PreflightResult
+from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
     Attempt,
     ProcessDied,
@@ -58,6 +59,7 @@ def judge_tick(
     attempt: Attempt,
     error: BaseException | None,
     now_at: int,
+    policy: RetryPolicy,
     rand: Callable[[], float],
 ) -> JobEnd | JobFailure | JobRef | None:
     """What follows from the end of a tick; whatever it returned is not kept."""
@@ -81,8 +83,8 @@ def judge_tick(
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     if isinstance(error, ProcessDied):
-        return crashed(attempt, error, now_at, recurring.policy, rand)
-    return failed(attempt, error, now_at, recurring.policy, rand)
+        return crashed(attempt, error, now_at, policy, rand)
+    return failed(attempt, error, now_at, policy, rand)
 
 
 def _armed_again(
@@ -111,18 +113,14 @@ def _effects(attempt: Attempt) -> tuple[Effect, ...]:
 
 
 def spoilt_tick(
-    end: JobEnd, error: PenstockError, limits: TaskLimits, rand: Callable[[], float]
+    end: JobEnd,
+    error: PenstockError,
+    limits: TaskLimits,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
 ) -> JobFailure:
     """The effects of a tick were refused: like an error of its own."""
     job = end.job
-    decision = _recurring(limits).policy.decide(
-        error,
-        attempts=job.attempts,
-        max_attempts=limits.max_attempts,
-        deferred_since_seconds_ago=None,
-        now=0.0,
-        rand=rand(),
-    )
     return JobFailure(
         ref=JobRef(job.id, job.token),
         key=job.key,
@@ -130,7 +128,7 @@ def spoilt_tick(
         error=AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error)),
         started_at=end.started_at,
         ended_at=end.ended_at,
-        delay_seconds=decision.delay_seconds,
+        delay_seconds=policy.degraded.delay(job.attempts, rand()),
         charge=True,
         max_attempts=limits.max_attempts,
     )
@@ -150,6 +148,7 @@ class Ticks:
         tasks: Mapping[str, tuple[Any, TaskLimits]],
         store: ScheduleStore,
         clock: Clock,
+        policy: RetryPolicy,
         rand: Callable[[], float],
         reach: Reach,
         telling: Telling,
@@ -162,6 +161,7 @@ class Ticks:
             tasks: of the worker, jobs and schedules.
             store: where cursors are kept.
             clock: the time.
+            policy: what failures cost.
             rand: numbers in [0, 1), for back-offs.
             reach: hears of a store that is away.
             telling: hears of ends that the store refused.
@@ -172,6 +172,7 @@ class Ticks:
         self.names = frozenset(self._limits)  # of tasks that are schedules
         self._store = store
         self._clock = clock
+        self._policy = policy
         self._rand = rand
         self._reach = reach
         self._telling = telling
@@ -206,9 +207,11 @@ class Ticks:
     def spoilt(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
         """What becomes of an end whose effects the store has refused."""
         limits = self._limits.get(end.job.task)
-        refused = (
-            spoilt(end, error) if limits is None else spoilt_tick(end, error, limits, self._rand)
-        )
+        refused: JobEnd | JobFailure
+        if limits is None:
+            refused = spoilt(end, error)
+        else:
+            refused = spoilt_tick(end, error, limits, self._policy, self._rand)
         self._telling.spoilt(end.job, refused)
         if limits is not None:
             self.ended(end.job, refused)

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.definitions.task import Task
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import PenstockError
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
@@ -38,6 +38,7 @@ from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
+from penstock.runtime.run_end import RunEnd
 from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
@@ -51,7 +52,6 @@ from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, Worker
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
-LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
@@ -99,7 +99,15 @@ class Worker:
         self._wake = asyncio.Event()
         self._background = Background(self._fail)
         self._ticks = Ticks(
-            tasks, store, clock, ids.random, self._reach, self._telling, self._enter, self._stop_for
+            tasks,
+            store,
+            clock,
+            policy,
+            ids.random,
+            self._reach,
+            self._telling,
+            self._enter,
+            self._stop_for,
         )
         self._acks = AckBuffer(
             store,
@@ -109,7 +117,7 @@ class Worker:
             self._refused,
             self._accepted,
             self._ticks.spoilt,
-            self._due if self._ticks.names else None,
+            (lambda at: self._leasing.due(at)) if self._ticks.names else None,
         )
         self._window = JobWindow(
             config.run_id,
@@ -176,6 +184,20 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        self._end = RunEnd(
+            clock,
+            self._drain,
+            self.hold,
+            self._window,
+            self._slots,
+            self._acks,
+            self._leasing,
+            self._ticks,
+            self._background,
+            solo=config.solo,
+            fail=self._fail,
+            wake=self._wake.set,
+        )
         self.totals = Totals()
         self._watch = RunWatch(
             config,
@@ -193,14 +215,12 @@ class Worker:
             self._wake.set,
             providers,
         )
-        self._looking = False
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
-        self._is_closing = False  # a drain lets no tick begin any more
 
     def __repr__(self) -> str:
         return (
@@ -291,13 +311,7 @@ class Worker:
             return self._stopping is not None and self._clock.monotonic() > (
                 self._stop_at + STOPPED_SECONDS
             )
-        if self._stopping is not None:
-            return not len(self._window)
-        if len(self._window):
-            return False
-        if self._config.solo:
-            return self._leasing.found_nothing
-        return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
+        return not len(self._window) if self._stopping is not None else self._end.is_reached
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -394,10 +408,7 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            ends = self._drain.ends or self.hold.tasks
-            if ends and not self._looking and self._is_idle():
-                self._looking = True
-                self._background.spawn(self._look())
+            self._end.look(self.worker_id)
         self._watch.turned(goes_on)
 
     def _taken(
@@ -423,10 +434,6 @@ class Worker:
             self._window.add(jobs)
             self._wake.set()
 
-    def _due(self, at: int) -> None:
-        """A tick was armed again."""
-        self._leasing.due(at)
-
     def _stop_for(self, sentence: str) -> None:
         """A schedule has ended for good, and with it the run."""
         self.ended_schedules += (sentence,)
@@ -437,34 +444,6 @@ class Worker:
         """A preflight on duty has found something new."""
         if self._checked is not None:
             self._background.spawn(self._ticks.keep(self._checked.app, result))
-
-    def _is_idle(self) -> bool:
-        """Nothing runs, waits or is on its way, and the store had nothing more."""
-        if self._ticks.names and not self._is_closing:
-            return all(attempt.limits.recurring for attempt in self._slots.running.values())
-        busy = self._slots.running or self._acks.pending or len(self._window)
-        return not busy and self._leasing.is_idle
-
-    async def _look(self) -> None:
-        """Is anything left at all? Asked when we fall idle, and then now and again."""
-        try:
-            await self._drain.look(self.worker_id, self.hold.tasks)
-            if self._drain.finished and self._ticks.names and not self._is_closing:
-                self._close_schedules()
-            if not (self._drain.finished or self._drain.is_out_of_money):
-                await self._clock.sleep(LOOK_SECONDS)
-        except StoreError as error:
-            self._failure = error
-        finally:
-            self._looking = False
-            self._wake.set()
-
-    def _close_schedules(self) -> None:
-        """No job is left: no tick begins any more. Those that run may still bring some."""
-        self._is_closing, self._drain.finished = True, False
-        for name in self._ticks.names:
-            self._window.hold_back(name)
-        self._leasing.look_again()
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
