@@ -10,6 +10,7 @@ PenstockError
 │   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
+│   ├── UnknownPreflight             no such preflight has a value for this job
 │   ├── SchedulingMetadataError      how a task shares with others is not said well
 │   ├── StoreMissing                 there is no store yet, and looking makes none
 │   ├── ProviderNotAvailableHere     a provider is used where no run admits its requests
@@ -93,6 +94,13 @@ class StrictJsonError(PayloadError):
 
 class UnknownTask(UsageError):
     """No task of this name is registered in the app."""
+
+
+class UnknownPreflight(UsageError, KeyError):
+    """No preflight of this name has a value for the job that asks."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class SchedulingMetadataCode(StrEnum):

@@ -8,7 +8,7 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -316,12 +316,14 @@ def build_worker(
     request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
     sources: Mapping[str, str] = _NO_SOURCES,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from, for whoever asks about its capacity.
+    `sources` say where the settings are from, for whoever asks about its capacity. `policy` is the
+    baseline of the app.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -355,7 +357,7 @@ def build_worker(
         None if task_order is None else ProcessPool(task_order, loop),
         clock,
         ids,
-        RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
+        replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
         events or SchedulerEvents(clock, default_sinks()),
         worn,
         _serving(

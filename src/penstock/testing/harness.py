@@ -197,6 +197,7 @@ class Harness:
                 providers=self.app.providers,
                 wires=self._wires,
                 request_events=RequestEvents(self.clock, (self.sink,)),
+                policy=self.app.retry_policy,
             )
             loop = asyncio.get_running_loop()
             beating = loop.create_task(beat.run())
