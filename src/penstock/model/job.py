@@ -59,6 +59,14 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     JobState.CANCELLED: {},
 }
 
+#: The same, for a unit of a schedule only: its job is never ended for good.
+UNIT_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
+    JobState.DONE: {JobState.QUEUED: "armed again"},
+    JobState.SKIPPED: {JobState.QUEUED: "armed again"},
+    JobState.ERROR: {JobState.QUEUED: "armed again", JobState.CANCELLED: "retired"},
+    JobState.CANCELLED: {JobState.QUEUED: "armed again"},
+}
+
 
 class EdgeKind(StrEnum):
     """When does a dependency let its dependant go?"""
