@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from penstock import wiring
 from penstock.app_daemon import DaemonDefinitions
-from penstock.clock import Duration, SystemClock, blocking_sleep
+from penstock.clock import Duration, SystemClock, blocking_sleep, to_micros
 from penstock.config.budgets import check_budgets
 from penstock.config.daemon_plan import check_partitions, plan_daemon
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
 from penstock.config.settings import Settings
+from penstock.daemon import begun_now, preflight_run
 from penstock.definitions.request import (
     Enqueued,
     EnqueuedMany,
@@ -37,8 +38,11 @@ from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime import interpreter
+from penstock.runtime.arming import Arming
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
+from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
@@ -107,6 +111,13 @@ class Penstock(DaemonDefinitions):
             now: microseconds since 1970 UTC; new units tick first from then on.
         """
         return plan_daemon(self.preflights, self.schedules, self.dimensions, settings, now)
+
+    def checked_values(self, plan: DaemonPlan | None) -> CheckedValues | None:
+        """What its preflights have returned, still to be read; None if it has none."""
+        if not self.preflights:
+            return None
+        shares = {} if plan is None else plan.shares
+        return CheckedValues(self.name, self.preflights.values(), shares)
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
@@ -216,13 +227,26 @@ class Penstock(DaemonDefinitions):
             )
         return to_new_job(request.with_options(**options) if options else request)
 
-    def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
-        """Work on the queue inside this program until it is drained or interrupted."""
+    def run(
+        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+    ) -> RunReport:
+        """Work on the queue inside this program until it is drained or interrupted.
+
+        Args:
+            daemon: run preflights first, and then schedules together with the queue, as
+                `penstock run` does. PreflightFailed if a check does not pass.
+            drain: end when no job is left; schedules do not count.
+            slots: how many tasks may run at once.
+        """
         refuse_running_loop()
         with interpreter.tuned():
-            return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
+            return run_and_close(
+                wiring.new_event_loop(), self.run_async(daemon=daemon, drain=drain, slots=slots)
+            )
 
-    async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
+    async def run_async(
+        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+    ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         flags = {} if slots is None else {"--slots": slots}
         loaded = self.load(flags)
@@ -232,14 +256,31 @@ class Penstock(DaemonDefinitions):
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
         task_order = self._task_order()
         clock = SystemClock()
+        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         every = settings.runtime.statistics_seconds
         store = await self._store_async()
         statistics = StatisticsLine(every, options.run_id, store, clock)
         run = EmbeddedRun(store, clock, settings.runtime)
+        start: DaemonStart | None = None
+        if plan is not None:
+            checks = preflight_run(
+                plan,
+                self.preflights,
+                settings,
+                clock,
+                ids,
+                policy=self.retry_policy,
+                providers=self.providers,
+            )
+            start = DaemonStart(
+                checks,
+                Arming(self.name, store, clock),
+                lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
+            )
         return await run.run(
             lambda keeper, table: wiring.build_worker(
                 options,
-                self.tasks,
+                self.tasks if plan is None else {**self.tasks, **self.schedules},
                 settings,
                 store,
                 keeper,
@@ -251,10 +292,13 @@ class Penstock(DaemonDefinitions):
                 providers=self.providers,
                 sources=loaded.sources,
                 policy=self.retry_policy,
+                preflights=self.preflights.values(),
+                checked=self.checked_values(plan),
             ),
             wiring.slot_count(settings, self.providers),
             options.run_id,
             statistics,
+            start,
         )
 
     def _task_order(self) -> TaskOrder | None:

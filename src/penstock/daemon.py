@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
-from penstock.errors import PreflightFailed
+from penstock.definitions.schedule import Schedule
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource
 from penstock.outbound.provider_clients import MakeWire
-from penstock.planning.daemon import DaemonPlan
+from penstock.planning.daemon import DaemonPlan, spread_of
 from penstock.retry.policy import RetryPolicy
-from penstock.runtime.arming import Arming
 from penstock.runtime.preflights import EndlessLease, PreflightRun
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadPool, ThreadRunner
@@ -43,8 +45,13 @@ def preflight_run(
     threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
     events: SchedulerEvents | None = None,
     request_events: RequestEvents | None = None,
-) -> PreflightRun:
-    """The checks of a plan, on a worker and a store of their own; must be called on its loop."""
+) -> PreflightRun | None:
+    """The checks of a plan, on a worker and a store of their own; must be called on its loop.
+
+    None if there are none.
+    """
+    if not plan.preflights:
+        return None
     store = MemoryStore(clock, ids)
 
     def build() -> Worker:
@@ -68,22 +75,16 @@ def preflight_run(
     return PreflightRun(plan.preflights, store, clock, build)
 
 
-async def start(plan: DaemonPlan, checks: PreflightRun, arming: Arming) -> bool:
-    """The first phase and what comes between: afterwards the schedules tick.
-
-    False if it was stopped; PreflightFailed, with all of them, if any check has not passed. Then no
-    schedule was armed.
-    """
-    results = await checks.run() if plan.preflights else []
-    if results is None:
-        return False
-    await arming.keep(results)
-    failures = {
-        result.unit: f"{result.error.kind}: {result.error.message}"
-        for result in results
-        if result.error is not None
-    }
-    if failures:
-        raise PreflightFailed(failures, len(results))
-    await arming.arm(plan)
-    return True
+def begun_now(
+    plan: DaemonPlan, schedules: Mapping[str, Schedule[..., Any]], now: int
+) -> DaemonPlan:
+    """The same plan, with first ticks that count from now: checks may have taken a while."""
+    counts = Counter(unit.task for unit in plan.schedules)
+    units = tuple(
+        msgspec.structs.replace(
+            unit,
+            first_at=schedules[unit.task].timing.first(now, spread_of(unit.key), counts[unit.task]),
+        )
+        for unit in plan.schedules
+    )
+    return msgspec.structs.replace(plan, schedules=units)

@@ -39,6 +39,8 @@ PenstockError
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
 ├── LeaseLost                        the world's: this job is no longer ours
+├── PreflightFailed                  yours or the world's: a check before the work did not pass
+├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
 ├── WorkerFailed                     the world's: a worker process cannot be started
 └── InternalError                    ours: an invariant is broken; please report it
 ```
@@ -51,6 +53,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
+
+FAILURES_SHOWN = 20  # preflights that a message names; all are in `failures`
 
 
 class PenstockError(Exception):
@@ -289,6 +293,31 @@ class ReplyRefused(RequestError):
 
 class LeaseLost(PenstockError):
     """This worker no longer holds the job; what it did was discarded."""
+
+
+class PreflightFailed(PenstockError):
+    """Checks did not pass, so no work has begun; carries each with why."""
+
+    def __init__(self, failures: Mapping[str, str], checks_count: int) -> None:
+        """The failure of a start.
+
+        Args:
+            failures: what was wrong, by unit (`preflight:NAME:PARTITION`).
+            checks_count: how many checks there were in all.
+        """
+        shown = [f"{unit} ({why})" for unit, why in list(failures.items())[:FAILURES_SHOWN]]
+        more = len(failures) - len(shown)
+        if more:
+            shown.append(f"and {more:,} more")
+        super().__init__(
+            f"{len(failures):,} of {checks_count:,} preflight(s) did not pass, so no work was "
+            f"begun: {'; '.join(shown)}."
+        )
+        self.failures = dict(failures)
+
+
+class ScheduleEnded(PenstockError):
+    """A schedule has used up its attempts, and with it the run has ended."""
 
 
 class WorkerFailed(PenstockError):

@@ -27,7 +27,7 @@ from penstock.runtime.worker_config import Stopping
 from penstock.stores.store import JobFilter, Store
 
 BATCH = 1_000  # checks that are enqueued, or read, at once
-STOP_SECONDS = 0.5  # for checks to clean up when nobody wants to know any more
+STOP_SECONDS = 1.0  # for a worker that was cancelled, which waits for nobody
 
 
 class EndlessLease:
@@ -62,37 +62,23 @@ class PreflightRun:
         self._store = store
         self._clock = clock
         self._build = build
-        self._worker: Worker | None = None
-        self._stopped = asyncio.Event()
 
-    def stop(self) -> None:
-        """End the checks at once; nobody waits for a thread."""
-        self._stopped.set()
-        if self._worker is not None:
-            self._worker.stop(Stopping.NOW)
+    async def run(self) -> list[PreflightResult]:
+        """What each check came to, in the order of the plan.
 
-    async def run(self) -> list[PreflightResult] | None:
-        """What each check came to, in the order of the plan; None if they were stopped."""
+        Who is cancelled ends the checks at once; nobody waits for those that run in threads.
+        """
         for start in range(0, len(self._plans), BATCH):
             await self._store.enqueue([_job(plan) for plan in self._plans[start : start + BATCH]])
-        self._worker = self._build()
-        if self._stopped.is_set():
-            return None
-        loop = asyncio.get_running_loop()
-        working = loop.create_task(self._worker.run())
-        stopped = loop.create_task(self._stopped.wait())
+        worker = self._build()
+        working = asyncio.get_running_loop().create_task(worker.run())
         try:
-            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if self._stopped.is_set():
-                await asyncio.wait((working,), timeout=STOP_SECONDS)
+            await asyncio.wait((working,))
         finally:
-            stopped.cancel()
             if not working.done():
-                self._worker.stop(Stopping.NOW)
+                worker.stop(Stopping.NOW)
                 working.cancel()
                 await asyncio.wait((working,), timeout=STOP_SECONDS)
-        if self._stopped.is_set():
-            return None
         working.result()
         return await self._results()
 
