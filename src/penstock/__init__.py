@@ -2,7 +2,8 @@
 """Penstock runs API-bound Python work crash-safely, at exactly the speed its providers allow."""
 
 from penstock.app import Penstock
-from penstock.definitions.context import Context
+from penstock.definitions.context import Context, TickContext
+from penstock.definitions.partitions import Partitions
 from penstock.definitions.request import Enqueued, JobRequest
 from penstock.errors import Skip
 from penstock.limits.host_key import host_key
@@ -17,11 +18,13 @@ __all__ = [
     "Enqueued",
     "JobRequest",
     "KeyedLimiter",
+    "Partitions",
     "Penstock",
     "ReplyFacts",
     "SchedulingMetadata",
     "Secret",
     "Skip",
+    "TickContext",
     "finished",
     "host_key",
 ]

@@ -9,24 +9,21 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from penstock import wiring
-from penstock.clock import Duration, SystemClock, blocking_sleep, to_seconds
+from penstock.app_daemon import DaemonDefinitions
+from penstock.clock import Duration, SystemClock, blocking_sleep, to_micros
 from penstock.config.budgets import check_budgets
+from penstock.config.daemon_plan import check_partitions, plan_daemon
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
-from penstock.definitions.provider import (
-    ModelOptions,
-    Provider,
-    ProviderOptions,
-    Uses,
-    models_of,
-)
+from penstock.config.settings import Settings
+from penstock.daemon import begun_now, preflight_run
 from penstock.definitions.request import (
     Enqueued,
     EnqueuedMany,
@@ -34,16 +31,18 @@ from penstock.definitions.request import (
     check_name,
     to_new_job,
 )
-from penstock.definitions.task import PROCESS, LimitValue, Task, TaskDecorator, TaskOptions
-from penstock.errors import UnknownTask, UsageError
+from penstock.definitions.task import PROCESS
+from penstock.errors import UsageError
 from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
-from penstock.model.reply import ReplyClassifier
-from penstock.model.scheduling import MetadataSource
 from penstock.model.views import EnqueueReport
+from penstock.planning.daemon import DaemonPlan
 from penstock.runtime import interpreter
+from penstock.runtime.arming import Arming
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
 from penstock.runtime.remote import TaskOrder
+from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
@@ -62,16 +61,14 @@ R = TypeVar("R")
 _CONFIGURED: Any = object()  # timeout not given: as configured
 
 
-class Penstock:
+class Penstock(DaemonDefinitions):
     """An application: its tasks, its providers, and the store that its jobs are kept in."""
 
     def __init__(self, name: str, *, store: str | None = None) -> None:
         check_name("app name", name)
         if "/" in name or name.startswith("."):
             raise UsageError(f"The app name {name!r} must be usable as a file name.")
-        self.name = name
-        self.tasks: dict[str, Task[..., Any]] = {}
-        self.providers: dict[str, Provider] = {}
+        super().__init__(name)
         self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
         self._store: Store | None = None
         self._store_pid = 0
@@ -79,155 +76,6 @@ class Penstock:
 
     def __repr__(self) -> str:
         return f"<Penstock {self.name!r}, {len(self.tasks)} tasks>"
-
-    def provider(
-        self,
-        name: str,
-        *,
-        base_url: str | None = None,
-        max_parallel: int | None = None,
-        rpm: float | None = None,
-        tpm: float | None = None,
-        algorithm: Literal["adaptive", "aimd"] | None = None,
-        paid: bool | None = None,
-        in_doubt: Literal["resend", "hold"] | None = None,
-        idempotency_header: str | None = None,
-        models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
-        reply_deadline_seconds: Duration | None = None,
-        reply_body_bytes_max: int | None = None,
-        reply_header_bytes_max: int | None = None,
-        classify: ReplyClassifier | None = None,
-    ) -> Provider:
-        """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
-
-        Args:
-            name: how tasks, settings and `penstock providers` call it.
-            base_url: what the paths of its requests are added to.
-            max_parallel: requests that may be in flight at once, over all its models.
-            rpm: requests per minute, over all its models.
-            tpm: tokens per minute, over all its models.
-            algorithm: how its limit is found: "adaptive" (the default) or "aimd".
-            paid: whether its calls cost money: then each is journaled, and an answer that a crash
-                would lose is bought once. Off by default.
-            in_doubt: what becomes of a paid call that began and of which nobody knows the end:
-                "resend" (the default), or "hold" until a person has looked.
-            idempotency_header: the header by which it knows a call again, such as
-                "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
-            models: caps and prices of single models, such as `{"gpt-5": {"rpm": 5000,
-                "usd_per_million_tokens": {"input": 1.25, "output": 10}}}`.
-            reply_deadline_seconds: from the permit to the end of a reply's body.
-            reply_body_bytes_max: of a reply's body, on the wire and decoded.
-            reply_header_bytes_max: of all headers of a reply.
-            classify: says what a reply really is ("rate_limited", "provider_failure", "success"),
-                where its status does not; None leaves it to its status.
-        """
-        deadline = reply_deadline_seconds
-        provider = Provider(
-            name,
-            ProviderOptions(
-                base_url=base_url,
-                max_parallel=max_parallel,
-                rpm=rpm,
-                tpm=tpm,
-                algorithm=algorithm,
-                paid=paid,
-                in_doubt=in_doubt,
-                idempotency_header=idempotency_header,
-                reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
-                reply_body_bytes_max=reply_body_bytes_max,
-                reply_header_bytes_max=reply_header_bytes_max,
-                models=models_of(name, models or {}),
-                classify=classify,
-            ),
-        )
-        if name in self.providers:
-            raise UsageError(f"The app {self.name!r} has two providers named {name!r}; rename one.")
-        self.providers[name] = provider
-        return provider
-
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
-        limits: Mapping[str, LimitValue] | None = None,
-        group: str | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        timeout: Duration | None = _CONFIGURED,
-        executor: Literal["process"] | None = None,
-        metadata: MetadataSource | None = None,
-    ) -> TaskDecorator:
-        """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
-
-        Args:
-            name: what its jobs are called; the function's name otherwise.
-            uses: the providers that it calls, or their names: its jobs start only while these can
-                serve them. `"NAME/MODEL"` says which model.
-            limits: keyed concurrency limits; a value is a constant or a function of the arguments.
-            group: the unit of fairness; the task's name otherwise.
-            priority: higher goes first, inside a group.
-            max_attempts: how many of its own faults a job may have.
-            timeout: of one attempt; None for no limit.
-            executor: "process" runs either kind in another process, which can be killed: for work
-                that holds the GIL, may crash, or does not stop. Only its JSON crosses.
-            metadata: how its jobs share with others: the weight of their group.
-        """
-        if function is not None:
-            raise UsageError("Write @app.task() with parentheses.")
-        limit_seconds: float | None = None
-        if timeout is not _CONFIGURED and timeout is not None:
-            limit_seconds = to_seconds(timeout)
-            if limit_seconds <= 0:
-                raise UsageError(f"timeout must be above 0 seconds, got {limit_seconds:g}.")
-        if limits is not None and not isinstance(limits, Mapping):
-            raise UsageError(
-                f"limits is a mapping such as {{'host': 'example.org'}}, got {limits!r:.200}."
-            )
-        options = TaskOptions(
-            group=group,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout_seconds=limit_seconds,
-            has_timeout=timeout is not None,
-            limits=dict(limits or {}),
-            executor=executor,
-            metadata=metadata,
-            uses=uses,
-        )
-
-        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            if max_attempts is not None and max_attempts < 1:
-                raise UsageError(
-                    f"Task {function.__name__!r}: max_attempts must be at least 1, "
-                    f"got {max_attempts}."
-                )
-            task: Task[..., Any] = Task(name or function.__name__, function, options)
-            if task.name in self.tasks:
-                raise UsageError(
-                    f"The app {self.name!r} has two tasks named {task.name!r}; rename one, or "
-                    f"give it a name=."
-                )
-            self.tasks[task.name] = task
-            return task
-
-        return decorate  # type: ignore[return-value]  # the decorator's two overloads
-
-    def find_task(self, name: str) -> Task[..., Any]:
-        """The task of this name; UnknownTask with the nearest ones."""
-        task = self.tasks.get(name)
-        if task is None:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.tasks, 1)
-            hint = f"; closest: {near[0]!r}" if near else ""
-            raise UnknownTask(
-                f"No task named {name!r} is registered in app {self.name!r} ({len(self.tasks)} "
-                f"are{hint}). Correct the name, or define the task."
-            )
-        return task
 
     @property
     def code_settings(self) -> dict[str, Any]:
@@ -248,9 +96,28 @@ class Penstock:
             folder or Path.cwd(),
             self.code_settings,
         )
-        check_providers(loaded, self.tasks, self.providers)
-        check_budgets(loaded, self.tasks, self.providers)
+        check_providers(loaded, self.all_tasks, self.providers)
+        check_budgets(loaded, self.all_tasks, self.providers)
+        check_partitions(loaded, self.dimensions)
         return loaded
+
+    def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
+        """Multiply preflights and schedules by partitions: what a daemon checks and arms.
+
+        Evaluates every dimension once. UsageError lists everything that is wrong.
+
+        Args:
+            settings: of this app.
+            now: microseconds since 1970 UTC; new units tick first from then on.
+        """
+        return plan_daemon(self.preflights, self.schedules, self.dimensions, settings, now)
+
+    def checked_values(self, plan: DaemonPlan | None) -> CheckedValues | None:
+        """What its preflights have returned, still to be read; None if it has none."""
+        if not self.preflights:
+            return None
+        shares = {} if plan is None else plan.shares
+        return CheckedValues(self.name, self.preflights.values(), shares)
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
@@ -360,13 +227,26 @@ class Penstock:
             )
         return to_new_job(request.with_options(**options) if options else request)
 
-    def run(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
-        """Work on the queue inside this program until it is drained or interrupted."""
+    def run(
+        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+    ) -> RunReport:
+        """Work on the queue inside this program until it is drained or interrupted.
+
+        Args:
+            daemon: run preflights first, and then schedules together with the queue, as
+                `penstock run` does. PreflightFailed if a check does not pass.
+            drain: end when no job is left; schedules do not count.
+            slots: how many tasks may run at once.
+        """
         refuse_running_loop()
         with interpreter.tuned():
-            return run_and_close(wiring.new_event_loop(), self.run_async(drain=drain, slots=slots))
+            return run_and_close(
+                wiring.new_event_loop(), self.run_async(daemon=daemon, drain=drain, slots=slots)
+            )
 
-    async def run_async(self, *, drain: bool = False, slots: int | None = None) -> RunReport:
+    async def run_async(
+        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+    ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         flags = {} if slots is None else {"--slots": slots}
         loaded = self.load(flags)
@@ -376,14 +256,31 @@ class Penstock:
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
         task_order = self._task_order()
         clock = SystemClock()
+        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         every = settings.runtime.statistics_seconds
         store = await self._store_async()
         statistics = StatisticsLine(every, options.run_id, store, clock)
         run = EmbeddedRun(store, clock, settings.runtime)
+        start: DaemonStart | None = None
+        if plan is not None:
+            checks = preflight_run(
+                plan,
+                self.preflights,
+                settings,
+                clock,
+                ids,
+                policy=self.retry_policy,
+                providers=self.providers,
+            )
+            start = DaemonStart(
+                checks,
+                Arming(self.name, store, clock),
+                lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
+            )
         return await run.run(
             lambda keeper, table: wiring.build_worker(
                 options,
-                self.tasks,
+                self.tasks if plan is None else {**self.tasks, **self.schedules},
                 settings,
                 store,
                 keeper,
@@ -394,10 +291,14 @@ class Penstock:
                 events=statistics.events,
                 providers=self.providers,
                 sources=loaded.sources,
+                policy=self.retry_policy,
+                preflights=self.preflights.values(),
+                checked=self.checked_values(plan),
             ),
             wiring.slot_count(settings, self.providers),
             options.run_id,
             statistics,
+            start,
         )
 
     def _task_order(self) -> TaskOrder | None:

@@ -10,6 +10,7 @@ PenstockError
 │   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
+│   ├── UnknownPreflight             no such preflight has a value for this job
 │   ├── SchedulingMetadataError      how a task shares with others is not said well
 │   ├── StoreMissing                 there is no store yet, and looking makes none
 │   ├── ProviderNotAvailableHere     a provider is used where no run admits its requests
@@ -38,6 +39,8 @@ PenstockError
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
 ├── LeaseLost                        the world's: this job is no longer ours
+├── PreflightFailed                  yours or the world's: a check before the work did not pass
+├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
 ├── WorkerFailed                     the world's: a worker process cannot be started
 └── InternalError                    ours: an invariant is broken; please report it
 ```
@@ -50,6 +53,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
+
+FAILURES_SHOWN = 20  # preflights that a message names; all are in `failures`
 
 
 class PenstockError(Exception):
@@ -93,6 +98,13 @@ class StrictJsonError(PayloadError):
 
 class UnknownTask(UsageError):
     """No task of this name is registered in the app."""
+
+
+class UnknownPreflight(UsageError, KeyError):
+    """No preflight of this name has a value for the job that asks."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class SchedulingMetadataCode(StrEnum):
@@ -281,6 +293,31 @@ class ReplyRefused(RequestError):
 
 class LeaseLost(PenstockError):
     """This worker no longer holds the job; what it did was discarded."""
+
+
+class PreflightFailed(PenstockError):
+    """Checks did not pass, so no work has begun; carries each with why."""
+
+    def __init__(self, failures: Mapping[str, str], checks_count: int) -> None:
+        """The failure of a start.
+
+        Args:
+            failures: what was wrong, by unit (`preflight:NAME:PARTITION`).
+            checks_count: how many checks there were in all.
+        """
+        shown = [f"{unit} ({why})" for unit, why in list(failures.items())[:FAILURES_SHOWN]]
+        more = len(failures) - len(shown)
+        if more:
+            shown.append(f"and {more:,} more")
+        super().__init__(
+            f"{len(failures):,} of {checks_count:,} preflight(s) did not pass, so no work was "
+            f"begun: {'; '.join(shown)}."
+        )
+        self.failures = dict(failures)
+
+
+class ScheduleEnded(PenstockError):
+    """A schedule has used up its attempts, and with it the run has ended."""
 
 
 class WorkerFailed(PenstockError):

@@ -8,7 +8,7 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from penstock.config.provider_policies import (
 )
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.config.store_url import SQLITE_PREFIX, is_server, refuse_unknown
+from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError, StoreError, StoreMissing, UsageError
@@ -44,7 +45,7 @@ from penstock.outbound.provider_clients import MakeWire
 from penstock.redaction import shown_url
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.asking import aside, within
-from penstock.runtime.attempt import TaskLimits
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.processes import ProcessPool
 from penstock.runtime.provider_run import ProviderRun, ServedProvider
 from penstock.runtime.remote import TaskOrder
@@ -61,6 +62,7 @@ from penstock.stores.sqlite.placing import sqlite_version
 from penstock.stores.sqlite.restoring import Restore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
+from penstock.task_limits import task_limits
 
 PART_BYTES_MAX = 255  # file systems take no more
 NAME_BYTES_MAX = 220  # a store that was replaced has a longer name, and so has its log
@@ -272,21 +274,6 @@ def _refuse_server(url: str, instead: str) -> None:
         raise UsageError(f"The store {shown_url(url)} {instead}.")
 
 
-def task_limits(
-    tasks: Mapping[str, Task[..., Any]], settings: Settings
-) -> dict[str, tuple[Task[..., Any], TaskLimits]]:
-    """Merge what tasks say with what is configured."""
-    merged = {}
-    for name, task in tasks.items():
-        options = task.options
-        timeout: float | None = None
-        if options.has_timeout:
-            timeout = options.timeout_seconds or settings.tasks.timeout
-        attempts = options.max_attempts or settings.tasks.max_attempts
-        merged[name] = (task, TaskLimits(attempts, timeout, settings.tasks.max_crashes))
-    return merged
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How one worker shall run."""
@@ -295,6 +282,7 @@ class RunOptions:
     drain: bool = False
     solo: bool = False
     supervised: bool = False
+    lease_ttl_seconds: float | None = None  # None: as configured
 
 
 def build_worker(
@@ -316,12 +304,16 @@ def build_worker(
     request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
     sources: Mapping[str, str] = _NO_SOURCES,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
+    preflights: Iterable[Preflight[..., Any]] = (),
+    checked: CheckedValues | None = None,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from, for whoever asks about its capacity.
+    `sources` say where the settings are from, for whoever asks about its capacity. `policy` is the
+    baseline of the app, `preflights` its checks, and `checked` what they returned.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -333,7 +325,7 @@ def build_worker(
             THREAD: runtime.thread_slots,
             PROCESS: runtime.process_slots,
         },
-        lease_ttl_seconds=runtime.lease_ttl_seconds,
+        lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
         drain=options.drain,
         solo=options.solo,
@@ -346,7 +338,7 @@ def build_worker(
     ids = ids or SystemIds()
     return Worker(
         config,
-        task_limits(tasks, settings),
+        task_limits(tasks, settings, preflights),
         store,
         ConfiguredCaps(settings.caps()),
         keeper,
@@ -355,7 +347,7 @@ def build_worker(
         None if task_order is None else ProcessPool(task_order, loop),
         clock,
         ids,
-        RetryPolicy(give_up_after_seconds=settings.tasks.give_up_after),
+        replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
         events or SchedulerEvents(clock, default_sinks()),
         worn,
         _serving(
@@ -370,6 +362,7 @@ def build_worker(
             share,
             request_events or RequestEvents(clock, default_sinks()),
         ),
+        checked,
     )
 
 

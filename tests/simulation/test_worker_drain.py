@@ -11,7 +11,7 @@ import pytest
 from penstock import Context, Penstock
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.runtime.worker import LOOK_SECONDS
+from penstock.runtime.run_end import LOOK_SECONDS
 from tests.unit.runtime.worker_world import World, simulate
 
 PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."

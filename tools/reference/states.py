@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from penstock.model.job import TRANSITIONS, JobState
+from penstock.model.job import TRANSITIONS, UNIT_TRANSITIONS, JobState
 from penstock.model.journal import CallState
 from tools.reference.remarks import remarks, table
 
@@ -22,6 +22,9 @@ waiting ──► queued ──► in_progress ──► done | skipped | error
 ```
 """
 
+UNITS = """A unit of a schedule is one job for ever: a tick that ends well re-arms it, and no end is final:
+"""
+
 CALLS = """## Of a paid call
 
 A call to a provider with `paid = true` is kept in the journal; `penstock queue show KEY` counts a
@@ -31,19 +34,26 @@ job's calls.
 
 def page() -> str:
     """The whole page."""
-    moves = [
-        (f"`{source}`", f"`{target}`", why)
-        for source, targets in TRANSITIONS.items()
-        for target, why in targets.items()
-    ]
     parts = [
         HEAD,
         values(JobState, "the job"),
-        table(("from", "to", "by"), moves),
+        moves(TRANSITIONS),
+        UNITS,
+        moves(UNIT_TRANSITIONS),
         CALLS,
         values(CallState, "the call"),
     ]
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def moves(transitions: dict[JobState, dict[JobState, str]]) -> str:
+    """A table of what moves a job."""
+    rows = [
+        (f"`{source}`", f"`{target}`", why)
+        for source, targets in transitions.items()
+        for target, why in targets.items()
+    ]
+    return table(("from", "to", "by"), rows)
 
 
 def values(kinds: type[StrEnum], subject: str) -> str:

@@ -24,6 +24,7 @@ from penstock.definitions.context import Context
 from penstock.errors import PayloadError, Skip
 from penstock.model.kept_text import kept_text
 from penstock.retry.classify import classify
+from penstock.retry.policy import RetryPolicy
 from penstock.runtime import remote
 from penstock.runtime.attempt import encode, kind_of, message_of, where_of
 from penstock.runtime.embedded import run_and_close
@@ -96,7 +97,7 @@ def _load(order: remote.TaskOrder) -> Penstock:
 
 def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
     """Run one body, whatever it does."""
-    context = Context(call.job)
+    context = Context(call.job, call.preflight)
     try:
         value = _body(app, call, context)
     except Skip as skip:
@@ -105,7 +106,7 @@ def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
         return remote.BadPayload(kept_text(str(error)))
     except BaseException as error:
         try:
-            return _raised(error)
+            return _raised(error, app.retry_policy)
         except BaseException as second:  # an error whose own code raises
             said = f"its end cannot be judged: {type(second).__name__}"
             return remote.Raised("RuntimeError", kept_text(said))
@@ -114,9 +115,9 @@ def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
     return remote.Returned(encoded.text, problem, tuple(context._enqueued or ()))
 
 
-def _raised(error: BaseException) -> remote.Raised:
+def _raised(error: BaseException, policy: RetryPolicy) -> remote.Raised:
     """Texts that can be sent, and hold no secret of this process."""
-    classified = classify(error, now=SystemClock().now())
+    classified = classify(error, now=SystemClock().now(), classifiers=policy.classifiers)
     where = where_of(error)
     return remote.Raised(
         kept_text(kind_of(error)),

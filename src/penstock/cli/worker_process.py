@@ -230,6 +230,7 @@ async def _run(
         share=ProcessShare(order.index, spec.processes),
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
         sources=loaded.sources,
+        policy=app.retry_policy,
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()

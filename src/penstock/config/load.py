@@ -313,6 +313,11 @@ def _unknown_variable(name: str) -> str:
             f"The variable {name} cannot be used: limits are set by [limits.…] in {PENSTOCK_TOML} "
             f"or by {LIMIT_FLAG}."
         )
+    if name.startswith(f"{VARIABLE_PREFIX}PARTITIONS"):
+        return (
+            f"The variable {name} cannot be used: partitions are set by [partitions] in "
+            f"{PENSTOCK_TOML}."
+        )
     if name.startswith(f"{VARIABLE_PREFIX}PROVIDERS"):
         return (
             f"The variable {name} cannot be used: providers are set by [providers.…] in "

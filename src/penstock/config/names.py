@@ -25,7 +25,7 @@ from penstock.config.settings import (
 Path = tuple[str, ...]
 
 #: Tables whose tables have names that a user gives.
-NAMED = ("limits", "providers")
+NAMED = ("limits", "partitions", "providers")
 MODELS = "models"  # of a provider, by name
 PRICES = "usd_per_million_tokens"  # of a model, a table
 BUDGET = "budget"
@@ -72,7 +72,7 @@ FIELDS = tuple(_fields())
 def is_table(path: Path) -> bool:
     """Does a path lead to a table?"""
     match path:
-        case ("providers",) | ("providers", _) | ("limits",) | ("limits", _):
+        case ("providers",) | ("providers", _) | ("limits",) | ("limits", _) | ("partitions",):
             return True
         case ("providers", _, table) | ("providers", _, table, _):
             return table == MODELS
@@ -94,6 +94,8 @@ def is_field(path: Path) -> bool:
         return True
     if path[0] == "limits":
         return len(path) == 3
+    if path[0] == "partitions":
+        return len(path) == 2
     return path[-1] in fields_of(path[:-1])
 
 
@@ -118,6 +120,7 @@ def paths_of(settings: Settings) -> Iterator[Path]:
     yield from FIELDS
     for dimension, names in settings.limits.items():
         yield from (("limits", dimension, name) for name in names)
+    yield from (("partitions", name) for name in settings.partitions)
     yield from _provider_paths(settings)
     for scope in SCOPES:
         for name in getattr(settings.budget, scope):

@@ -10,7 +10,7 @@ import os
 import re
 import unicodedata
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -109,6 +109,12 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _values(value: object) -> list[object]:
+    if not isinstance(value, list | tuple):
+        raise ValueError('must be a list of values, such as ["a", "b"]')
+    return list(value)
+
+
 def _header(value: object) -> object:
     problem = header_problem(value)
     if problem is not None:
@@ -135,6 +141,7 @@ BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Header = Annotated[str, BeforeValidator(_header)]
 Cap = Annotated[int, Field(ge=0, le=COUNT_MAX), BeforeValidator(_whole_number)]
+Values = Annotated[list[Any], BeforeValidator(_values)]
 StoreUrl = Annotated[
     InstanceOf[SecretUrl], BeforeValidator(_secret_url), PlainSerializer(str, when_used="json")
 ]
@@ -162,6 +169,7 @@ class RuntimeSettings(_Section):
     beat_seconds: Seconds = 10.0  # between two renewals
     grace_seconds: SecondsOrZero = 25.0  # for running tasks, when stopping
     statistics_seconds: SecondsOrZero = 60.0  # between two lines of statistics; 0: none
+    preflight_timeout: Seconds = 60.0  # of a preflight, with all its tries
 
     @model_validator(mode="after")
     def _beats_fit_into_a_lease(self) -> Self:
@@ -258,6 +266,8 @@ class Settings(_Section):
     limits: dict[Dimension, dict[Name, Cap]] = Field(default_factory=dict)
     providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)
     budget: BudgetSettings = Field(default_factory=BudgetSettings)
+    #: dimension → the values over which work is multiplied, for app.partitions(NAME, of=TYPE)
+    partitions: dict[Name, Values] = Field(default_factory=dict)
 
     def caps(self) -> dict[str, int]:
         """The limits by limit key (`host:example.org`, `host:*`)."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.definitions.context import Context
+from penstock.definitions.context import Context, TickContext
 from penstock.errors import PayloadError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
@@ -37,15 +37,20 @@ def _given(value: Any) -> Any:  # noqa: ANN401 (a default of the user's)
 class ArgumentCodec:
     """Owns the shape of one task's arguments, the context left out."""
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, task: str, function: Callable[..., Any], context: type[Context] = Context
+    ) -> None:
+        """Read a signature; `context` is what its first parameter will be given."""
         self.task = task
+        self._context = context
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters or parameters[0].kind not in (
             _POSITIONAL,
             inspect.Parameter.POSITIONAL_ONLY,
         ):
             raise UsageError(
-                f"Task {task!r} takes no context; its first parameter must be `ctx: Context`."
+                f"Task {task!r} takes no context; its first parameter must be "
+                f"`ctx: {context.__name__}`."
             )
         self._refuse_other_context(parameters[0], function)
         self._parameters = parameters[1:]
@@ -67,10 +72,13 @@ class ArgumentCodec:
         kind = self._hints(function).get(first.name)
         if kind is None and first.name in ("ctx", "context"):
             return
-        if not (isinstance(kind, type) and issubclass(kind, Context)):
+        fits = isinstance(kind, type) and issubclass(kind, Context)
+        if kind is TickContext and self._context is not TickContext:
+            fits = False
+        if not fits:
             raise UsageError(
                 f"The first parameter of task {self.task!r} is {str(first)!r}; it must be "
-                "`ctx: Context`."
+                f"`ctx: {self._context.__name__}`."
             )
 
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
@@ -143,6 +151,10 @@ class ArgumentCodec:
         named = dict(zip(self.names, values, strict=True))
         keyword = {name: named.pop(name) for name in self._keyword_only}
         return tuple(named.values()), keyword
+
+    def named_arguments(self, payload: str) -> dict[str, Any]:
+        """The same by name, in the order of the signature."""
+        return dict(zip(self.names, msgspec.structs.astuple(self.decode(payload)), strict=True))
 
     def select(self, arguments: msgspec.Struct, names: tuple[str, ...]) -> list[Any]:
         """Some of the rebuilt arguments, by name."""

@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from penstock.clock import Duration
+from penstock.clock import Duration, to_datetime
 from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
-from penstock.errors import UsageError
+from penstock.errors import StrictJsonError, UnknownPreflight, UsageError
+from penstock.model import strict_json
 from penstock.model.job import BATCH_JOBS_MAX, Edge, NewJob
+from penstock.model.schedule import CURSOR_BYTES_MAX
+
+_NOTHING: Mapping[str, str] = {}
+_UNREAD: Any = object()
 
 log = logging.getLogger("penstock.task")
 
@@ -39,13 +45,51 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
         return f"[{extra.get('job')}] {msg}", kwargs
 
 
+class PreflightValues(Mapping[str, Any]):
+    """What preflights returned, by their names; each is read from its JSON text when asked for."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        self._read: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<PreflightValues of {', '.join(self._texts) or 'nothing'}>"
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 (JSON is dynamic)
+        if name not in self._read:
+            text = self._texts.get(name)
+            if text is None:
+                have = ", ".join(map(repr, self._texts)) or "none"
+                raise UnknownPreflight(
+                    f"No preflight named {name!r} has a value for this job; there are: {have}."
+                )
+            self._read[name] = msgspec.json.decode(text)
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
 class Context:
     """Given to every task as its first argument; belongs to one attempt."""
 
-    __slots__ = ("_cancelled", "_enqueued", "_log", "_progress", "job")
+    __slots__ = ("_cancelled", "_enqueued", "_log", "_preflight", "_progress", "job")
 
-    def __init__(self, job: JobInfo) -> None:
+    def __init__(self, job: JobInfo, preflight: Mapping[str, str] = _NOTHING) -> None:
+        """A context.
+
+        Args:
+            job: what the attempt is about.
+            preflight: the values that preflights have for it, by name, as strict JSON text.
+        """
         self.job = job
+        self._preflight: Mapping[str, str] | PreflightValues = preflight
         self._enqueued: list[NewJob] | None = None
         self._log: _JobLog | None = None
         self._progress: tuple[float, float | None] | None = None
@@ -62,6 +106,17 @@ class Context:
     def cancelled(self) -> bool:
         """True when the attempt shall stop: a thread looks here, a coroutine is cancelled."""
         return self._cancelled
+
+    @property
+    def preflight(self) -> Mapping[str, Any]:
+        """What preflights returned for the partition of this job, by their names.
+
+        A value for its own partition comes first, then one for a coarser partition that it lies
+        in, then the global one.
+        """
+        if not isinstance(self._preflight, PreflightValues):
+            self._preflight = PreflightValues(self._preflight)
+        return self._preflight
 
     def progress(self, done: float, total: float | None = None) -> None:
         """Say how far the work is; the live view, which comes later, shows it."""
@@ -101,10 +156,16 @@ class Context:
         delay: Duration | None = None,
         group: str | None = None,
     ) -> str:
-        """Enqueue another job when, and only when, this one ends well; gives its key."""
-        job = to_new_job(
-            request.with_options(key=key, after=after, priority=priority, delay=delay, group=group)
+        """Enqueue another job when, and only when, this one ends well; gives its key.
+
+        It inherits the partition of this one, and is of its group unless it has one of its own.
+        """
+        request = request.with_options(
+            key=key, after=after, priority=priority, delay=delay, group=group
         )
+        if request.partition is None and self.job.partition is not None:
+            request = msgspec.structs.replace(request, partition=self.job.partition)
+        job = to_new_job(request)
         if self._enqueued is None:
             self._enqueued = []
         if len(self._enqueued) >= BATCH_JOBS_MAX:
@@ -114,3 +175,82 @@ class Context:
             )
         self._enqueued.append(job)
         return job.key
+
+
+class TickContext(Context):
+    """Given to a schedule as its first argument; belongs to one try of one occurrence."""
+
+    __slots__ = ("_cursor", "_cursor_text", "_due_at", "missed")
+
+    def __init__(
+        self,
+        job: JobInfo,
+        preflight: Mapping[str, str] = _NOTHING,
+        *,
+        due_at: int,
+        missed: int = 0,
+        cursor: str | None = None,
+    ) -> None:
+        """A context.
+
+        Args:
+            job: the unit.
+            preflight: the values that preflights have for it, by name, as strict JSON text.
+            due_at: the occurrence, in microseconds since 1970 UTC.
+            missed: how many occurrences after it have passed already.
+            cursor: strict JSON text of what the last good tick left; None: nothing.
+        """
+        super().__init__(job, preflight)
+        self._due_at = due_at
+        self._cursor_text = cursor  # as it is kept
+        self._cursor: Any = _UNREAD
+        self.missed = missed  # occurrences that have passed since `due_at`: this tick is for all
+
+    @property
+    def due_at(self) -> datetime:
+        """When this occurrence was due, in UTC: the same for every try of it."""
+        return to_datetime(self._due_at)
+
+    @property
+    def partition(self) -> str | None:
+        """The name of its partition; None if the schedule is global."""
+        return self.job.partition
+
+    @property
+    def cursor(self) -> Any:  # noqa: ANN401 (JSON is dynamic)
+        """A JSON value of this unit that outlives the tick; None until one is set.
+
+        It is kept if, and only if, the tick ends well, in one transaction with the jobs that the
+        tick enqueued. What counts is what it holds at the end of the tick: it may be assigned, or
+        changed in place.
+        """
+        if self._cursor is _UNREAD:
+            text = self._cursor_text
+            self._cursor = None if text is None else msgspec.json.decode(text)
+            self._cursor_text = None if text is None else self._written(self._cursor)
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, value: Any) -> None:  # noqa: ANN401 (JSON is dynamic)
+        self._written(value)
+        _ = self.cursor
+        self._cursor = value
+
+    def changed_cursor(self) -> str | None:
+        """The cursor to keep with this tick, as strict JSON text; None if it has not changed."""
+        if self._cursor is _UNREAD:
+            return None
+        if self._cursor is None and self._cursor_text is None:
+            return None
+        text = self._written(self._cursor)
+        return None if text == self._cursor_text else text
+
+    def _written(self, value: object) -> str:
+        try:
+            return strict_json.dumps(value, limit_bytes=CURSOR_BYTES_MAX)
+        except StrictJsonError as error:
+            where = "" if error.path == "$" else f" (at {error.path[2:]!r})"
+            raise UsageError(
+                f"The cursor of {self.job.key!r} must be a JSON value of at most "
+                f"{CURSOR_BYTES_MAX:,} bytes{where}: {error.problem}."
+            ) from None

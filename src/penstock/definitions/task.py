@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 import msgspec
 
+from penstock.clock import Duration, to_seconds
 from penstock.definitions.codec import ArgumentCodec
 from penstock.definitions.context import Context
 from penstock.definitions.provider import Uses, endpoints_of
@@ -43,6 +44,34 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
     metadata: MetadataSource | None = None  # how it shares with others
     uses: Uses | tuple[Uses, ...] | list[Uses] = ()  # the providers that it calls
+
+
+CONFIGURED: Any = object()  # timeout not given: as configured
+
+
+def limit_seconds(timeout: Duration | None) -> float | None:
+    """The seconds of a time limit; None if there is none, or it was left to the settings."""
+    if timeout is CONFIGURED or timeout is None:
+        return None
+    seconds = to_seconds(timeout)
+    if not seconds > 0:
+        raise UsageError(f"timeout must be above 0 seconds, got {seconds:g}.")
+    return seconds
+
+
+def checked_limits(limits: Mapping[str, LimitValue] | None) -> dict[str, LimitValue]:
+    """The keyed limits that an author named."""
+    if limits is not None and not isinstance(limits, Mapping):
+        raise UsageError(
+            f"limits is a mapping such as {{'host': 'example.org'}}, got {limits!r:.200}."
+        )
+    return dict(limits or {})
+
+
+def check_attempts(what: str, max_attempts: int | None) -> None:
+    """Refuse a number of attempts that nobody could use up."""
+    if max_attempts is not None and max_attempts < 1:
+        raise UsageError(f"{what}: max_attempts must be at least 1, got {max_attempts}.")
 
 
 class _Limit:
@@ -132,7 +161,13 @@ def _check_metadata(task: str, source: MetadataSource) -> None:
 class Task(Generic[P, R]):
     """A function that runs as jobs. `task.job(...)` takes the function's own parameters."""
 
-    def __init__(self, name: str, function: Callable[..., Any], options: TaskOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: TaskOptions,
+        context: type[Context] = Context,
+    ) -> None:
         check_name("task name", name)
         self.name = name
         self.function = function
@@ -146,7 +181,7 @@ class Task(Generic[P, R]):
                 f"{options.executor!r}."
             )
         self.kind = options.executor or (ASYNC if self.is_async else THREAD)
-        self.codec = ArgumentCodec(name, function)
+        self.codec = ArgumentCodec(name, function, context)
         self._limits = [
             _Limit(name, dimension, value, self.codec.names)
             for dimension, value in sorted(options.limits.items())

@@ -43,6 +43,7 @@ class Rearm(msgspec.Struct, frozen=True):
     """Do not end the job: queue it again, due at `at` (microseconds since 1970 UTC)."""
 
     at: int
+    missed: int = 0  # occurrences of a schedule that were left out before it
 
 
 Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm

@@ -59,6 +59,14 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     JobState.CANCELLED: {},
 }
 
+#: The same, for a unit of a schedule only: its job is never ended for good.
+UNIT_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
+    JobState.DONE: {JobState.QUEUED: "armed again"},
+    JobState.SKIPPED: {JobState.QUEUED: "armed again"},
+    JobState.ERROR: {JobState.QUEUED: "armed again", JobState.CANCELLED: "retired"},
+    JobState.CANCELLED: {JobState.QUEUED: "armed again"},
+}
+
 
 class EdgeKind(StrEnum):
     """When does a dependency let its dependant go?"""
@@ -141,6 +149,7 @@ class LeasedJob(msgspec.Struct, array_like=True, gc=False):
     level: int | None = None
     limited: bool = False  # its lane has limit keys
     solo: bool = False  # a suspect: it must run alone
+    cursor: str | None = None  # of a unit of a schedule; its worker reads it, no store sets it
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import count
+from typing import Any, Literal
 
 from penstock.errors import (
     PenstockError,
@@ -149,8 +150,11 @@ class Classified:
             raise ValueError(f"wait_seconds must be a finite number >= 0, got {wait!r}.")
 
 
-#: A user's opinion; None passes the error on to the next classifier.
-Classifier = Callable[[BaseException], Classified | FailureClass | None]
+#: What a classifier may say: a category, or a pair of a category and an exact wait. None passes the
+#: error on to the next classifier.
+Category = FailureClass | Literal["node", "service", "unknown"]
+Opinion = Classified | Category | tuple[Category, float | timedelta | None] | None
+Classifier = Callable[[BaseException], Opinion]
 
 _NODE = Classified(FailureClass.NODE)
 _UNKNOWN = Classified(FailureClass.UNKNOWN)
@@ -217,12 +221,24 @@ def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified 
         try:
             said = classifier(error)
             if said is not None:
-                return said if isinstance(said, Classified) else Classified(FailureClass(said))
+                return _understood(said)
         except Exception as problem:
             # A mistake in a classifier must not stop a worker, nor stay unseen.
             name = getattr(classifier, "__qualname__", repr(classifier))
             error.add_note(f"The classifier {name} raised {problem!r}; it was passed over.")
     return None
+
+
+def _understood(said: Any) -> Classified:  # noqa: ANN401 (whatever a user's function returns)
+    """An opinion in our own words; ValueError if it is none."""
+    if isinstance(said, Classified):
+        return said
+    if not isinstance(said, tuple):
+        return Classified(FailureClass(said))
+    category, wait = said
+    if isinstance(wait, timedelta):
+        wait = wait.total_seconds()
+    return Classified(FailureClass(category), wait)
 
 
 def _recognise(error: BaseException, now: float) -> Classified | None:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from penstock.errors import ConfigError
 from penstock.model.job import ErrorCategory
-from penstock.retry.backoff import NODE, OWN, SERVICE, Backoff
+from penstock.retry.backoff import DEGRADED, NODE, OWN, SERVICE, Backoff
 from penstock.retry.classify import Classified, Classifier, FailureClass, TimeLimitError, classify
 
 GIVE_UP_AFTER_SECONDS = 86_400.0  # one day of waiting for others
@@ -35,6 +36,7 @@ class RetryPolicy:
     node: Backoff = NODE
     service: Backoff = SERVICE
     own: Backoff = OWN
+    degraded: Backoff = DEGRADED
     give_up_after_seconds: float = GIVE_UP_AFTER_SECONDS
 
     def __post_init__(self) -> None:
@@ -74,6 +76,31 @@ class RetryPolicy:
             delay_seconds = self.own.delay(attempts, rand) if wait_seconds is None else wait_seconds
             return _charge(error, delay_seconds, give_up=attempts + 1 >= max_attempts)
         return self._defer(classified, deferred_since_seconds_ago or 0.0, deferrals, rand)
+
+    def decide_tick(
+        self,
+        error: BaseException,
+        *,
+        attempts: int,
+        max_attempts: int | None,
+        deferred_since_seconds_ago: float | None,
+        now: float,
+        rand: float,
+    ) -> RetryDecision:
+        """Decide what follows a failed tick of a schedule, which is there to stay.
+
+        It waits for others without end. Its own faults are charged and leave it degraded; it is
+        given up only where its author has set `max_attempts`. The arguments are those of `decide`.
+        """
+        classified = classify(error, now=now, classifiers=self.classifiers)
+        if classified.category is FailureClass.UNKNOWN:
+            delay_seconds = classified.wait_seconds
+            if delay_seconds is None:
+                delay_seconds = self.degraded.delay(attempts, rand)
+            used_up = max_attempts is not None and attempts + 1 >= max_attempts
+            return _charge(error, delay_seconds, give_up=used_up)
+        patient = replace(self, give_up_after_seconds=math.inf)
+        return patient._defer(classified, deferred_since_seconds_ago or 0.0, 0, rand)
 
     def _defer(
         self, classified: Classified, seconds_ago: float, deferrals: int, rand: float

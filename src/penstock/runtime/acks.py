@@ -15,8 +15,9 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import TRANSIENT, EnqueueRefused, PenstockError, StoreError, StoreUnknown
-from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
+from penstock.errors import TRANSIENT, PenstockError, StoreError, StoreUnknown
+from penstock.model.effects import Rearm, SetCursor
+from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.dispatcher import WINDOW_MAX
 from penstock.runtime.reach import Reach
@@ -36,6 +37,9 @@ WAITS = "Acknowledgements have to wait, nothing is begun"
 #: (refused job, its token, verdict): an acknowledgement that was not taken.
 Refused = Callable[[JobEnd | JobFailure, Verdict], None]
 
+#: What becomes of an end whose effects cannot be applied.
+Spoilt = Callable[[JobEnd, PenstockError], JobEnd | JobFailure]
+
 
 class AckBuffer:
     """Owns what has ended and is not yet durable. Belongs to one loop."""
@@ -48,6 +52,8 @@ class AckBuffer:
         wake: Callable[[], None],
         refused: Refused,
         accepted: Callable[[int], None],
+        spoilt: Spoilt,
+        armed: Callable[[int], None] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -55,6 +61,8 @@ class AckBuffer:
         self._wake = wake
         self._refused = refused
         self._accepted = accepted
+        self._spoilt = spoilt
+        self._armed = armed  # something is due at a time; None: nobody wants to know
         self._ends: list[JobEnd] = []
         self._failures: list[JobFailure] = []
         self._releases: list[JobRef] = []
@@ -62,6 +70,7 @@ class AckBuffer:
         self._task: asyncio.Task[None] | None = None
         self._worker = WorkerId("")
         self._stuck = False  # the store cannot take ends now
+        self._apart = False  # who was refused among others is asked for alone
         self.failed: Exception | None = None
 
     @property
@@ -123,13 +132,15 @@ class AckBuffer:
         releases, self._releases = self._releases[:FLUSH_MAX], self._releases[FLUSH_MAX:]
         self._on_the_way = [*ends, *failures, *releases]
         store = self._store
-        plain = [end for end in ends if not end.effects]
+        alone = _has_effects if self._apart else _is_refusable
+        self._apart = False
+        plain = [end for end in ends if not alone(end)]
         calls: list[tuple[list[JobEnd] | list[JobFailure], Callable[[], Reply[list[Verdict]]]]] = []
         if plain:
             calls.append((plain, lambda: store.ack(worker, plain)))
         # An end whose effects are refused must not take its neighbours with it.
         for end in ends:
-            if end.effects:
+            if alone(end):
                 calls.append(([end], partial(store.ack, worker, [end])))
         if failures:
             calls.append((failures, lambda: store.fail_and_retry(worker, failures)))
@@ -155,7 +166,11 @@ class AckBuffer:
             with_effects = [end for end in group if isinstance(end, JobEnd) and end.effects]
             if not with_effects:
                 raise  # a plain end cannot be refused: our bug, and it would be refused again
-            self._end_refused(with_effects, error)
+            if len(group) > 1:
+                self._apart = True
+                self._ends.extend(end for end in group if isinstance(end, JobEnd))
+            else:
+                self.add(self._spoilt(with_effects[0], error))
             return
         if unknown:  # it was taken the first time, and nobody could tell us
             taken = {Verdict.DUPLICATE: Verdict.ACCEPTED}
@@ -163,21 +178,25 @@ class AckBuffer:
         accepted = verdicts.count(Verdict.ACCEPTED)
         if accepted:
             self._accepted(accepted)
+            if self._armed is not None:
+                self._tell_armed(group, self._armed)
         if accepted != len(group):
             refused: list[JobEnd | JobFailure] = [*group]
             for end, verdict in zip(refused, verdicts, strict=True):
                 if verdict is not Verdict.ACCEPTED:
                     self._refused(end, verdict)
 
-    def _end_refused(self, group: list[JobEnd], error: PenstockError) -> None:
-        """An end's effects cannot be applied: the job's own fault, and trying again cannot help."""
-        for end in group:
-            kind = "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
-            why = AttemptError(ErrorCategory.OWN, kind, str(error))
-            log.error("Job %r of task %r ended in error: %s", end.job.key, end.job.task, error)
-            self._ends.append(
-                JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
-            )
+    @staticmethod
+    def _tell_armed(group: list[JobEnd] | list[JobFailure], armed: Callable[[int], None]) -> None:
+        times = [
+            effect.at
+            for end in group
+            if isinstance(end, JobEnd)
+            for effect in end.effects
+            if isinstance(effect, Rearm)
+        ]
+        if times:
+            armed(min(times))
 
     async def _persist(
         self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None
@@ -198,6 +217,16 @@ class AckBuffer:
             reply = None
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MAX_SECONDS)
+
+
+def _has_effects(end: JobEnd) -> bool:
+    return bool(end.effects)
+
+
+def _is_refusable(end: JobEnd) -> bool:
+    """May its effects be refused in the usual course? The next tick and a cursor are not."""
+    effects = end.effects
+    return bool(effects) and not all(isinstance(one, Rearm | SetCursor) for one in effects)
 
 
 def _ref(end: JobEnd | JobFailure | JobRef) -> tuple[int, int]:

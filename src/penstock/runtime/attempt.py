@@ -17,9 +17,16 @@ import msgspec
 
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS
-from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.context import Context
 from penstock.definitions.task import Task
-from penstock.errors import CallInDoubt, PayloadError, Skip, StrictJsonError
+from penstock.errors import (
+    CallInDoubt,
+    EnqueueRefused,
+    PayloadError,
+    PenstockError,
+    Skip,
+    StrictJsonError,
+)
 from penstock.events.correlation import Correlation
 from penstock.model import strict_json
 from penstock.model.effects import EnqueueJobs
@@ -39,8 +46,13 @@ from penstock.retry.classify import RemoteError, TimeLimitError
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.broken_way import way_words
+from penstock.runtime.rechecking import RecheckFailed
+from penstock.runtime.recurring import Recurring
 
 NEVER = float("inf")
+
+#: Of attempts: a schedule is not given up unless it says so.
+UNLIMITED = 2**31 - 1
 
 
 class Stop(Enum):
@@ -67,6 +79,8 @@ class TaskLimits(msgspec.Struct, frozen=True):
     max_attempts: int
     timeout_seconds: float | None
     max_crashes: int
+    recurring: Recurring | None = None  # it is a schedule
+    within_seconds: float | None = None  # from its first failure on: what comes later is too late
 
 
 class ProcessDied(Exception):
@@ -111,6 +125,7 @@ class Attempt:
         lease: TaskAdmissionLease,
         started_at: int,
         correlation: Correlation,
+        context: Context,
     ) -> None:
         self.job = job
         self.lease = lease  # on its slot and whatever else it holds here
@@ -120,7 +135,7 @@ class Attempt:
         self.slot = slot
         self.started_at = started_at
         self.correlation = correlation
-        self.context = Context(JobInfo(job.key, job.task, job.attempts + 1, job.partition))
+        self.context = context
         self.aio_task: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None  # ends the process of the body
         self.deadline_monotonic = NEVER
@@ -198,7 +213,7 @@ def judge(
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     if isinstance(error, ProcessDied):
-        return _crashed(attempt, error, now_at, policy, rand)
+        return crashed(attempt, error, now_at, policy, rand)
     return failed(attempt, error, now_at, policy, rand)
 
 
@@ -218,14 +233,21 @@ def failed(
     """What an error costs, and when the job may try again."""
     job = attempt.job
     deferred = job.deferred_since
-    decision = policy.decide(
+    kind = kind_of(error)
+    if isinstance(error, RecheckFailed):
+        error = error.error  # it waits as that says
+    limits = attempt.limits
+    seconds_ago = None if deferred is None else (now_at - deferred) / MICROSECONDS
+    decide = policy.decide if limits.recurring is None else policy.decide_tick
+    decision = decide(
         error,
         attempts=job.attempts,
-        max_attempts=attempt.limits.max_attempts,
-        deferred_since_seconds_ago=None if deferred is None else (now_at - deferred) / MICROSECONDS,
+        max_attempts=limits.max_attempts,
+        deferred_since_seconds_ago=seconds_ago,
         now=now_at / MICROSECONDS,
         rand=rand(),
     )
+    late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
     message = message_of(error)
     if decision.category is ErrorCategory.NODE:
         message += way_words(error, message)
@@ -233,15 +255,19 @@ def failed(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(decision.category, kind_of(error), message, where_of(error)),
+        error=AttemptError(decision.category, kind, message, where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
         charge=decision.charge,
-        max_attempts=attempt.limits.max_attempts,
-        give_up=decision.give_up,
+        max_attempts=limits.max_attempts,
+        give_up=decision.give_up or late,
         spoils=_spoiled(attempt) if decision.charge else (),
     )
+
+
+def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
+    return limits.within_seconds is not None and seconds >= limits.within_seconds
 
 
 def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:
@@ -256,7 +282,7 @@ def _held(attempt: Attempt, error: CallInDoubt, now_at: int) -> JobEnd:
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
-def _crashed(
+def crashed(
     attempt: Attempt,
     error: ProcessDied,
     now_at: int,
@@ -317,9 +343,21 @@ def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
+def spoilt(end: JobEnd, error: PenstockError) -> JobEnd:
+    """Its effects cannot be applied: the job's own fault, and trying again cannot help."""
+    why = AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error))
+    return JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
+
+
+def kind_of_refusal(error: PenstockError) -> str:
+    return "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
+
+
 def kind_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return error.kind
+    if isinstance(error, RecheckFailed):
+        return f"preflight {error.name}"[:NAME_LENGTH_MAX]
     return kept_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
 
 

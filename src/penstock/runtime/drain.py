@@ -2,7 +2,8 @@
 """When is nothing left to do?
 
 A draining worker ends when no job is left: delayed ones and those that others hold are waited
-for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead.
+for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead. Units of
+schedules, which never end, do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import LeaseBatch
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
 from penstock.runtime.full_limits import FullLimits
 from penstock.runtime.reach import Reach
@@ -65,6 +67,11 @@ class Drain:
         else:
             self._said.pop(PAUSED, None)
 
+    def due(self, at: int) -> None:
+        """Something will be due that the last lease call could not know of."""
+        if self.next_due_at is None or at < self.next_due_at:
+            self.next_due_at = at
+
     async def look(self, worker: WorkerId, held: frozenset[str] = frozenset()) -> None:
         """Ask the store what is left; one that cannot answer now is waited for.
 
@@ -94,7 +101,7 @@ class Drain:
 
     def _split(self, outlook: Outlook) -> tuple[int, dict[str, int]]:
         known, unknown = 0, {}
-        for task, states in outlook.open_by_task.items():
+        for task, states in _jobs(outlook).items():
             count = sum(states.values())
             if task in self._tasks or task in outlook.served_elsewhere:
                 known += count
@@ -106,8 +113,9 @@ class Drain:
         """Nobody runs anything, and whatever could be taken is of tasks that are held back."""
         ours = {
             task: states
-            for task, states in outlook.open_by_task.items()
-            if task in self._tasks or task in outlook.served_elsewhere
+            for task, states in (_jobs(outlook) if self.ends else outlook.open_by_task).items()
+            if task in self._tasks
+            or (task in outlook.served_elsewhere and not task.startswith(SCHEDULE))
         }
         if any(states.get(JobState.IN_PROGRESS) for states in ours.values()):
             return False
@@ -118,12 +126,12 @@ class Drain:
         """Everything we could do waits for jobs that nobody can do."""
         return not any(
             states.get(state)
-            for task, states in outlook.open_by_task.items()
+            for task, states in _jobs(outlook).items()
             if task in self._tasks or task in outlook.served_elsewhere
             for state in (JobState.QUEUED, JobState.IN_PROGRESS)
         ) and any(
             states.get(JobState.QUEUED)
-            for task, states in outlook.open_by_task.items()
+            for task, states in _jobs(outlook).items()
             if task not in self._tasks
         )
 
@@ -158,7 +166,7 @@ class Drain:
         if outlook.paused:
             return PAUSED
         count = {
-            state: sum(states.get(state, 0) for states in outlook.open_by_task.values())
+            state: sum(states.get(state, 0) for states in _jobs(outlook).values())
             for state in (JobState.IN_PROGRESS, JobState.QUEUED)
         }
         if count[JobState.IN_PROGRESS]:
@@ -169,3 +177,12 @@ class Drain:
             left = outlook.next_due_at / MICROSECONDS - self._clock.now()
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
         return f"{count[JobState.QUEUED]} job(s) are queued: {self.full.reason()}."
+
+
+def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
+    """What is open, by task, without the units of schedules."""
+    return {
+        task: states
+        for task, states in outlook.open_by_task.items()
+        if not task.startswith(SCHEDULE)
+    }

@@ -16,6 +16,7 @@ from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.registration import RETRY_SECONDS
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.stop_signals import borrowed_signals
 from penstock.runtime.worker import Worker
@@ -47,6 +48,7 @@ class RunReport:
     errors: int  # jobs that ended in error in this run
     stopped: bool  # by a signal, before everything was done
     over_budget: str | None = None  # which budget has ended it, before everything was done
+    ended_schedule: str | None = None  # which schedule has ended it, by using up its attempts
 
 
 class EmbeddedRun:
@@ -64,8 +66,14 @@ class EmbeddedRun:
         slots: int,
         run_id: str,
         statistics: StatisticsLine,
+        start: DaemonStart | None = None,
     ) -> RunReport:
+        """Start, if there is something to start, and work."""
         loop = asyncio.get_running_loop()
+        if start is not None:
+            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop_start, start)):
+                if await start.run() is None:
+                    return RunReport(run_id, 0, 0, 0, stopped=True)
         table = SlotTable.create(slots)
         beat = BeatThread(
             self._store, self._clock, self._times.lease_ttl_seconds, self._times.beat_seconds
@@ -91,6 +99,7 @@ class EmbeddedRun:
             ended.get(JobState.ERROR, 0),
             self._stopped > 0,
             " ".join(stop.sentence for stop in worker.stops) or None,
+            " ".join(worker.ended_schedules) or None,
         )
 
     async def _outlook(self, run_id: str) -> Outlook:
@@ -112,6 +121,10 @@ class EmbeddedRun:
             worker.stop(Stopping.GRACEFUL)
             await task
             raise
+
+    def _stop_start(self, start: DaemonStart) -> None:
+        self._stopped += 1
+        start.stop()
 
     def _stop(self, worker: Worker) -> None:
         """First signal: graceful; second: now."""

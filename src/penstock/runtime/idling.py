@@ -35,6 +35,8 @@ class Idling:
         self._woken = woken
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
+        self._until = 0.0  # when the present wait ends, at the latest; by the wall clock
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
@@ -57,11 +59,29 @@ class Idling:
         if self._task is not None:
             self._task.cancel()
 
+    def due(self, at: int) -> None:
+        """Something will be due that the store has not told of; wait no longer than until then."""
+        if self._task is None or at / MICROSECONDS >= self._until:
+            return
+        self._until = at / MICROSECONDS
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left = max(self._until - self._clock.now(), 0.0)
+        self._alarm = asyncio.get_running_loop().call_later(left, self._task.cancel)
+
+    def _ended(self) -> None:
+        self._task = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._woken()
+
     async def _wait(self, next_due_at: int | None) -> None:
         seconds = IDLE_SECONDS
         if next_due_at is not None:
             left = next_due_at / MICROSECONDS - self._clock.now()
             seconds = min(IDLE_SECONDS, max(left, 0.001))
+        self._until = self._clock.now() + seconds
         try:
             await self._store.wait_for_work(seconds)
         except TRANSIENT as error:
@@ -69,15 +89,13 @@ class Idling:
         except Exception as error:
             self._failed(error)
         finally:
-            self._task = None
-            self._woken()
+            self._ended()
 
     async def _sleep(self, seconds: float) -> None:
         try:
             await self._clock.sleep(seconds)
         finally:
-            self._task = None
-            self._woken()
+            self._ended()
 
     async def back_off(self, error: StoreError) -> None:
         """The store cannot say now whether there is something."""

@@ -7,7 +7,7 @@ somebody says that there may be something new.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import failpoints
 from penstock.clock import Clock
@@ -27,8 +27,8 @@ from penstock.runtime.worker_config import WorkerConfig
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
-#: Jobs have come for the worker of this name.
-Taken = Callable[[WorkerId, Sequence[LeasedJob]], None]
+#: Jobs have come for the worker of this name; what must happen before some of them may start.
+Taken = Callable[[WorkerId, Sequence[LeasedJob]], Awaitable[None] | None]
 
 
 class Leasing:
@@ -92,6 +92,11 @@ class Leasing:
         """There may be something new."""
         self._exhausted = frozenset()
         self._wake()
+
+    def due(self, at: int) -> None:
+        """A tick was armed: it will be due then."""
+        self._drain.due(at)
+        self._idling.due(at)
 
     def forget(self) -> None:
         """There is a new name, and it holds nothing."""
@@ -169,7 +174,9 @@ class Leasing:
             self._fail(error)
         else:
             self._idling.answered()
-            self._leased(batch, request)
+            preparing = self._leased(batch, request)
+            if preparing is not None:
+                await preparing
         finally:
             self.busy = False
             self._wake()
@@ -183,7 +190,7 @@ class Leasing:
             self.busy = False
             self._wake()
 
-    def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> None:
+    def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> Awaitable[None] | None:
         failpoints.hit("lease.committed")
         self._suspects = batch.suspects
         self.knows_more, self.blocked, self.paused = batch.more, batch.blocked, batch.paused
@@ -195,4 +202,4 @@ class Leasing:
         elif self._config.solo or not request.solo:
             self._exhausted = self._exhausted.union(request.tasks)
         self._drain.note(batch)
-        self._taken(request.worker, batch.jobs)
+        return self._taken(request.worker, batch.jobs)

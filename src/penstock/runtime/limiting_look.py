@@ -16,6 +16,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.provider import ProviderModelKey, gate_name
 from penstock.model.resource import SUBMISSION
 from penstock.model.run_document import LimitKind
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.background import Background
@@ -149,7 +150,7 @@ class LimitingLook:
             return _DEPENDENCIES if states[JobState.WAITING] else _ELSEWHERE
         if outlook.suspects:
             return _ELSEWHERE
-        if self._drain.next_due_at is not None:
+        if self._drain.next_due_at is not None and states[JobState.QUEUED]:
             return self._delays()
         if states[JobState.QUEUED]:
             return _STORE
@@ -204,6 +205,8 @@ def _states(outlook: Outlook, tasks: Iterable[str]) -> dict[JobState, int]:
     """Open jobs of some tasks, by state."""
     found = dict.fromkeys(JobState, 0)
     for task in dict.fromkeys(tasks):
+        if task.startswith(SCHEDULE):
+            continue  # a unit is always for later
         for state, count in outlook.open_by_task.get(task, {}).items():
             found[state] += count
     return found

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -49,7 +49,12 @@ class ProcessRunner(Protocol):
     """Runs a body in another process and reports its end on the loop."""
 
     def submit(
-        self, job: JobInfo, payload: str, began: Callable[[], None], done: Done
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        began: Callable[[], None],
+        done: Done,
     ) -> Callable[[], None]:
         """Start a body; the answer kills it. `began`: its process is there, its time counts."""
         ...
@@ -80,11 +85,17 @@ class TaskProcess:
         with contextlib.suppress(OSError):  # it is dead already: the answer will say so
             remote.send(self._channel, order)
 
-    def run(self, job: JobInfo, payload: str, began: Callable[[], None]) -> RemoteValue:
+    def run(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        began: Callable[[], None],
+    ) -> RemoteValue:
         """Run one body; raises what it raised, or ProcessDied."""
         self._number += 1
         with contextlib.suppress(OSError):
-            remote.send(self._channel, remote.RunJob(self._number, job, payload))
+            remote.send(self._channel, remote.RunJob(self._number, job, payload, preflight))
         answer = self._hear()
         if isinstance(answer, remote.Began):
             began()
@@ -155,9 +166,17 @@ class TaskProcess:
 class _Work:
     """One body on its way: where it runs, and whether it still may."""
 
-    def __init__(self, job: JobInfo, payload: str, began: Callable[[], None], done: Done) -> None:
+    def __init__(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        began: Callable[[], None],
+        done: Done,
+    ) -> None:
         self.job = job
         self.payload = payload
+        self.preflight = preflight
         self.began = began
         self.done = done
         self._lock = threading.Lock()
@@ -196,9 +215,14 @@ class ProcessPool:
         self._working: set[_Work] = set()
 
     def submit(
-        self, job: JobInfo, payload: str, began: Callable[[], None], done: Done
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        began: Callable[[], None],
+        done: Done,
     ) -> Callable[[], None]:
-        work = _Work(job, payload, began, done)
+        work = _Work(job, payload, preflight, began, done)
         with self._lock:
             self._working.add(work)
             if self._idle:
@@ -221,7 +245,7 @@ class ProcessPool:
                         process = TaskProcess(self._order)
                     work.begin(process)
                     began = partial(self._tell, work.began)
-                    value = process.run(work.job, work.payload, began)
+                    value = process.run(work.job, work.payload, work.preflight, began)
                 except BaseException as raised:
                     error = raised
                 if process is not None and not (work.end() and process.fit):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -37,6 +37,7 @@ class RunJob(msgspec.Struct, frozen=True, tag="run"):
     number: int
     job: JobInfo
     payload: str
+    preflight: Mapping[str, str] = {}  # what preflights have for it, as strict JSON text
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

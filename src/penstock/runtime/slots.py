@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from penstock import failpoints
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.provider import runs_elsewhere
 from penstock.definitions.task import PROCESS, Task
 from penstock.errors import InternalError, PayloadError
@@ -35,10 +36,13 @@ from penstock.runtime.attempt import (
     time_limit_error,
 )
 from penstock.runtime.attempt_standing import AttemptStanding
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner, RemoteValue
+from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
+from penstock.runtime.ticking import judge_tick, tick_context
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
@@ -84,11 +88,15 @@ class Slots:
         ended: Ended,
         standings: Standings | None = None,
         lending: SlotLending | None = None,
+        checked: CheckedValues | None = None,
+        rechecking: Rechecking | None = None,
     ) -> None:
         self._tasks = tasks
         self._counts = counts
         self._standings = standings
         self._lending = lending
+        self._checked = checked
+        self._rechecking = rechecking
         places = 1 if lending is None else LENT_PLACES
         self._kinds = [kind for kind, count in counts.items() for _ in range(places * count)]
         self._free: dict[str, list[int]] = {kind: [] for kind in counts}  # places in the table
@@ -136,7 +144,8 @@ class Slots:
             raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
         slot = self._free[task.kind].pop()
         started_at = round(self._clock.now() * MICROSECONDS)
-        attempt = Attempt(job, task, limits, slot, lease, started_at, correlation)
+        context = self._context(job, limits, started_at)
+        attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
         deadline = 0.0
         remote = task.kind == PROCESS and self._processes is not None
         if limits.timeout_seconds is not None:
@@ -150,7 +159,9 @@ class Slots:
         self.running[attempt.ref] = attempt
         self.occupied += 1
         try:
-            if remote:
+            if self._rechecking is not None and _had_failed(attempt):
+                attempt.aio_task = self._create_task(self._recheck(attempt, self._rechecking))
+            elif remote:
                 self._run_process(attempt)
             elif task.is_async:
                 attempt.aio_task = self._create_task(self._run_coroutine(attempt))
@@ -164,12 +175,41 @@ class Slots:
             raise
         self._events.emit(_SPAWNED, correlation)
 
+    def _context(self, job: LeasedJob, limits: TaskLimits, started_at: int) -> Context:
+        info = JobInfo(job.key, job.task, job.attempts + 1, job.partition)
+        recurring, checked = limits.recurring, self._checked
+        if recurring is not None:
+            return tick_context(recurring, job, info, checked, started_at)
+        return Context(info) if checked is None else Context(info, checked.of_job(job.partition))
+
+    async def _recheck(self, attempt: Attempt, rechecking: Rechecking) -> None:
+        """Let the preflights on duty look, then run the body as usual."""
+        error: BaseException | None = None
+        try:
+            _enter(attempt)
+            if attempt.limits.recurring is not None:
+                await rechecking.look(attempt.limits.recurring, attempt.job.payload)
+            attempt.context = self._context(attempt.job, attempt.limits, attempt.started_at)
+        except BaseException as raised:
+            error = raised
+        if error is not None:
+            self._finish(attempt, None, error)
+        elif attempt.task.kind == PROCESS and self._processes is not None:
+            attempt.aio_task = None
+            self._run_process(attempt)
+        elif attempt.task.is_async:
+            await self._run_coroutine(attempt)
+        else:
+            attempt.aio_task = None
+            self._run_thread(attempt)
+
     def _run_process(self, attempt: Attempt) -> None:
         if self._processes is None:
             raise InternalError("There is nobody who could start a process.")
         attempt.kill = self._processes.submit(
             attempt.context.job,
             attempt.job.payload,
+            attempt.context._preflight,
             lambda: self._began(attempt),
             lambda value, error: self._finish(attempt, value, error),
         )
@@ -231,7 +271,9 @@ class Slots:
         now_at = round(self._clock.now() * MICROSECONDS)
         verdict: JobEnd | JobFailure | JobRef | None
         try:
-            if isinstance(error, PayloadError) and attempt.stop is None:
+            if attempt.limits.recurring is not None:
+                verdict = judge_tick(attempt, error, now_at, self._policy, self._rand)
+            elif isinstance(error, PayloadError) and attempt.stop is None:
                 verdict = bad_payload(attempt, error, now_at)
             else:
                 verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
@@ -355,6 +397,14 @@ class Slots:
             self.abandoned[attempt] = now
             self._end(attempt, None)
         return left
+
+
+def _had_failed(attempt: Attempt) -> bool:
+    """Is it a tick whose last try failed, and is anybody on duty for it?"""
+    recurring = attempt.limits.recurring
+    if recurring is None or not recurring.on_duty:
+        return False
+    return attempt.job.attempts > 0 or attempt.job.deferred_since is not None
 
 
 def _enter(attempt: Attempt) -> None:

@@ -10,13 +10,15 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
-from penstock.runtime.attempt import Attempt
+from penstock.model.schedule import PREFLIGHT, SCHEDULE
+from penstock.runtime.attempt import UNLIMITED, Attempt
 
 MESSAGE_MAX = 500  # characters of an error in a log line
 
 log = logging.getLogger("penstock.worker")
 
 _COMPLETED = SchedulerEventKind.TASK_COMPLETED
+_DROPPED = SchedulerEventKind.NON_RETRYABLE_DROPPED
 
 
 class Telling:
@@ -30,6 +32,8 @@ class Telling:
         """An attempt's body has ended."""
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
+            if attempt.limits.recurring is not None:
+                self._recovered(attempt.job)
         elif verdict is None:
             self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
         elif isinstance(verdict, JobRef):
@@ -41,20 +45,36 @@ class Telling:
         emit, correlation = self._events.emit, attempt.correlation
         category = verdict.error.category if verdict.error else None
         emit(_COMPLETED, correlation, category)
-        job, shown = attempt.job, _shown(verdict.error)
-        if isinstance(verdict, JobFailure) and not _is_last(job, verdict):
-            emit(SchedulerEventKind.RETRY_DEFERRED, correlation, category)
-            log.warning(
-                "Job %r of task %r failed and is tried again in %.1f s (%s): %s",
-                job.key,
-                job.task,
-                verdict.delay_seconds,
-                _cost(job, verdict),
-                shown,
-            )
+        goes_on = isinstance(verdict, JobFailure) and not _is_last(attempt.job, verdict)
+        kind = SchedulerEventKind.RETRY_DEFERRED if goes_on else _DROPPED
+        emit(kind, correlation, category)
+        self._log(attempt.job, verdict)
+
+    def spoilt(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+        """The store has refused what an end was to bring."""
+        self._log(job, verdict)
+
+    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+        shown = _shown(verdict.error)
+        if not isinstance(verdict, JobFailure) or _is_last(job, verdict):
+            level = logging.DEBUG if job.task.startswith(PREFLIGHT) else logging.ERROR
+            log.log(level, "%s ended in error: %s", _name(job), shown)
             return
-        emit(SchedulerEventKind.NON_RETRYABLE_DROPPED, correlation, category)
-        log.error("Job %r of task %r ended in error: %s", job.key, job.task, shown)
+        degraded = verdict.charge and job.task.startswith(SCHEDULE)
+        log.log(
+            logging.ERROR if degraded else logging.WARNING,
+            "%s %s and is tried again in %.1f s (%s): %s",
+            _name(job),
+            "is degraded" if degraded else "failed",
+            verdict.delay_seconds,
+            _cost(job, verdict),
+            shown,
+        )
+
+    @staticmethod
+    def _recovered(job: LeasedJob) -> None:
+        if job.task.startswith(SCHEDULE) and (job.attempts or job.deferred_since is not None):
+            log.info("%s is well again.", _name(job))
 
     def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         """The store did not take an end."""
@@ -83,9 +103,20 @@ def _cost(job: LeasedJob, failure: JobFailure) -> str:
     """What a failure costs, in words."""
     if failure.max_crashes is not None:
         return f"crash {job.crashes + 1} of {failure.max_crashes}"
-    if failure.charge:
-        return f"attempt {job.attempts + 1} of {failure.max_attempts}"
-    return "not charged"
+    if not failure.charge:
+        return "not charged"
+    if failure.max_attempts == UNLIMITED:
+        return f"try {job.attempts + 1}"
+    return f"attempt {job.attempts + 1} of {failure.max_attempts}"
+
+
+def _name(job: LeasedJob) -> str:
+    """What people call it."""
+    if job.task.startswith(SCHEDULE):
+        return f"The schedule {job.key!r}"
+    if job.task.startswith(PREFLIGHT):
+        return f"The preflight {job.key!r}"
+    return f"Job {job.key!r} of task {job.task!r}"
 
 
 def _is_last(job: LeasedJob, failure: JobFailure) -> bool:

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Clock
 from penstock.definitions.task import Task
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import PenstockError
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.schedule import PreflightResult
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
 from penstock.runtime.budget_hold import BudgetHold, BudgetStop
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.journal_pruning import JournalPruning
@@ -34,20 +36,22 @@ from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
+from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
+from penstock.runtime.run_end import RunEnd
 from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
 from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
+from penstock.runtime.ticking import Ticks
 from penstock.runtime.wear import Wear
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
-LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
@@ -72,8 +76,10 @@ class Worker:
         events: SchedulerEvents,
         worn: Callable[[str], None] | None = None,
         providers: ProviderRun | None = None,
+        checked: CheckedValues | None = None,
     ) -> None:
         self._providers = providers
+        self._checked = checked
         self._config = config
         known, tasks = tasks, {n: tasks[n] for n in tasks if n not in config.unserved}
         self._task_names = tuple(sorted(tasks))
@@ -91,8 +97,27 @@ class Worker:
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
+        self._background = Background(self._fail)
+        self._ticks = Ticks(
+            tasks,
+            store,
+            clock,
+            policy,
+            ids.random,
+            self._reach,
+            self._telling,
+            self._enter,
+            self._stop_for,
+        )
         self._acks = AckBuffer(
-            store, clock, self._reach, self._wake.set, self._refused, self._accepted
+            store,
+            clock,
+            self._reach,
+            self._wake.set,
+            self._refused,
+            self._accepted,
+            self._ticks.spoilt,
+            (lambda at: self._leasing.due(at)) if self._ticks.names else None,
         )
         self._window = JobWindow(
             config.run_id,
@@ -124,6 +149,8 @@ class Worker:
             self._attempt_ended,
             providers,
             lending,
+            checked,
+            None if checked is None else Rechecking(checked, threads, clock, self._keep),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
@@ -139,7 +166,6 @@ class Worker:
         self._wear = Wear(clock)
         kept = None if config.solo else config.journal_retention_seconds
         self._pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
-        self._background = Background(self._fail)
         self._leasing = Leasing(
             config,
             self._task_names,
@@ -155,6 +181,20 @@ class Worker:
             self._background,
             taken=self._taken,
             lose=self._lose,
+            fail=self._fail,
+            wake=self._wake.set,
+        )
+        self._end = RunEnd(
+            clock,
+            self._drain,
+            self.hold,
+            self._window,
+            self._slots,
+            self._acks,
+            self._leasing,
+            self._ticks,
+            self._background,
+            solo=config.solo,
             fail=self._fail,
             wake=self._wake.set,
         )
@@ -175,12 +215,12 @@ class Worker:
             self._wake.set,
             providers,
         )
-        self._looking = False
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self._failure: BaseException | None = None
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
+        self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
 
     def __repr__(self) -> str:
         return (
@@ -243,7 +283,7 @@ class Worker:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            for ref in self._window.clear():
+            for ref in (*self._window.clear(), *self._ticks.clear()):
                 self._acks.add(ref)
             self._status.stopping = True
         if how is Stopping.NOW:
@@ -271,13 +311,7 @@ class Worker:
             return self._stopping is not None and self._clock.monotonic() > (
                 self._stop_at + STOPPED_SECONDS
             )
-        if self._stopping is not None:
-            return not len(self._window)
-        if len(self._window):
-            return False
-        if self._config.solo:
-            return self._leasing.found_nothing
-        return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
+        return not len(self._window) if self._stopping is not None else self._end.is_reached
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
@@ -346,6 +380,7 @@ class Worker:
             self.worker_id,
         )
         self._window.clear()
+        self._ticks.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
@@ -355,6 +390,8 @@ class Worker:
     async def _sign_on(self) -> None:
         first = not self.worker_id
         await self._name.sign_on()
+        if first and self._checked is not None:
+            await self._checked.read(self._store, self._clock, self._reach)
         if first and self._providers is not None:
             await self._providers.begin()
         self._is_ready = True
@@ -371,38 +408,42 @@ class Worker:
         self._acks.kick(self.worker_id)
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
-            ends = self._drain.ends or self.hold.tasks
-            if ends and not self._looking and self._is_idle():
-                self._looking = True
-                self._background.spawn(self._look())
+            self._end.look(self.worker_id)
         self._watch.turned(goes_on)
 
-    def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> None:
+    def _taken(
+        self, worker: WorkerId, jobs: Sequence[LeasedJob]
+    ) -> Coroutine[Any, Any, None] | None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
         if worker != self.worker_id or self._name.losing:
-            return  # the lease was lost meanwhile; what came belongs to nobody
+            return None  # the lease was lost meanwhile; what came belongs to nobody
         if self._stopping is not None:
             for job in jobs:
                 self._acks.add(JobRef(job.id, job.token))
-        elif jobs:
+            return None
+        names = self._ticks.names
+        ticks = [job for job in jobs if job.task in names] if names else ()
+        if not ticks:
+            self._enter(jobs)
+            return None
+        self._enter([job for job in jobs if job.task not in names])
+        return self._ticks.prepare(ticks)
+
+    def _enter(self, jobs: Sequence[LeasedJob]) -> None:
+        if jobs:
             self._window.add(jobs)
-
-    def _is_idle(self) -> bool:
-        """Nothing runs, waits or is on its way, and the store had nothing more."""
-        busy = self._slots.running or self._acks.pending or len(self._window)
-        return not busy and self._leasing.is_idle
-
-    async def _look(self) -> None:
-        """Is anything left at all? Asked when we fall idle, and then now and again."""
-        try:
-            await self._drain.look(self.worker_id, self.hold.tasks)
-            if not (self._drain.finished or self._drain.is_out_of_money):
-                await self._clock.sleep(LOOK_SECONDS)
-        except StoreError as error:
-            self._failure = error
-        finally:
-            self._looking = False
             self._wake.set()
+
+    def _stop_for(self, sentence: str) -> None:
+        """A schedule has ended for good, and with it the run."""
+        self.ended_schedules += (sentence,)
+        if self._stopping is None:
+            self.stop(Stopping.GRACEFUL)
+
+    def _keep(self, result: PreflightResult) -> None:
+        """A preflight on duty has found something new."""
+        if self._checked is not None:
+            self._background.spawn(self._ticks.keep(self._checked.app, result))
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
@@ -415,6 +456,8 @@ class Worker:
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
+        if attempt.limits.recurring is not None:
+            self._ticks.ended(attempt.job, verdict)
         self._wake.set()
 
     def _accepted(self, count: int) -> None:

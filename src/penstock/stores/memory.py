@@ -39,22 +39,20 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.memory_call_operations import CallOperations
 from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_chores import Chores
 from penstock.stores.memory_control import Control
-from penstock.stores.memory_edges import Dependants
-from penstock.stores.memory_ends import Ends
 from penstock.stores.memory_learned import Learned
 from penstock.stores.memory_operation import operation
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
+from penstock.stores.memory_unit_operations import UnitOperations
 from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, staged_of, stats_of
 from penstock.stores.row_state import RowState
 from penstock.stores.store import JobFilter
 
 
-class MemoryStore(CallOperations):
+class MemoryStore(UnitOperations):
     """Owns jobs, leases, edges and effects in memory. Belongs to one thread and has no locks.
 
     A call that is refused was checked before it changed anything.
@@ -65,8 +63,6 @@ class MemoryStore(CallOperations):
     def __init__(self, clock: Clock, ids: IdSource | None = None) -> None:
         self.id = (ids or SystemIds()).new_id("memory")
         super().__init__(clock, Tables())
-        self._edges = Dependants(self._tables)
-        self._ends = Ends(self._tables, self._edges)
         self._chores = Chores(self._tables, self._edges, self._ends, self._calls)
         self._choice = FairChoice(self._tables)
         self._control = Control()
@@ -347,7 +343,7 @@ class MemoryStore(CallOperations):
 
     @operation
     def check(self) -> list[str]:
-        return broken_invariants(self._tables) + self._calls.broken()
+        return broken_invariants(self._tables) + self._calls.broken() + self._units.broken()
 
     @operation
     def manifests(self, dataset: str) -> list[Manifest]:

@@ -21,7 +21,9 @@ from penstock.model.job import (
     JobId,
     NewJob,
 )
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
+from penstock.stores.arming_rules import no_end
 from penstock.stores.memory_rows import JobRow, Need, Tables
 from penstock.stores.row_state import RowState
 
@@ -45,6 +47,8 @@ class Dependants:
             for edge in job.after:
                 if edge.key == job.key:
                     raise EnqueueRefused(f"Job {job.key!r} shall run after itself.")
+                if edge.key.startswith(SCHEDULE):
+                    raise no_end(job.key, edge.key)
                 if edge.key not in known and edge.key not in earlier:
                     raise EnqueueRefused(
                         f"Job {job.key!r} shall run after {edge.key!r}, which is neither in the "

@@ -19,6 +19,7 @@ from penstock.model.job import (
     JobState,
 )
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.schedule import FAILED_TICKS_KEPT
 from penstock.model.views import Manifest
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
@@ -81,6 +82,8 @@ class Ends:
             self._close(row, end.state, end.ended_at)
         else:
             row.attempts = row.crashes = 0
+            if row.id in self._tables.units:
+                self._tables.units[row.id].ticked(row.due_at, end.ended_at, rearm.missed)
             row.due_at = rearm.at
             self._tables.queue(row, now, rearm.at)
 
@@ -136,6 +139,8 @@ class Ends:
         self._record(row, outcome, failure.ended_at, failure.error, failure.started_at)
         row.error, row.started_at = failure.error, failure.started_at
         self._sign(row)
+        if row.id in self._tables.units:
+            self._tables.units[row.id].failed += 1
         if over:
             self._close(row, JobState.ERROR, failure.ended_at, lingers=failure.lingers)
             self._edges.tell([row.id], now)
@@ -263,6 +268,8 @@ class Ends:
                 error=error,
             )
         )
+        if row.id in self._tables.units:
+            del row.history[:-FAILED_TICKS_KEPT]
 
     def retry(self, row: JobRow, now: int) -> JobId:
         """Let a failed job start afresh."""

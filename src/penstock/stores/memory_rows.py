@@ -17,6 +17,7 @@ from penstock.errors import InternalError
 from penstock.model.job import (
     TERMINAL,
     TRANSITIONS,
+    UNIT_TRANSITIONS,
     Attempt,
     AttemptError,
     EdgeKind,
@@ -30,6 +31,7 @@ from penstock.model.job import (
 from penstock.model.lease import BlockedKey, Caps, JobRef, WorkerInfo
 from penstock.model.views import Manifest, WorkerView
 from penstock.stores.memory_index import Counts, Ordered
+from penstock.stores.memory_unit_row import UnitRow
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.store import HOLDERS_SHOWN
 
@@ -223,6 +225,7 @@ class Tables:
         self.ended_by_run: dict[str, Counter[JobState]] = {}
         self.caps: dict[str, int] = {}
         self.cursors: dict[str, str] = {}
+        self.units: dict[JobId, UnitRow] = {}
         self.committed: dict[tuple[str, str], Manifest] = {}  # by dataset and slice
         self.staged: dict[tuple[str | None, int | None, str, str], Manifest] = {}
         self.put_back = 0  # dependants that retries have put back
@@ -255,6 +258,14 @@ class Tables:
         self._enter(row, now)
         return row
 
+    def replace(self, row: JobRow, new: NewJob) -> None:
+        """Let a queued job be planned otherwise, in another lane if need be."""
+        self._leave(row)
+        self._leave_lane(row)
+        row.new, row.lane = new, self.lane(new)
+        row.lane.jobs += 1
+        self._enter(row, row.updated_at)
+
     def raise_tokens(self, above: int) -> None:
         """Let every later token be greater than `above` and than any so far."""
         tokens = (row.token for row in self.jobs.values())
@@ -272,6 +283,10 @@ class Tables:
             self.jobs[child].needs.discard(Need(row.id, kind))
         self.ids.remove(row.id)
         del self.jobs[row.id], self.by_key[row.new.key]
+        self.units.pop(row.id, None)
+        self._leave_lane(row)
+
+    def _leave_lane(self, row: JobRow) -> None:
         row.lane.jobs -= 1
         if not row.lane.jobs:
             del self.lanes[row.lane.task, row.lane.group, row.lane.limit_keys]
@@ -288,7 +303,8 @@ class Tables:
     ) -> None:
         """Change a job's state, its due time and its holder, with every index; `at` is when."""
         before, after = row.public, PUBLIC[to]
-        if after not in TRANSITIONS[before] and not before is after is JobState.QUEUED:
+        known = after in TRANSITIONS[before] or before is after is JobState.QUEUED
+        if not known and not (row.id in self.units and after in UNIT_TRANSITIONS[before]):
             raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
         if lingers and row.worker is not None:
             row.worker.lingering[row.ref] = row.new.limit_keys

@@ -35,6 +35,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.provider import ProviderModelKey
+from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
@@ -324,6 +325,57 @@ class LearnedLimitStore(Protocol):
         ...
 
 
+class ScheduleStore(Protocol):
+    """Units of schedules, each one job for ever, and what was checked before they may tick.
+
+    `Rearm` counts a tick of a unit, a failure of a task `schedule:…` a failed try; of its history
+    the newest FAILED_TICKS_KEPT rows are kept.
+    """
+
+    def arm(self, app: str, units: Sequence[UnitPlan]) -> Reply[ArmReport]:
+        """Let units be as they are planned, all or nothing, idempotent; the first of a key counts.
+
+        A new one is due at `first_at`. One that is known with the same timing stays as it is, but
+        payload, group and limit keys follow the plan; so it does, but is due at `first_at`, with
+        another timing. Of one that runs only app and timing are noted, and a suspect keeps its
+        turn. One that has ended or was retired is queued again at `first_at`, its attempts
+        forgotten, its counters kept. No occurrence that ended well comes again: then it is due
+        right after that. Refused with EnqueueRefused: more than ARM_UNITS_MAX, or a key of a job
+        that is no unit.
+        """
+        ...
+
+    def retire_units(self, keys: Sequence[str]) -> Reply[int]:
+        """Let units tick no more; how many did, or might have. The cursor stays.
+
+        As `cancel`, and one that had failed for good is cancelled, too, so that no retry puts it
+        back. At most ARM_UNITS_MAX.
+        """
+        ...
+
+    def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
+        """One page of units of an app, or of all, with a key above `after_key`, by key."""
+        ...
+
+    def unit(self, key: str) -> Reply[UnitView | None]: ...
+
+    def cursors(self, names: Sequence[str]) -> Reply[dict[str, str]]:
+        """Those of these cursors that are set."""
+        ...
+
+    def keep_preflights(self, app: str, results: Sequence[PreflightResult]) -> Reply[None]:
+        """Keep what checks came to, the last word on each; at most ARM_UNITS_MAX."""
+        ...
+
+    def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
+        """One page of what is kept for an app above a unit, by unit."""
+        ...
+
+    def forget_preflights(self, app: str, before: int) -> Reply[int]:
+        """Forget what was checked before a time (microseconds); how many."""
+        ...
+
+
 class Store(
     JobStore,
     ManifestStore,
@@ -333,6 +385,7 @@ class Store(
     LearnedLimitStore,
     JournalStore,
     RunStore,
+    ScheduleStore,
     Protocol,
 ):
     """The sum of the above over one writer, and its life."""

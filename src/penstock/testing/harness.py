@@ -19,13 +19,16 @@ import msgspec
 
 from penstock import wiring
 from penstock.app import Penstock
-from penstock.clock import Clock, Duration, to_seconds
+from penstock.clock import Clock, Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
+from penstock.config.daemon_plan import check_partitions
 from penstock.config.load import load_settings, overlaid
 from penstock.config.provider_policies import check_providers
 from penstock.config.settings import Settings
+from penstock.daemon import begun_now, preflight_run
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
-from penstock.errors import BudgetUsedUp, UsageError
+from penstock.definitions.task import Task
+from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
@@ -39,9 +42,13 @@ from penstock.model.job import (
     JobState,
     WorkerId,
 )
+from penstock.model.schedule import UnitView
 from penstock.outbound.provider_clients import MakeWire
+from penstock.planning.daemon import DaemonPlan
+from penstock.runtime.arming import Arming
 from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.threads import InlineRunner
 from penstock.runtime.worker import Worker
@@ -142,6 +149,10 @@ class Harness:
         self.clock = VirtualClock(self._loop)
         self.store = MemoryStore(self.clock, self._ids)
         self.sink = RecordingSink()
+        self._events = SchedulerEvents(self.clock, (self.sink,))
+        self._request_events = RequestEvents(self.clock, (self.sink,))
+        self._plan: DaemonPlan | None = None
+        self._daemon: asyncio.Task[None] | None = None  # stands still between calls
 
     def __repr__(self) -> str:
         return f"<Harness of {self.app.name!r}, seed {self.seed}, {len(self._jobs())} jobs>"
@@ -176,41 +187,13 @@ class Harness:
         self._loop.run_until_complete(self._drain(to_seconds(within)))
 
     async def _drain(self, within_seconds: float) -> None:
-        beat = _VirtualBeat(self.store, self.clock, self._settings)
-        table = SlotTable.create(wiring.slot_count(self._settings, self.app.providers))
-        run_id = self._ids.new_id("run")
-        events = SchedulerEvents(self.clock, (self.sink,))
-        every = self._settings.runtime.statistics_seconds
-        statistics = StatisticsLine(every, run_id, self.store, self.clock, events)
-        try:
-            worker = wiring.build_worker(
-                wiring.RunOptions(run_id=run_id, drain=True),
-                self.app.tasks,
-                self._settings,
-                self.store,
-                beat,
-                table,
-                clock=self.clock,
-                ids=self._ids,
-                threads=InlineRunner,
-                events=events,
-                providers=self.app.providers,
-                wires=self._wires,
-                request_events=RequestEvents(self.clock, (self.sink,)),
-            )
-            loop = asyncio.get_running_loop()
-            beating = loop.create_task(beat.run())
-            telling = loop.create_task(statistics.run())
-            watching = loop.create_task(self._watch(worker, within_seconds))
+        with self._run(self.app.tasks, drain=True) as worker:
+            watching = asyncio.get_running_loop().create_task(self._watch(worker, within_seconds))
             try:
                 await worker.run()
             finally:
-                beating.cancel()
-                telling.cancel()
                 stopped = watching.done()
                 watching.cancel()
-        finally:
-            table.close()
         if self._refused is not None:
             raise self._refused
         if stopped:
@@ -219,6 +202,111 @@ class Harness:
             raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
         if worker.left_behind:
             raise UsageError(self._left_behind())
+
+    @contextmanager
+    def _run(self, tasks: Mapping[str, Task[..., Any]], *, drain: bool) -> Iterator[Worker]:
+        """A worker of the store, with its beat and its statistics; on the loop."""
+        loop = asyncio.get_running_loop()
+        beat = _VirtualBeat(self.store, self.clock, self._settings)
+        table = SlotTable.create(wiring.slot_count(self._settings, self.app.providers))
+        run_id = self._ids.new_id("run")
+        every = self._settings.runtime.statistics_seconds
+        statistics = StatisticsLine(every, run_id, self.store, self.clock, self._events)
+        beside: list[asyncio.Task[None]] = []
+        try:
+            worker = wiring.build_worker(
+                wiring.RunOptions(run_id=run_id, drain=drain),
+                tasks,
+                self._settings,
+                self.store,
+                beat,
+                table,
+                clock=self.clock,
+                ids=self._ids,
+                threads=InlineRunner,
+                events=self._events,
+                providers=self.app.providers,
+                wires=self._wires,
+                request_events=self._request_events,
+                policy=self.app.retry_policy,
+                preflights=self.app.preflights.values(),
+                checked=self.app.checked_values(self._plan),
+            )
+            beside = [loop.create_task(beat.run()), loop.create_task(statistics.run())]
+            yield worker
+        finally:
+            for task in beside:
+                task.cancel()
+            table.close()
+
+    def advance(self, duration: Duration) -> None:
+        """Let schedules tick and the queue be worked on for so much virtual time.
+
+        The first time preflights run before, in a time of their own. Between two calls time stands
+        still: whatever runs goes on with the next.
+
+        Raises:
+            PreflightFailed: checks did not pass; nothing was begun, and the next call tries again.
+            ScheduleEnded: a schedule has used up its attempts, so the run has ended.
+        """
+        _refuse_running_loop()
+        self._loop.run_until_complete(self._advance(to_seconds(duration)))
+        if self._refused is not None:
+            raise self._refused
+
+    async def _advance(self, seconds: float) -> None:
+        if self._daemon is None:
+            await self._start()
+            self._daemon = asyncio.get_running_loop().create_task(self._work())
+        daemon = self._daemon
+        await asyncio.wait((daemon,), timeout=seconds)
+        if daemon.done():
+            self._daemon = None  # the next call begins anew
+            daemon.result()
+
+    async def _start(self) -> None:
+        now = to_micros(self.clock.now())
+        plan = self._plan = self.app.plan_daemon(self._settings, now)
+        checks = preflight_run(
+            plan,
+            self.app.preflights,
+            self._settings,
+            self.clock,
+            self._ids,
+            policy=self.app.retry_policy,
+            providers=self.app.providers,
+            wires=self._wires,
+            threads=InlineRunner,
+            events=self._events,
+            request_events=self._request_events,
+        )
+        arming = Arming(self.app.name, self.store, self.clock)
+        start = DaemonStart(
+            checks,
+            arming,
+            lambda: begun_now(plan, self.app.schedules, to_micros(self.clock.now())),
+        )
+        await start.run()
+
+    async def _work(self) -> None:
+        with self._run({**self.app.tasks, **self.app.schedules}, drain=False) as worker:
+            await worker.run()
+        if worker.ended_schedules:
+            raise ScheduleEnded(" ".join(worker.ended_schedules))
+        if worker.stops:
+            raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
+
+    def unit(self, key: str) -> UnitView:
+        """All that is known of one unit of a schedule, such as `schedule:poll:a`."""
+        unit = self.store.unit(key).result()
+        if unit is None:
+            raise KeyError(f"no unit has the key {key!r}")
+        return unit
+
+    def cursor(self, key: str) -> Any:  # noqa: ANN401 (JSON is dynamic)
+        """The cursor of one unit, as JSON gives it back; None if it was never set."""
+        text = self.store.cursor(key).result()
+        return None if text is None else msgspec.json.decode(text)
 
     def _refuse_network(self, name: str, library: object) -> NoReturn:
         self._refused = UsageError(
@@ -362,8 +450,9 @@ def harness(
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
         said = overlaid({"providers": app.code_settings["providers"]}, settings or {})
         loaded = load_settings({}, {}, Path(nowhere), said)
-    check_providers(loaded, app.tasks, app.providers)
-    check_budgets(loaded, app.tasks, app.providers)
+    check_providers(loaded, app.all_tasks, app.providers)
+    check_budgets(loaded, app.all_tasks, app.providers)
+    check_partitions(loaded, app.dimensions)
     for name in providers or {}:
         if name not in app.providers:
             raise UsageError(f"The app {app.name!r} has no provider {name!r} to be simulated.")
@@ -373,8 +462,10 @@ def harness(
     try:
         yield test
     finally:
-        app.close()
-        test.close()
+        try:
+            test.close()
+        finally:
+            app.close()
 
 
 def _refuse_running_loop() -> None:

@@ -18,6 +18,7 @@ from penstock.model.effects import (
 )
 from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.schedule import SCHEDULE
 from penstock.stores.row_state import OF_STATE, RowState
 from penstock.stores.sql.enqueueing import enqueue
 from penstock.stores.sql.journaling import spoil
@@ -86,6 +87,8 @@ def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) ->
         return
     free_keys(tx, [(end.job.id, end.job.token) for end in ends if end.job.limited])
     for end in ends:
+        if end.job.task.startswith(SCHEDULE):
+            tx.units.grown.add(end.job.id)
         tx.move(end.job.lane_id, JobState.IN_PROGRESS, end.state)
         tx.ended_in_run(run_id, end.state)
     note_ended(tx, [end.job.id for end in ends])
@@ -156,6 +159,8 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
     free_keys(tx, [(job.id, job.token)] if job.limited else [])
     tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     _back(tx, job.lane_id, state)
+    if job.task.startswith(SCHEDULE):
+        tx.units.ticked(job.id, rearm.missed, end.ended_at, job.due_at)
     return Verdict.ACCEPTED
 
 
@@ -237,6 +242,8 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         failure.ended_at,
         error,
     )
+    if failure.task.startswith(SCHEDULE):
+        tx.units.failed(ref.id)
     if failure.charge and failure.spoils:
         spoil(tx, failure.spoils)
     if failure.lingers:

@@ -21,7 +21,9 @@ from penstock.model.job import (
     JobState,
     NewJob,
 )
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
+from penstock.stores.arming_rules import no_end
 from penstock.stores.group_commit import Contended
 from penstock.stores.row_state import RowState
 from penstock.stores.sql.statements import as_json
@@ -47,7 +49,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
     wanted = sorted({edge.key for job in jobs for edge in job.after})
     parents = tx.find_jobs(wanted) if wanted else {}
     specs = [*map(_spec, jobs)]
-    lanes = _lanes(tx, {*specs})
+    lanes = lanes_of(tx, {*specs})
     lane_ids = [lanes[spec] for spec in specs]
     created = tx.insert_jobs(_rows(jobs, lane_ids, tx.now))
     failpoints.hit("enqueue.in_tx")
@@ -134,7 +136,8 @@ def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:
     return (RowState.WAITING if job.after else RowState.READY), now
 
 
-def _lanes(tx: Transaction, specs: Set[LaneSpec]) -> dict[LaneSpec, int]:
+def lanes_of(tx: Transaction, specs: Set[LaneSpec]) -> dict[LaneSpec, int]:
+    """The lanes that a batch needs, made if need be."""
     texts = {tx.lane_text(spec): spec for spec in specs}
     return {texts[text]: lane_id for text, lane_id in tx.lane_ids(texts).items()}
 
@@ -179,6 +182,8 @@ def _link(
         first = len(edges)
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
+            if edge.key.startswith(SCHEDULE):
+                raise no_end(job.key, edge.key)
             if edge.key not in parents:
                 if edge.key in batch:
                     raise Contended(f"Another process was accepting {edge.key!r} just now.")

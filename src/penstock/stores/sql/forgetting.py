@@ -7,7 +7,7 @@ before it goes itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from penstock.model.job import JobState
@@ -95,11 +95,16 @@ def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
     tx.run("purge_history", rows)
     tx.run("purge_edges_to", rows)
     tx.run("purge_edges_from", rows)
+    tx.run("purge_units", rows)
     tx.run("purge_jobs", rows)
-    lanes = {job.lane_id for job in old}
-    groups = {group for _, group in tx.lane_names(lanes).values()}
     for job in old:
         tx.move(job.lane_id, PUBLIC[job.row_state], None)
+    forget_lanes(tx, {job.lane_id for job in old})
+
+
+def forget_lanes(tx: Transaction, lanes: Set[int]) -> None:
+    """Forget lanes that jobs have left, and their groups, where no job is left in the group."""
+    groups = {group for _, group in tx.lane_names(lanes).values()}
     tx.add_up_counts()
     tx.flush_heads()
     states = as_json(list(JobState))

@@ -24,6 +24,7 @@ from penstock.model.views import KeptLimit, Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.call_reading import broken_calls
 from penstock.stores.sql.statements import Row, Statements, as_json
+from penstock.stores.sql.unit_reading import broken_units
 from penstock.stores.store import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
@@ -250,7 +251,7 @@ class SqlReader(Statements):
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
         ):
             broken += [sentence.format(name) for (name,) in self.rows(query)]
-        return [*broken, *broken_calls(self)]
+        return [*broken, *broken_calls(self), *broken_units(self)]
 
 
 def _job(row: Row) -> Job:

@@ -33,6 +33,7 @@ from penstock.model.lease import (
 )
 from penstock.model.provider import ProviderModelKey
 from penstock.model.run import RunPart
+from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
     EndMark,
@@ -49,6 +50,7 @@ from penstock.model.views import (
 )
 from penstock.stores.reply import Reply
 from penstock.stores.sql import (
+    arming,
     call_reading,
     controlling,
     ending,
@@ -59,6 +61,7 @@ from penstock.stores.sql import (
     operating,
     registering,
     sweeping,
+    unit_reading,
     voiding,
 )
 from penstock.stores.sql.reading import SqlReader
@@ -310,6 +313,30 @@ class SqlStore(ABC):
 
     def runs(self, limit: int) -> Reply[list[str]]:
         return self._read(lambda: call_reading.newest_runs(self._reader, limit))
+
+    def arm(self, app: str, units: Sequence[UnitPlan]) -> Reply[ArmReport]:
+        return self._writer.submit(lambda tx: arming.arm(tx, app, units), atomic=True)
+
+    def retire_units(self, keys: Sequence[str]) -> Reply[int]:
+        return self._writer.submit(lambda tx: arming.retire_units(tx, keys))
+
+    def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
+        return self._read(lambda: unit_reading.units_of(self._reader, app, after_key, limit))
+
+    def unit(self, key: str) -> Reply[UnitView | None]:
+        return self._read(lambda: unit_reading.unit_of(self._reader, key))
+
+    def cursors(self, names: Sequence[str]) -> Reply[dict[str, str]]:
+        return self._read(lambda: unit_reading.cursors_of(self._reader, names))
+
+    def keep_preflights(self, app: str, results: Sequence[PreflightResult]) -> Reply[None]:
+        return self._writer.submit(lambda tx: arming.keep_preflights(tx, app, results))
+
+    def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
+        return self._read(lambda: unit_reading.preflights_of(self._reader, app, after_unit, limit))
+
+    def forget_preflights(self, app: str, before: int) -> Reply[int]:
+        return self._writer.submit(lambda tx: tx.run("forget_preflights", app, before))
 
     async def wait_for_work(self, timeout: float | None) -> None:
         """Return when there may be something new to lease: our own doing, or another process's."""

@@ -159,3 +159,4 @@ def _loss(cause: str) -> AttemptError:
 
 def _write(tx: Transaction, ref: JobRef, no: int, outcome: str, error: AttemptError) -> None:
     tx.run("write_attempt", ref.id, ref.token, no, outcome, None, tx.now, as_json(error))
+    tx.units.grown.add(ref.id)

@@ -15,9 +15,11 @@ from penstock.clock import BootTime
 from penstock.errors import InternalError
 from penstock.model.job import JobState, LeasedJob, WorkerId
 from penstock.model.journal import CallKey
+from penstock.model.schedule import FAILED_TICKS_KEPT
 from penstock.model.spending import Account
 from penstock.stores.call_rows import Sums
 from penstock.stores.sql.statements import Row, Statements, as_json
+from penstock.stores.sql.unit_tallies import UnitTallies
 
 LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
 
@@ -40,6 +42,7 @@ class Transaction(Statements):
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
         self.sums = Sums()  # of calls that cost money
+        self.units = UnitTallies()
 
     @abstractmethod
     def run(self, query: str, *parameters: object) -> int:
@@ -117,6 +120,18 @@ class Transaction(Statements):
         for answer in answers:
             self.run("keep_answer", *answer)
         self.run("change_calls", as_json(rows))
+
+    def find_units(self, keys: Sequence[str]) -> list[Row]:
+        """Jobs of these keys, as they are until the commit; the columns of the statement."""
+        return self.array("find_units", as_json(keys))
+
+    def replan_jobs(self, rows: Sequence[Row]) -> None:
+        """Units that do not run are planned otherwise: [job, lane, partition, payload]."""
+        self.run("replan_jobs", as_json(rows))
+
+    def start_units(self, rows: Sequence[Row]) -> None:
+        """Units that do not run start afresh: [job, row_state, due_at]."""
+        self.run("start_units", as_json(rows), self.now)
 
     @staticmethod
     def lane_text(spec: LaneSpec) -> str:
@@ -300,6 +315,15 @@ class Transaction(Statements):
         self.flush_heads()
         self.flush_counts()
         self.flush_accounts()
+        self.flush_units()
+
+    def flush_units(self) -> None:
+        """Write how the ticks of units went, and bound their history."""
+        units, self.units = self.units, UnitTallies()
+        if units.tallies:
+            self.run("count_ticks", as_json(sorted(units.tallies.values())))
+        if units.grown:
+            self.run("bound_history", as_json(sorted(units.grown)), FAILED_TICKS_KEPT)
 
     def mark(self) -> tuple[Any, ...]:
         """A copy of the consequences so far, for an operation that may be refused."""
@@ -311,11 +335,12 @@ class Transaction(Statements):
             self.made_work,
             list(self.passed),
             self.sums.copy(),
+            self.units.copy(),
         )
 
     def reset(self, mark: tuple[Any, ...]) -> None:
         self._touched, self._moves, self._arrivals, self._run_moves, *others = mark
-        self.made_work, self.passed, self.sums = others
+        self.made_work, self.passed, self.sums, self.units = others
         self._alive.clear()
 
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:

@@ -14,6 +14,7 @@ def void_leases(tx: Transaction, above: int) -> int:
     tx.one_at_a_time()
     floor = max(above, int(tx.value("highest_token")))
     tx.run("void_history", tx.now, as_json(lease_voided()))
+    tx.units.grown.update(tx.array("leased_units"))
     voided = tx.array("leased_by_lane")
     tx.run("void_jobs", tx.now)
     for lane_id, count in voided:

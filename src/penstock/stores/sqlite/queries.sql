@@ -1102,6 +1102,103 @@ select run_id from runs order by turn desc limit ?1
 -- What the workers of a run say: [worker, saved_at, document].
 select worker, saved_at, document from run_parts where run_id = ?1 order by worker
 
+-- find_units --
+-- Jobs by key, as units if they are some; ?1 = [key, …]: [key, job, lane, row_state, due_at, partition, payload, app, timing,
+-- last_due_at, retired_at].
+select json_group_array(json_array(
+    jobs.key, jobs.id, jobs.lane_id, jobs.row_state, jobs.due_at, jobs.partition, jobs.payload, units.app, units.timing,
+    units.last_due_at, units.retired_at
+))
+from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value left join units on units.job_id = jobs.id
+
+-- insert_units --
+-- Jobs are units from now on; ?1 = [[job, key, timing], …], ?2 = app.
+insert into units (job_id, key, app, timing)
+select value ->> 0, value ->> 1, ?2, value ->> 2 from jsonb_each(?1)
+
+-- change_units --
+-- Known units are armed as they are planned now; ?1 = [[job, timing], …], ?2 = app.
+update units set app = ?2, timing = armed.value ->> 1, retired_at = null
+from jsonb_each(?1) as armed where units.job_id = armed.value ->> 0
+
+-- replan_jobs --
+-- What a unit's job is planned as, when it does not run; ?1 = [[job, lane, partition, payload], …].
+update jobs set lane_id = armed.value ->> 1, partition = armed.value ->> 2, payload = armed.value ->> 3
+from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
+
+-- start_units --
+-- Units start afresh; ?1 = [[job, row_state, due_at], …], ?2 = now.
+update jobs set
+    row_state = armed.value ->> 1, due_at = armed.value ->> 2, available_at = armed.value ->> 2, attempts = 0, crashes = 0,
+    losses = 0, deferred_since = null, error = null, finished_at = null, updated_at = ?2
+from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
+
+-- cancel_failed --
+-- Units that had failed for good are cancelled, so that no retry puts them back; ?1 = [job, …], ?2 = now.
+update jobs set row_state = 8, finished_at = ?2, updated_at = ?2
+where id in (select value from jsonb_each(?1)) and row_state = 7
+
+-- retire_units --
+-- ?1 = [job, …], ?2 = now.
+update units set retired_at = ?2 where job_id in (select value from jsonb_each(?1))
+
+-- count_ticks --
+-- How the ticks of units went; ?1 = [[job, ticks, missed, failed, last_tick_at, last_due_at], …].
+update units set
+    ticks = ticks + (went.value ->> 1), missed = missed + (went.value ->> 2), failed = failed + (went.value ->> 3),
+    last_tick_at = coalesce(went.value ->> 4, last_tick_at), last_due_at = coalesce(went.value ->> 5, last_due_at)
+from jsonb_each(?1) as went where units.job_id = went.value ->> 0
+
+-- bound_history --
+-- Keeps the newest ?2 rows of the history of those jobs that are units; ?1 = [job, …].
+delete from attempts where (job_id, token) in (
+    select old.job_id, old.token from jsonb_each(?1) as grown cross join units on units.job_id = grown.value
+    cross join attempts as old on old.job_id = units.job_id and old.token <= (
+        select token from attempts where job_id = units.job_id order by token desc limit 1 offset ?2
+    )
+)
+
+-- leased_units --
+-- Units that run now.
+select json_group_array(jobs.id) from jobs cross join units on units.job_id = jobs.id where jobs.row_state = 4
+
+-- purge_units --
+-- Units whose jobs go; ?1 = [[job, …], …].
+delete from units where job_id in (select value ->> 0 from jsonb_each(?1))
+
+-- list_units --
+-- Units of an app above a key, at most ?3.
+select * from unit_rows where app = ?1 and key > ?2 order by key limit ?3
+
+-- list_all_units --
+-- Units above a key, at most ?2.
+select * from unit_rows where key > ?1 order by key limit ?2
+
+-- read_unit --
+-- One unit, by key.
+select * from unit_rows where key = ?1
+
+-- read_cursors --
+-- Durable values, by name; ?1 = [name, …].
+select json_group_array(json_array(cursors.name, cursors.value))
+from jsonb_each(?1) as wanted cross join cursors on cursors.name = wanted.value
+
+-- keep_preflights --
+-- What checks came to, the last word on each; ?1 = [[unit, name, partition, value, error, checked_at], …], ?2 = app.
+insert into preflights (unit, app, name, partition, value, error, checked_at)
+select value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from jsonb_each(?1) where true
+on conflict (unit) do update set
+    app = excluded.app, name = excluded.name, partition = excluded.partition, value = excluded.value,
+    error = excluded.error, checked_at = excluded.checked_at
+
+-- list_preflights --
+-- What checks of an app came to, above a unit, at most ?3: [unit, name, partition, value, error, checked_at].
+select unit, name, partition, value, error, checked_at from preflights where app = ?1 and unit > ?2 order by unit limit ?3
+
+-- forget_preflights --
+-- What was checked before a time.
+delete from preflights where app = ?1 and checked_at < ?2
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, n from counters where scope = 'task' and n <> 0
@@ -1349,6 +1446,23 @@ select state, sum(counted), sum(kept) from (
     union all
     select state, 0, n from counters where scope = 'calls'
 ) as counts group by state having sum(counted) <> sum(kept)
+
+-- check_units --
+-- Units that contradict themselves or their jobs.
+select 'Unit ' || units.key || ' has no job' from units
+where not exists (select 1 from jobs where jobs.id = units.job_id and jobs.key = units.key)
+union all
+select 'Unit ' || units.key || ' was retired, and may tick' from units join jobs on jobs.id = units.job_id
+where units.retired_at is not null and (jobs.row_state < 5 or jobs.row_state = 7)
+union all
+select 'Unit ' || units.key || ' is due at a time that ended well before' from units join jobs on jobs.id = units.job_id
+where jobs.row_state < 5 and jobs.due_at <= units.last_due_at
+union all
+select 'Unit ' || key || ' has other counts than times' from units
+where (ticks > 0) <> (last_tick_at is not null) or (last_tick_at is null) <> (last_due_at is null)
+union all
+select 'Unit ' || units.key || ' has too much history' from units
+where (select count(*) from attempts where attempts.job_id = units.job_id) > 20
 
 -- check_file --
 -- Is the file sound?

@@ -222,6 +222,31 @@ create table run_parts (
     primary key (run_id, worker)
 ) strict, without rowid;
 
+create table units (
+    job_id integer primary key,
+    key text not null unique,
+    app text not null,
+    timing text not null,
+    ticks integer not null default 0,
+    missed integer not null default 0,
+    failed integer not null default 0,
+    last_tick_at integer,
+    last_due_at integer,
+    retired_at integer
+) strict;
+create index units_app on units (app, key);
+
+create table preflights (
+    unit text primary key,
+    app text not null,
+    name text not null,
+    partition text not null,
+    value text,
+    error text,
+    checked_at integer not null
+) strict, without rowid;
+create index preflights_app on preflights (app, unit);
+
 create table cursors (
     name text primary key,
     value text not null
@@ -248,3 +273,11 @@ select
     jobs.available_at, jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at,
     jobs.updated_at, jobs.started_at, jobs.finished_at
 from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker;
+
+-- A unit as people see it.
+create view unit_rows as
+select
+    units.key, units.app, lanes.task, jobs.partition, units.timing, jobs.row_state, jobs.due_at, jobs.available_at,
+    jobs.attempts, jobs.deferred_since, jobs.error, units.ticks, units.missed, units.failed, units.last_tick_at,
+    units.retired_at
+from units cross join jobs on jobs.id = units.job_id cross join lanes on lanes.id = jobs.lane_id;

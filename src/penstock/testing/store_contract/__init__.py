@@ -22,11 +22,14 @@ from penstock.testing.store_contract.leasing import *  # noqa: F403
 from penstock.testing.store_contract.limits import *  # noqa: F403
 from penstock.testing.store_contract.lingering import *  # noqa: F403
 from penstock.testing.store_contract.operators import *  # noqa: F403
+from penstock.testing.store_contract.preflights import *  # noqa: F403
 from penstock.testing.store_contract.purging import *  # noqa: F403
 from penstock.testing.store_contract.redaction import *  # noqa: F403
 from penstock.testing.store_contract.runs import *  # noqa: F403
+from penstock.testing.store_contract.schedules import *  # noqa: F403
 from penstock.testing.store_contract.spending import *  # noqa: F403
 from penstock.testing.store_contract.suspects import *  # noqa: F403
+from penstock.testing.store_contract.ticks import *  # noqa: F403
 from penstock.testing.store_contract.transitions import *  # noqa: F403
 from penstock.testing.store_contract.voiding import *  # noqa: F403
 from penstock.testing.store_contract.weights import *  # noqa: F403

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.model.effects import Rearm
-from penstock.model.job import TRANSITIONS, Edge, JobState, finished
+from penstock.model.job import (
+    TERMINAL,
+    TRANSITIONS,
+    UNIT_TRANSITIONS,
+    Edge,
+    JobState,
+    finished,
+)
+from penstock.model.schedule import UnitPlan
+from penstock.testing.store_contract.unit_words import arm
 from penstock.testing.store_contract.world import TROUBLE, StoreWorld
 
 Path = Callable[[StoreWorld], object]
@@ -78,11 +87,18 @@ PATHS: dict[tuple[JobState, JobState], Path] = {
     (JobState.ERROR, JobState.QUEUED): lambda world: world.retry_failed(),
 }
 
+UNIT_PATHS: dict[tuple[JobState, JobState], Path] = {
+    **{(state, JobState.QUEUED): lambda world: arm(world, _unit(world)) for state in TERMINAL},
+    (JobState.ERROR, JobState.CANCELLED): lambda world: world.store.retire_units(["x"]).result(),
+}
+
 
 def test_every_transition_of_the_table_has_a_path() -> None:
     table = {(before, after) for before, ways in TRANSITIONS.items() for after in ways}
 
     assert set(PATHS) == table
+    of_units = {(before, after) for before, ways in UNIT_TRANSITIONS.items() for after in ways}
+    assert set(UNIT_PATHS) == of_units
 
 
 def test_every_transition_is_reached_by_its_call(store_world: StoreWorld) -> None:
@@ -97,6 +113,27 @@ def test_every_transition_is_reached_by_its_call(store_world: StoreWorld) -> Non
             store_world.store.retire(worker.id).result()  # so that nothing lingers
         store_world.clock.advance(1.0)
         store_world.purge(store_world.clock.now_micros)
+
+
+def test_every_transition_of_a_unit_is_reached_by_its_call(store_world: StoreWorld) -> None:
+    for (before, after), path in UNIT_PATHS.items():
+        arm(store_world, _unit(store_world))
+        store_world.clock.advance(1.0)
+        if before is JobState.CANCELLED:
+            store_world.cancel("x")
+        else:
+            _ended(before)(store_world)
+
+        path(store_world)
+
+        assert store_world.state("x") is after, f"{before} → {after}"
+
+
+def _unit(world: StoreWorld) -> UnitPlan:
+    now = world.clock.now_micros
+    return UnitPlan(
+        key="x", task="work", payload="{}", group="main", partition=None, timing="1", first_at=now
+    )
 
 
 def test_nothing_but_a_retry_moves_a_job_that_has_ended(store_world: StoreWorld) -> None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is the first phase of a daemon put together, and what does the second need of it?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.config.settings import Settings
+from penstock.definitions.preflight import Preflight
+from penstock.definitions.provider import Provider
+from penstock.definitions.schedule import Schedule
+from penstock.events.sink import RequestEvents, SchedulerEvents
+from penstock.ids import IdSource
+from penstock.outbound.provider_clients import MakeWire
+from penstock.planning.daemon import DaemonPlan, spread_of
+from penstock.retry.policy import RetryPolicy
+from penstock.runtime.preflights import EndlessLease, PreflightRun
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.threads import ThreadPool, ThreadRunner
+from penstock.runtime.worker import Worker
+from penstock.stores.memory import MemoryStore
+from penstock.wiring import RunOptions, build_worker, slot_count
+
+LEASE_SECONDS = 1e9  # of the worker of the first phase, whose store nobody else has
+
+_NO_WIRES: Mapping[str, MakeWire] = {}
+
+
+def preflight_run(
+    plan: DaemonPlan,
+    preflights: Mapping[str, Preflight[..., Any]],
+    settings: Settings,
+    clock: Clock,
+    ids: IdSource,
+    *,
+    policy: RetryPolicy,
+    providers: Mapping[str, Provider],
+    wires: Mapping[str, MakeWire] = _NO_WIRES,
+    threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
+    events: SchedulerEvents | None = None,
+    request_events: RequestEvents | None = None,
+) -> PreflightRun | None:
+    """The checks of a plan, on a worker and a store of their own; must be called on its loop.
+
+    None if there are none.
+    """
+    if not plan.preflights:
+        return None
+    store = MemoryStore(clock, ids)
+
+    def build() -> Worker:
+        return build_worker(
+            RunOptions(run_id=ids.new_id("run"), drain=True, lease_ttl_seconds=LEASE_SECONDS),
+            preflights,
+            settings,
+            store,
+            EndlessLease(),
+            SlotTable.create(slot_count(settings, providers)),
+            clock=clock,
+            ids=ids,
+            threads=threads,
+            events=events,
+            providers=providers,
+            wires=wires,
+            request_events=request_events,
+            policy=policy,
+        )
+
+    return PreflightRun(plan.preflights, store, clock, build)
+
+
+def begun_now(
+    plan: DaemonPlan, schedules: Mapping[str, Schedule[..., Any]], now: int
+) -> DaemonPlan:
+    """The same plan, with first ticks that count from now: checks may have taken a while."""
+    counts = Counter(unit.task for unit in plan.schedules)
+    units = tuple(
+        msgspec.structs.replace(
+            unit,
+            first_at=schedules[unit.task].timing.first(now, spread_of(unit.key), counts[unit.task]),
+        )
+        for unit in plan.schedules
+    )
+    return msgspec.structs.replace(plan, schedules=units)

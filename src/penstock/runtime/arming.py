@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a plan become units in the store, and what is not planned any more?
+
+Between the two phases of a daemon. Everything may be done twice: two daemons that start together
+arm the same units once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import TRANSIENT
+from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult
+from penstock.planning.daemon import DaemonPlan
+from penstock.runtime.reach import Reach
+from penstock.stores.reply import Reply
+from penstock.stores.store import ScheduleStore
+
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+PAGE = 1_000  # units that are read at once
+WAITS = "Arming schedules has to wait"
+
+log = logging.getLogger("penstock.daemon")
+
+T = TypeVar("T")
+
+
+class Armed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of a plan."""
+
+    units: int
+    schedules: int
+    report: ArmReport
+    retired: int
+
+
+class Arming:
+    """Owns the way from a plan to the store. Belongs to one loop."""
+
+    def __init__(self, app: str, store: ScheduleStore, clock: Clock) -> None:
+        self._app = app
+        self._store = store
+        self._clock = clock
+        self._reach = Reach(log, clock)
+
+    async def keep(self, results: Sequence[PreflightResult]) -> None:
+        """Keep what checks came to; if all have passed, what is older is forgotten."""
+        for start in range(0, len(results), ARM_UNITS_MAX):
+            part = results[start : start + ARM_UNITS_MAX]
+            await self._insist(partial(self._store.keep_preflights, self._app, part))
+        if all(result.error is None for result in results):
+            now_at = round(self._clock.now() * MICROSECONDS)
+            oldest_at = min((result.checked_at for result in results), default=now_at)
+            await self._insist(partial(self._store.forget_preflights, self._app, oldest_at))
+
+    async def arm(self, plan: DaemonPlan) -> Armed:
+        """Let the units of a plan tick, and no others of this app."""
+        units = plan.schedules
+        report = ArmReport()
+        for start in range(0, len(units), ARM_UNITS_MAX):
+            part = units[start : start + ARM_UNITS_MAX]
+            report = _sum(report, await self._insist(partial(self._store.arm, self._app, part)))
+        retired = await self._retire({unit.key for unit in units})
+        schedules = len({unit.task for unit in units})
+        if report.new or report.retimed or report.revived or retired:
+            log.info(
+                "%d unit(s) of schedules: %d new, %d as before, %d with another timing, %d armed "
+                "again, %d retired.",
+                len(units),
+                report.new,
+                report.kept,
+                report.retimed,
+                report.revived,
+                retired,
+            )
+        return Armed(units=len(units), schedules=schedules, report=report, retired=retired)
+
+    async def _retire(self, planned: Collection[str]) -> int:
+        """Page through what the store has; what nobody planned ticks no more."""
+        last, count = "", 0
+        while page := await self._insist(partial(self._store.units, self._app, last, PAGE)):
+            last = page[-1].key
+            gone = [x.key for x in page if x.key not in planned and x.retired_at is None]
+            if gone:
+                count += await self._insist(partial(self._store.retire_units, gone))
+        return count
+
+    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
+        """The answer of the store, also if it is away for a while."""
+        while True:
+            try:
+                answer = await ask()
+            except TRANSIENT as error:
+                self._reach.waits(WAITS, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._reach.answered(WAITS)
+                return answer
+
+
+def _sum(one: ArmReport, other: ArmReport) -> ArmReport:
+    return ArmReport(
+        new=one.new + other.new,
+        kept=one.kept + other.kept,
+        retimed=one.retimed + other.retimed,
+        revived=one.revived + other.revived,
+    )

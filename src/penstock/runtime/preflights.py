@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do the checks say that come before any work?
+
+Each is an ordinary job of an ordinary worker, in a store of their own that ends with them: so a
+start that fails leaves nothing behind. All run, whatever the others come to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.model.job import (
+    AttemptError,
+    ErrorCategory,
+    Job,
+    JobId,
+    JobState,
+    NewJob,
+    WorkerId,
+)
+from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
+from penstock.planning.daemon import PreflightPlan
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import Stopping
+from penstock.stores.store import JobFilter, Store
+
+BATCH = 1_000  # checks that are enqueued, or read, at once
+STOP_SECONDS = 1.0  # for a worker that was cancelled, which waits for nobody
+
+
+class EndlessLease:
+    """Keeps the lease of a worker that has its store for itself."""
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        """There is nothing to renew."""
+
+    def believed_until(self) -> float:
+        return float("inf")
+
+
+class PreflightRun:
+    """Owns the first phase of a daemon. Belongs to one loop."""
+
+    def __init__(
+        self,
+        plans: Sequence[PreflightPlan],
+        store: Store,
+        clock: Clock,
+        build: Callable[[], Worker],
+    ) -> None:
+        """The checks of a plan.
+
+        Args:
+            plans: the checks.
+            store: of their own, empty.
+            clock: the time.
+            build: makes the worker that drains it.
+        """
+        self._plans = plans
+        self._store = store
+        self._clock = clock
+        self._build = build
+
+    async def run(self) -> list[PreflightResult]:
+        """What each check came to, in the order of the plan.
+
+        Who is cancelled ends the checks at once; nobody waits for those that run in threads.
+        """
+        for start in range(0, len(self._plans), BATCH):
+            await self._store.enqueue([_job(plan) for plan in self._plans[start : start + BATCH]])
+        worker = self._build()
+        working = asyncio.get_running_loop().create_task(worker.run())
+        try:
+            await asyncio.wait((working,))
+        finally:
+            if not working.done():
+                worker.stop(Stopping.NOW)
+                working.cancel()
+                await asyncio.wait((working,), timeout=STOP_SECONDS)
+        working.result()
+        return await self._results()
+
+    async def _results(self) -> list[PreflightResult]:
+        jobs: dict[str, Job] = {}
+        last = JobId(0)
+        while page := await self._store.jobs(JobFilter(), last, BATCH):
+            jobs.update((job.key, job) for job in page)
+            last = page[-1].id
+        return [self._result(plan, jobs[plan.unit]) for plan in self._plans]
+
+    def _result(self, plan: PreflightPlan, job: Job) -> PreflightResult:
+        return PreflightResult(
+            unit=plan.unit,
+            name=plan.name,
+            partition=plan.partition,
+            value=job.result if _problem(job) is None else None,
+            error=_problem(job),
+            checked_at=job.finished_at or round(self._clock.now() * MICROSECONDS),
+        )
+
+
+def _job(plan: PreflightPlan) -> NewJob:
+    return NewJob(
+        key=plan.unit,
+        task=plan.task,
+        payload=plan.payload,
+        group=plan.group,
+        partition=plan.partition or None,
+    )
+
+
+def _problem(job: Job) -> AttemptError | None:
+    """Why a check did not pass; one that says `Skip` has nothing to say."""
+    if job.state is JobState.SKIPPED:
+        return None
+    if job.state is not JobState.DONE:
+        unknown = AttemptError(ErrorCategory.OWN, "unfinished", "it has not ended")
+        return job.last_error or unknown
+    size = 0 if job.result is None else len(job.result.encode())
+    if size > PREFLIGHT_BYTES_MAX:
+        said = f"returned {size:,} bytes of JSON; at most {PREFLIGHT_BYTES_MAX:,} are kept"
+        return AttemptError(ErrorCategory.OWN, "result", said)
+    return None

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When has a worker nothing more to do?
+
+Asked when it falls idle, and then now and again. Ticks do not count: when only they are left, no
+more of them begin, those that run come to their end, and whatever they bring is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.errors import StoreError
+from penstock.model.job import WorkerId
+from penstock.runtime.acks import AckBuffer
+from penstock.runtime.background import Background
+from penstock.runtime.budget_hold import BudgetHold
+from penstock.runtime.drain import Drain
+from penstock.runtime.job_window import JobWindow
+from penstock.runtime.leasing import Leasing
+from penstock.runtime.slots import Slots
+from penstock.runtime.ticking import Ticks
+
+LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
+
+
+class RunEnd:
+    """Owns the question whether a worker may end by itself. Belongs to one loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        drain: Drain,
+        hold: BudgetHold,
+        window: JobWindow,
+        slots: Slots,
+        acks: AckBuffer,
+        leasing: Leasing,
+        ticks: Ticks,
+        background: Background,
+        *,
+        solo: bool,
+        fail: Callable[[BaseException], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._drain = drain
+        self._hold = hold
+        self._window = window
+        self._slots = slots
+        self._acks = acks
+        self._leasing = leasing
+        self._ticks = ticks
+        self._background = background
+        self._solo = solo
+        self._fail = fail
+        self._wake = wake
+        self._looking = False
+        self._counts_ticks = bool(ticks.names)  # schedules run here, and may go on
+
+    @property
+    def is_reached(self) -> bool:
+        """Nothing runs here and nothing is on its way: is that all there was?"""
+        if len(self._window):
+            return False
+        if self._solo:
+            return self._leasing.found_nothing
+        return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
+
+    def look(self, worker: WorkerId) -> None:
+        """Ask the store what is left, if that is of interest now."""
+        if (self._drain.ends or self._hold.tasks) and not self._looking and self._is_idle():
+            self._looking = True
+            self._background.spawn(self._look(worker))
+
+    def _is_idle(self) -> bool:
+        """Nothing but ticks runs, waits or is on its way, and the store had nothing more."""
+        if self._counts_ticks:
+            return all(attempt.limits.recurring for attempt in self._slots.running.values())
+        busy = self._slots.running or self._acks.pending or len(self._window)
+        return not busy and self._leasing.is_idle
+
+    async def _look(self, worker: WorkerId) -> None:
+        try:
+            await self._drain.look(worker, self._hold.tasks)
+            if self._drain.finished and self._counts_ticks:
+                self._close_schedules()
+            if not (self._drain.finished or self._drain.is_out_of_money):
+                await self._clock.sleep(LOOK_SECONDS)
+        except StoreError as error:
+            self._fail(error)
+        finally:
+            self._looking = False
+            self._wake()
+
+    def _close_schedules(self) -> None:
+        """No job is left: no tick begins any more. Those that run may still bring some."""
+        self._counts_ticks, self._drain.finished = False, False
+        for name in self._ticks.names:
+            self._window.hold_back(name)
+        for ref in self._ticks.clear():
+            self._acks.add(ref)
+        self._leasing.look_again()

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a tick begin and end: with its cursor, and armed again?
+
+A unit of a schedule is one job for ever. What its end says is judged here; the cursors of leased
+ticks are read before they may start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.definitions.context import JobInfo, TickContext
+from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, StoreError, UsageError
+from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
+from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.schedule import PreflightResult
+from penstock.retry.policy import RetryPolicy
+from penstock.runtime.attempt import (
+    Attempt,
+    ProcessDied,
+    Stop,
+    TaskLimits,
+    crashed,
+    failed,
+    kind_of_refusal,
+    spoilt,
+    time_limit_error,
+)
+from penstock.runtime.checked_values import CheckedValues
+from penstock.runtime.reach import Reach
+from penstock.runtime.recurring import Recurring
+from penstock.runtime.telling import Telling
+from penstock.stores.store import ScheduleStore
+
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+WAITS = "Reading cursors has to wait"
+
+NOTHING: Mapping[str, str] = {}
+
+
+def tick_context(
+    recurring: Recurring,
+    job: LeasedJob,
+    info: JobInfo,
+    checked: CheckedValues | None,
+    started_at: int,
+) -> TickContext:
+    """What the body of a tick may know."""
+    missed = recurring.schedule.timing.after(job.due_at, started_at).missed
+    values = NOTHING if checked is None else checked.of_tick(recurring.schedule, job.payload)
+    return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.cursor)
+
+
+def judge_tick(
+    attempt: Attempt,
+    error: BaseException | None,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobEnd | JobFailure | JobRef | None:
+    """What follows from the end of a tick; whatever it returned is not kept."""
+    recurring, job = _recurring(attempt.limits), attempt.job
+    if attempt.stop is Stop.LOST:
+        return None
+    if attempt.stop is Stop.CANCELLED:
+        return JobRef(job.id, job.token)  # it was retired; its lease is let go
+    if error is None:
+        try:
+            return _armed_again(attempt, recurring, now_at, _effects(attempt))
+        except UsageError as problem:  # its cursor cannot be kept
+            error = problem
+    calls = attempt.calls
+    if calls is not None and calls.over_budget is not None:
+        return JobRef(job.id, job.token)
+    if isinstance(error, Skip):
+        return _armed_again(attempt, recurring, now_at, ())
+    if attempt.stop is Stop.SHUTDOWN:
+        return JobRef(job.id, job.token)
+    if attempt.stop is Stop.TIMEOUT:
+        error = time_limit_error(attempt)
+    if isinstance(error, ProcessDied):
+        return crashed(attempt, error, now_at, policy, rand)
+    return failed(attempt, error, now_at, policy, rand)
+
+
+def _armed_again(
+    attempt: Attempt, recurring: Recurring, now_at: int, effects: tuple[Effect, ...]
+) -> JobEnd:
+    """The occurrence is over; the next is the first after now, and what passed was missed."""
+    following = recurring.schedule.timing.after(attempt.job.due_at, now_at)
+    arm = Rearm(following.at, following.missed)
+    return JobEnd(
+        attempt.job, JobState.DONE, attempt.started_at, now_at, None, None, (*effects, arm)
+    )
+
+
+def _effects(attempt: Attempt) -> tuple[Effect, ...]:
+    """What a tick that went well leaves behind, in one transaction with its next time."""
+    context = attempt.context
+    if not isinstance(context, TickContext):
+        raise InternalError(f"The tick {attempt.job.key!r} has the context of a job.")
+    effects: list[Effect] = []
+    if context._enqueued:
+        effects.append(EnqueueJobs(tuple(context._enqueued)))
+    cursor = context.changed_cursor()
+    if cursor is not None:
+        effects.append(SetCursor(attempt.job.key, cursor))
+    return tuple(effects)
+
+
+def spoilt_tick(
+    end: JobEnd,
+    error: PenstockError,
+    limits: TaskLimits,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobFailure:
+    """The effects of a tick were refused: like an error of its own."""
+    job = end.job
+    return JobFailure(
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
+        error=AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error)),
+        started_at=end.started_at,
+        ended_at=end.ended_at,
+        delay_seconds=policy.degraded.delay(job.attempts, rand()),
+        charge=True,
+        max_attempts=limits.max_attempts,
+    )
+
+
+def _recurring(limits: TaskLimits) -> Recurring:
+    if limits.recurring is None:
+        raise InternalError("A job was taken for a tick.")
+    return limits.recurring
+
+
+class Ticks:
+    """Owns what a worker needs for schedules besides their jobs. Belongs to one loop."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, tuple[Any, TaskLimits]],
+        store: ScheduleStore,
+        clock: Clock,
+        policy: RetryPolicy,
+        rand: Callable[[], float],
+        reach: Reach,
+        telling: Telling,
+        enter: Callable[[Sequence[LeasedJob]], None],
+        stop: Callable[[str], None],
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            tasks: of the worker, jobs and schedules.
+            store: where cursors are kept.
+            clock: the time.
+            policy: what failures cost.
+            rand: numbers in [0, 1), for back-offs.
+            reach: hears of a store that is away.
+            telling: hears of ends that the store refused.
+            enter: takes ticks that may start.
+            stop: hears why the run cannot go on.
+        """
+        self._limits = {name: limits for name, (_, limits) in tasks.items() if limits.recurring}
+        self.names = frozenset(self._limits)  # of tasks that are schedules
+        self._store = store
+        self._clock = clock
+        self._policy = policy
+        self._rand = rand
+        self._reach = reach
+        self._telling = telling
+        self._enter = enter
+        self._stop = stop
+        self._waiting: dict[JobRef, LeasedJob] = {}  # their cursors are being read
+
+    def clear(self) -> list[JobRef]:
+        """Ticks that have not come as far as the window are not wanted, or not ours, any more."""
+        refs = list(self._waiting)
+        self._waiting.clear()
+        return refs
+
+    async def prepare(self, ticks: Sequence[LeasedJob]) -> None:
+        """Read the cursors of ticks, all at once, and let those start that are still wanted."""
+        self._waiting.update((JobRef(job.id, job.token), job) for job in ticks)
+        cursors: Mapping[str, str] = {}
+        while self._waiting:
+            try:
+                cursors = await self._store.cursors([job.key for job in ticks])
+            except TRANSIENT as error:
+                self._reach.waits(WAITS, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._reach.answered(WAITS)
+                break
+        wanted, self._waiting = list(self._waiting.values()), {}
+        for job in wanted:
+            job.cursor = cursors.get(job.key)
+        self._enter(wanted)
+
+    def spoilt(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
+        """What becomes of an end whose effects the store has refused."""
+        limits = self._limits.get(end.job.task)
+        refused: JobEnd | JobFailure
+        if limits is None:
+            refused = spoilt(end, error)
+        else:
+            refused = spoilt_tick(end, error, limits, self._policy, self._rand)
+        self._telling.spoilt(end.job, refused)
+        if limits is not None:
+            self.ended(end.job, refused)
+        return refused
+
+    def ended(self, job: LeasedJob, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        """A try has ended; if it was the last that its schedule may have, so has the run."""
+        if not isinstance(verdict, JobFailure) or verdict.max_crashes is not None:
+            return
+        if verdict.charge and job.attempts + 1 >= verdict.max_attempts:
+            self._stop(
+                f"The schedule {job.key!r} has failed {verdict.max_attempts} times in a row, which "
+                f"is its max_attempts, so the run ends: {verdict.error.kind}: "
+                f"{verdict.error.message}"
+            )
+
+    async def keep(self, app: str, result: PreflightResult) -> None:
+        """Let others know what a preflight on duty returned; if they cannot, the next look will."""
+        with suppress(StoreError):
+            await self._store.keep_preflights(app, [result])

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does the memory store arm and retire units of schedules?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.model.job import JobId
+from penstock.model.schedule import (
+    FAILED_TICKS_KEPT,
+    ArmReport,
+    PreflightResult,
+    UnitPlan,
+    UnitView,
+)
+from penstock.stores.arming_rules import (
+    Change,
+    due_after,
+    job_of,
+    judge,
+    no_unit,
+    planned,
+    refuse_many,
+    report,
+)
+from penstock.stores.memory_ends import Ends
+from penstock.stores.memory_rows import JobRow, Tables
+from penstock.stores.memory_unit_row import UnitRow
+from penstock.stores.row_state import RowState
+
+
+class Units:
+    """Owns which unit is armed, changed or retired. Does not know what a tick does."""
+
+    def __init__(self, tables: Tables, ends: Ends) -> None:
+        self._tables = tables
+        self._ends = ends
+
+    def arm(self, app: str, units: Sequence[UnitPlan], now: int) -> ArmReport:
+        wanted = planned(units)
+        for key in wanted:
+            if key in self._tables.by_key and not self._is_unit(key):
+                raise no_unit(key)
+        return report([self._arm_one(app, plan, now) for plan in wanted.values()])
+
+    def _arm_one(self, app: str, plan: UnitPlan, now: int) -> Change:
+        row = self._tables.by_key.get(plan.key)
+        if row is None:
+            state = RowState.DELAYED if plan.first_at > now else RowState.READY
+            row = self._tables.insert(job_of(plan), state, now, plan.first_at, set())
+            self._tables.units[row.id] = UnitRow(app, plan.timing)
+            return Change.NEW
+        unit = self._tables.units[row.id]
+        change = judge(row.state, same_timing=unit.timing == plan.timing)
+        held = row.state in (RowState.SUSPECT, RowState.IN_PROGRESS)
+        if change is Change.REVIVED or (change is Change.RETIMED and not held):
+            self._start_afresh(row, unit, plan, now)
+        if row.state is not RowState.IN_PROGRESS and row.new != job_of(plan):
+            self._tables.replace(row, job_of(plan))
+        unit.app, unit.timing, unit.retired_at = app, plan.timing, None
+        return change
+
+    def _start_afresh(self, row: JobRow, unit: UnitRow, plan: UnitPlan, now: int) -> None:
+        row.attempts = row.crashes = row.losses = 0
+        row.deferred_since = row.error = None
+        row.due_at = due_after(plan.first_at, row.state, row.due_at, unit.last_due_at)
+        self._tables.queue(row, now, row.due_at)
+
+    def retire(self, keys: Sequence[str], now: int) -> int:
+        refuse_many(keys)
+        found = [self._tables.by_key[key] for key in dict.fromkeys(keys) if self._is_unit(key)]
+        rows = [row for row in found if self._tables.units[row.id].retired_at is None]
+        self._ends.cancel([row for row in rows if not row.terminal], now)
+        for row in rows:
+            if row.state is RowState.ERROR:
+                self._tables.move(row, RowState.CANCELLED, now)
+            self._tables.units[row.id].retired_at = now
+        return len(rows)
+
+    def _is_unit(self, key: str) -> bool:
+        row = self._tables.by_key.get(key)
+        return row is not None and row.id in self._tables.units
+
+    def view(self, key: str) -> UnitView | None:
+        return self._view(self._tables.by_key[key]) if self._is_unit(key) else None
+
+    def views(self, app: str | None, after_key: str, limit: int) -> list[UnitView]:
+        units = self._tables.units
+        keys = sorted(
+            self._tables.jobs[job_id].new.key
+            for job_id, unit in units.items()
+            if app is None or unit.app == app
+        )
+        above = [key for key in keys if key > after_key][:limit]
+        return [self._view(self._tables.by_key[key]) for key in above]
+
+    def _view(self, row: JobRow) -> UnitView:
+        unit = self._tables.units[row.id]
+        return UnitView(
+            key=row.new.key,
+            app=unit.app,
+            task=row.new.task,
+            partition=row.new.partition,
+            timing=unit.timing,
+            state=row.public,
+            due_at=row.due_at,
+            available_at=row.available_at,
+            attempts=row.attempts,
+            deferred_since=row.deferred_since,
+            last_error=row.error,
+            ticks=unit.ticks,
+            missed=unit.missed,
+            failed=unit.failed,
+            last_tick_at=unit.last_tick_at,
+            retired_at=unit.retired_at,
+        )
+
+    def broken(self) -> list[str]:
+        return [sentence for job_id in self._tables.units for sentence in self._wrong(job_id)]
+
+    def _wrong(self, job_id: JobId) -> Iterator[str]:
+        unit, row = self._tables.units[job_id], self._tables.jobs.get(job_id)
+        if row is None:
+            yield f"unit {job_id} has no job"
+            return
+        name = f"unit {row.new.key!r} ({row.state.name.lower()})"
+        if unit.retired_at is not None and (not row.terminal or row.state is RowState.ERROR):
+            yield f"{name} was retired"
+        if not row.terminal and unit.last_due_at is not None and row.due_at <= unit.last_due_at:
+            yield f"{name} is due at {row.due_at}, which ended well before"
+        if (unit.ticks > 0) != (unit.last_tick_at is not None):
+            yield f"{name} has {unit.ticks} ticks, the last at {unit.last_tick_at}"
+        if len(row.history) > FAILED_TICKS_KEPT:
+            yield f"{name} has {len(row.history)} rows of history"
+
+
+class Preflights:
+    """Owns what checks came to, the last word on each."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, tuple[str, PreflightResult]] = {}  # by unit, with its app
+
+    def keep(self, app: str, results: Sequence[PreflightResult]) -> None:
+        refuse_many(results)
+        self._results.update((result.unit, (app, result)) for result in results)
+
+    def page(self, app: str, after_unit: str, limit: int) -> list[PreflightResult]:
+        of_app = (result for one, result in self._results.values() if one == app)
+        above = (result for result in of_app if result.unit > after_unit)
+        return sorted(above, key=lambda result: result.unit)[:limit]
+
+    def forget(self, app: str, before: int) -> int:
+        old = [
+            unit
+            for unit, (one, result) in self._results.items()
+            if one == app and result.checked_at < before
+        ]
+        for unit in old:
+            del self._results[unit]
+        return len(old)
