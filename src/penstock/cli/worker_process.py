@@ -28,12 +28,15 @@ from pathlib import Path
 from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
+from penstock.cli.daemon_lead import DaemonLead
 from penstock.cli.logs import set_up_logging
+from penstock.cli.reins import Reins
 from penstock.cli.text import warn_of_traceback
-from penstock.clock import SystemClock, blocking_sleep
+from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
+from penstock.planning.daemon import DaemonPlan
 from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
@@ -41,8 +44,6 @@ from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.parent_death import end_soon_after_parent
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.worker import Worker
-from penstock.runtime.worker_config import Stopping
 from penstock.stores.patience import STORE_WAIT_SECONDS, open_patiently
 from penstock.stores.store import Store
 
@@ -116,6 +117,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     loaded = app.load(spec.flags, folder=folder)
     wiring.check_dimensions(loaded, app.tasks)
     settings = loaded.settings
+    plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
     url = app.store_url(loaded)
     store = _opened_when_it_can(
         lambda: wiring.open_store(url, durability=settings.durability, folder=folder),
@@ -146,7 +148,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     try:
         loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, loaded, table, channel, lines, words))
+            return run_and_close(loop, _run(order, app, loaded, plan, table, channel, lines, words))
     finally:
         store.close()
 
@@ -198,6 +200,7 @@ async def _run(
     order: messages.WorkerOrder,
     app: Penstock,
     loaded: Loaded,
+    plan: DaemonPlan | None,
     table: SlotTable,
     channel: socket.socket,
     lines: messages.Lines,
@@ -211,6 +214,18 @@ async def _run(
     )
     keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
     spec = order.spec
+    reins = Reins()
+    listener = threading.Thread(
+        target=_listen,
+        args=(channel, lines, words, loop, reins),
+        name="penstock-orders",
+        daemon=True,
+    )
+    listener.start()
+    if plan is not None and order.leads:
+        lead = DaemonLead(app, plan, settings, clock, channel, check_only=spec.check)
+        if not await reins.led_by(lead):
+            return messages.Finished()
     task_order = TaskOrder(
         app=settings.app,
         folder=spec.folder,
@@ -220,7 +235,7 @@ async def _run(
     )
     worker = wiring.build_worker(
         options,
-        app.tasks,
+        app.tasks if plan is None else {**app.tasks, **app.schedules},
         settings,
         app.store,
         keeper,
@@ -231,19 +246,15 @@ async def _run(
         worn=lambda reason: messages.send(channel, messages.Worn(reason)),
         sources=loaded.sources,
         policy=app.retry_policy,
+        preflights=app.preflights.values(),
+        checked=app.checked_values(plan),
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
-    listener = threading.Thread(
-        target=_listen,
-        args=(channel, lines, words, loop, worker),
-        name="penstock-orders",
-        daemon=True,
-    )
-    listener.start()
+    reins.take(worker)
     await worker.run()
     watch.stop()
-    return messages.Finished(worker.left_behind, worker.stops)
+    return messages.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
 
 
 def _listen(
@@ -251,12 +262,12 @@ def _listen(
     lines: messages.Lines,
     words: list[messages.ToWorker],
     loop: asyncio.AbstractEventLoop,
-    worker: Worker,
+    reins: Reins,
 ) -> None:
     """Obey the supervisor; when it is gone, be gone too."""
     while True:
         for word in words:
-            _obey(word, loop, worker)
+            _tell(loop, partial(reins.obey, word))
         try:
             data = channel.recv(4096)
         except OSError:
@@ -264,23 +275,9 @@ def _listen(
         if not data:
             break
         words = [messages.decode_to_worker(line) for line in lines.feed(data)]
-    _tell(loop, partial(worker.stop, Stopping.NOW))
+    _tell(loop, partial(reins.obey, messages.Abort()))
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
-
-
-def _obey(word: messages.ToWorker, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
-    match word:
-        case messages.Drain():
-            _tell(loop, worker.drain)
-        case messages.Held():
-            _tell(loop, partial(worker.hold.held_elsewhere, word.stops))
-        case messages.Stop():
-            _tell(loop, partial(worker.stop, Stopping.GRACEFUL))
-        case messages.Abort():
-            _tell(loop, partial(worker.stop, Stopping.NOW))
-        case messages.Go():
-            pass  # it has begun
 
 
 def _tell(loop: asyncio.AbstractEventLoop, order: Callable[[], None]) -> None:

@@ -70,6 +70,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
     left_behind: int = 0  # open jobs that nobody can do
     stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
+    ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended the run
 
 
 class Worn(msgspec.Struct, frozen=True, tag="worn"):

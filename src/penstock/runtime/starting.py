@@ -22,6 +22,8 @@ class DaemonStart:
         arming: Arming,
         plan: Callable[[], DaemonPlan],
         told: Callable[[Sequence[PreflightResult]], None] = lambda _: None,
+        *,
+        check_only: bool = False,
     ) -> None:
         """Nothing has begun.
 
@@ -30,12 +32,14 @@ class DaemonStart:
             arming: the way to the store.
             plan: as it shall be armed, when that is due.
             told: hears what the checks came to, as soon as they have.
+            check_only: nothing is kept or armed.
         """
         self._checks = checks
         self._arming = arming
         self._plan = plan
         self._told = told
-        self._task: asyncio.Task[Armed] | None = None
+        self._check_only = check_only
+        self._task: asyncio.Task[Armed | None] | None = None
         self._stopped = False
 
     def stop(self) -> None:
@@ -45,7 +49,7 @@ class DaemonStart:
             self._task.cancel()
 
     async def run(self) -> Armed | None:
-        """Check and arm; None if it was stopped.
+        """Check and arm; None if it was stopped, or nothing is to be armed.
 
         Raises:
             PreflightFailed: with all that have not passed; then no unit was armed.
@@ -60,10 +64,11 @@ class DaemonStart:
                 return None
             raise
 
-    async def _run(self) -> Armed:
+    async def _run(self) -> Armed | None:
         results = [] if self._checks is None else await self._checks.run()
         self._told(results)
-        await self._arming.keep(results)
+        if not self._check_only:
+            await self._arming.keep(results)
         failures = {
             result.unit: f"{result.error.kind}: {result.error.message}"
             for result in results
@@ -71,4 +76,4 @@ class DaemonStart:
         }
         if failures:
             raise PreflightFailed(failures, len(results))
-        return await self._arming.arm(self._plan())
+        return None if self._check_only else await self._arming.arm(self._plan())

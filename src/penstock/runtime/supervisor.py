@@ -392,6 +392,7 @@ class Supervisor:
                 self._solo_turns.ended(self._clock.monotonic())
             self._left_behind = max(self._left_behind, child.finished.left_behind)
             self._note_stops(child, child.finished.stops)
+            self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
             words = self.phases.death_words(child.cause())
             self._fail_as(messages.Failed(words, EXIT_PREFLIGHT_FAILED))
@@ -399,6 +400,12 @@ class Supervisor:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
             self._restart(child, self._owed.pop(0))
+
+    def _end_with(self, schedules: Sequence[str]) -> None:
+        """A schedule has ended for good: everything else comes to its end in good order."""
+        if schedules and self._failed is None:
+            self._failed = messages.Failed(" ".join(schedules), 1)
+            self._wind_down()
 
     def _note_stops(self, child: Child, stops: Sequence[BudgetStop]) -> None:
         """What is left waits for a budget, says one: then a run ends, drained or not."""
@@ -448,19 +455,24 @@ class Supervisor:
 
     def _stop(self, number: int) -> None:
         """First signal: orderly; second: at once."""
-        now = self._clock.monotonic()
         first = self._stop_signal is None
         self._stop_signal = number if first else self._stop_signal
-        grace = self._hello.grace_seconds if self._hello else 0.0
-        seconds = grace + AFTER_GRACE_SECONDS if first else ABORT_SECONDS
-        if first:
-            log.warning(
-                "Stopping: what runs has %g s to end; a second signal stops it at once.", grace
-            )
+        if first and self.phases.is_working:
+            self._wind_down()
+            return
         self._announcer.stopping()
-        self._tell_all(messages.Stop() if first else messages.Abort())
+        self._tell_all(messages.Abort())
+        self._restarts.forget()
+
+    def _wind_down(self) -> None:
+        """Let everything come to its end, for as long as the grace lasts."""
+        grace = self._hello.grace_seconds if self._hello else 0.0
+        log.warning("Stopping: what runs has %g s to end; a second signal stops it at once.", grace)
+        self._announcer.stopping()
+        self._tell_all(messages.Stop())
+        until = self._clock.monotonic() + grace + AFTER_GRACE_SECONDS
         for child in self._children:
-            child.kill_at_monotonic = min(child.kill_at_monotonic, now + seconds)
+            child.kill_at_monotonic = min(child.kill_at_monotonic, until)
         self._restarts.forget()
 
     def _begin_drain(self) -> None:
