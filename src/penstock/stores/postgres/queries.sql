@@ -931,9 +931,10 @@ insert into penstock.counters (scope, state, name, n)
 select scope, state, name, sum(n) from gone group by scope, state, name order by scope, state, name
 on conflict (scope, state, name) do update set n = counters.n + excluded.n
 
--- set_cursor --
--- Replaces a durable value.
-insert into penstock.cursors (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value
+-- set_cursors --
+-- Replaces durable values; $1 = [[name, value], …], by name.
+insert into penstock.cursors (name, value) select one ->> 0, one ->> 1 from jsonb_array_elements($1::jsonb) as one
+on conflict (name) do update set value = excluded.value
 
 -- read_cursor --
 -- A durable value.
@@ -1633,7 +1634,8 @@ with armed as materialized (
     select (job ->> 0)::bigint as job_id, (job ->> 1)::smallint as row_state, (job ->> 2)::bigint as due_at
     from jsonb_array_elements($1::jsonb) as job
 ), gone as (
-    delete from penstock.ended where job_id = any(array(select job_id from armed)) returning *
+    delete from penstock.ended using armed where ended.job_id = armed.job_id
+    returning ended.*, armed.row_state as first_state, armed.due_at as first_at
 ), kept as (
     insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
     select
@@ -1646,9 +1648,9 @@ insert into penstock.hot (
     job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, result
 )
 select
-    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), armed.row_state,
-    gone.token, gone.ended_token, armed.due_at, armed.due_at, gone.started_at, $2::bigint, gone.result
-from armed join gone on gone.job_id = armed.job_id join penstock.jobs on jobs.id = gone.job_id
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), gone.first_state,
+    gone.token, gone.ended_token, gone.first_at, gone.first_at, gone.started_at, $2::bigint, gone.result
+from gone join penstock.jobs on jobs.id = gone.job_id
 
 -- cancel_units --
 -- Units that do not run end, so that nobody leases them; $1 = [job, …], $2 = now.

@@ -610,9 +610,10 @@ insert into counters (scope, state, name, n)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1) where true
 on conflict (scope, state, name) do update set n = n + excluded.n
 
--- set_cursor --
--- Replaces a durable value.
-insert into cursors (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
+-- set_cursors --
+-- Replaces durable values; ?1 = [[name, value], …].
+insert into cursors (name, value) select value ->> 0, value ->> 1 from jsonb_each(?1) where true
+on conflict (name) do update set value = excluded.value
 
 -- read_cursor --
 -- A durable value.
