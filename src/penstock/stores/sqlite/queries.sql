@@ -610,9 +610,10 @@ insert into counters (scope, state, name, n)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1) where true
 on conflict (scope, state, name) do update set n = n + excluded.n
 
--- set_cursor --
--- Replaces a durable value.
-insert into cursors (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
+-- set_cursors --
+-- Replaces durable values; ?1 = [[name, value], …].
+insert into cursors (name, value) select value ->> 0, value ->> 1 from jsonb_each(?1) where true
+on conflict (name) do update set value = excluded.value
 
 -- read_cursor --
 -- A durable value.
@@ -1132,6 +1133,11 @@ update jobs set
     row_state = armed.value ->> 1, due_at = armed.value ->> 2, available_at = armed.value ->> 2, attempts = 0, crashes = 0,
     losses = 0, deferred_since = null, error = null, finished_at = null, updated_at = ?2
 from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
+
+-- cancel_units --
+-- Units that do not run end, so that nobody leases them; ?1 = [job, …], ?2 = now.
+update jobs set row_state = 8, finished_at = ?2, updated_at = ?2
+where id in (select value from jsonb_each(?1)) and row_state < 4
 
 -- cancel_failed --
 -- Units that had failed for good are cancelled, so that no retry puts them back; ?1 = [job, …], ?2 = now.
