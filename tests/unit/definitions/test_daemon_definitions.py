@@ -97,12 +97,12 @@ def _tick_context_in_preflight(app: Penstock) -> None:
 
 
 def _tick_context_in_task(app: Penstock) -> None:
-    @app.task()
+    @app.task()  # type: ignore[arg-type]
     def work(ctx: TickContext) -> None: ...
 
 
 def _too_few(app: Penstock) -> None:
-    @app.every(1, over=app.dimensions["repo"])
+    @app.every(1, over=app.dimensions["repo"])  # type: ignore[arg-type]
     def tick(ctx: TickContext) -> None: ...
 
 
@@ -153,7 +153,7 @@ def _one_dimension_twice(app: Penstock) -> None:
 
 
 def _no_dimension(app: Penstock) -> None:
-    @app.every(1, over=["eu", "us"])  # type: ignore[call-overload]
+    @app.every(1, over=["eu", "us"])  # type: ignore[call-overload, untyped-decorator]
     def tick(ctx: TickContext, region: str) -> None: ...
 
 

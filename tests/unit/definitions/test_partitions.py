@@ -212,9 +212,9 @@ def test_a_function_that_fails_is_told_with_its_dimension(
 
 
 def test_a_key_that_raises_is_told() -> None:
-    (problem,) = Partitions("p", ["a"], key=lambda value: value.nope).named_values(None).problems
+    (problem,) = Partitions("p", ["a"], key=lambda value: value[9]).named_values(None).problems
 
-    assert problem.startswith("Partitions 'p': the key= of 'a' raised AttributeError: ")
+    assert problem.startswith("Partitions 'p': the key= of 'a' raised IndexError: ")
 
 
 def test_a_source_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_source_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_values_of_the_configuration_are_rebuilt() -> None:
-    repos = Partitions("repo", of=Repo)
+    repos: Partitions[Repo] = Partitions("repo", of=Repo)
     raw = [{"owner": "o", "name": "a"}, {"owner": "o", "name": "b"}]
 
     found = repos.named_values(raw).values
