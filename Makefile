@@ -24,8 +24,10 @@ PG_RESTARTS ?= 1000
 PG_COMMITS ?= 5000
 JOURNAL_KILLS ?= 100
 JOURNAL_CALLS ?= 1000
+CALENDAR_YEARS ?= 30
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
-  soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal
+  soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
+  soak-calendar
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -113,6 +115,9 @@ soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets l
 
 soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS times, count what was bought twice
 	$(BIN)/python -m tests.faults.soak_journal --kills $(JOURNAL_KILLS) --calls $(JOURNAL_CALLS)
+
+soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
+	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock

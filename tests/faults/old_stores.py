@@ -16,12 +16,13 @@ from pathlib import Path
 import apsw
 
 from penstock.clock import BootTime
-from penstock.model.effects import StageManifest
-from penstock.model.job import JobState
+from penstock.model.effects import Rearm, SetCursor, StageManifest
+from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.journal import Answer, CallKey, CallRef, Intent
-from penstock.model.lease import JobEnd
+from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest
 from penstock.model.provider import ProviderModelKey
 from penstock.model.run import RunPart
+from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.model.spending import Amount, Budget, Period
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.sqlite.opening import PACKAGE
@@ -96,6 +97,7 @@ def write_fill(folder: Path) -> Path:
     run.consumer.ack(run.worker, [end]).result()
     run.consumer.save_learned({ProviderModelKey("ai", "m"): '{"ceiling": 12}'}).result()
     _buy(run)
+    _schedule(run)
     run.close()
     target = fill_of(len(read_migrations(PACKAGE)))
     target.write_text("\n".join(_dump(path)) + "\n")
@@ -112,6 +114,44 @@ def _buy(run: Run) -> None:
     store.closed([CallRef(keys[1], job.token)]).result()
     store.held([CallRef(keys[2], job.token)]).result()
     store.save_run(RunPart("r", run.worker, 1, "{}")).result()
+
+
+def _schedule(run: Run) -> None:
+    """Leave units that wait, have ticked, failed or are retired, and what was checked before."""
+    store, task = run.consumer, "schedule:poll"
+    plans = [
+        UnitPlan(
+            key=f"{task}:{name}",
+            task=task,
+            payload="{}",
+            group=name,
+            partition=name,
+            timing="every 10 s",
+            first_at=1,
+        )
+        for name in ("failed", "retired", "ticked", "waits")
+    ]
+    store.arm("app", plans).result()
+    request = LeaseRequest(worker=run.worker, tasks=(task,), limit=4, caps=ConfiguredCaps())
+    leased = {job.partition: job for job in store.lease(request).result().jobs}
+    job, ticked = leased["failed"], leased["ticked"]
+    end = JobEnd(ticked, JobState.DONE, 1, 2, effects=(SetCursor(ticked.key, "7"), Rearm(9, 1)))
+    store.ack(run.worker, [end]).result()
+    failure = JobFailure(
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
+        error=AttemptError(ErrorCategory.OWN, "ValueError", "no"),
+        started_at=1,
+        ended_at=2,
+        delay_seconds=60.0,
+        charge=True,
+        max_attempts=9,
+    )
+    store.fail_and_retry(run.worker, [failure]).result()
+    store.retire_units([f"{task}:retired"]).result()
+    check = PreflightResult(unit="preflight:up:a", name="up", partition="a", value="1")
+    store.keep_preflights("app", [check]).result()
 
 
 def _hold(run: Run, jobs: int) -> None:

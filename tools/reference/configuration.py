@@ -23,9 +23,9 @@ holds in a folder, and who said so.
 Settings stand in `penstock.toml`, or under `[tool.penstock]` in `pyproject.toml`, of the folder a
 command runs in. A flag beats the environment beats `penstock.toml` beats `pyproject.toml` beats
 the app's code beats the default. A variable is named after its setting, `runtime.beat_seconds` is
-`PENSTOCK_RUNTIME__BEAT_SECONDS`; what stands under a name that you choose (limits, providers,
-budgets of one name) cannot come from the environment. A name that does not exist is refused, and
-the nearest one is told.
+`PENSTOCK_RUNTIME__BEAT_SECONDS`; what stands under a name that you choose (limits, partitions,
+providers, budgets of one name) cannot come from the environment. A name that does not exist is
+refused, and the nearest one is told.
 
 A *duration* is a number of seconds, or a text such as `"90s"`, `"10m"`, `"12h"`, `"30d"`, `"2w"`.
 """
@@ -66,7 +66,7 @@ def page() -> str:
             parts.append(f"The same under {', '.join(others)}.")
         parts.append(_settings(section))
         if is_all:
-            parts.append(_limits())
+            parts += [_limits(), _partitions()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
@@ -111,7 +111,7 @@ def _settings(section: type[BaseModel]) -> str:
     }
     rows = []
     for name, field in section.model_fields.items():
-        if name == "limits" or any(_inner(field.annotation)):
+        if name in ("limits", "partitions") or any(_inner(field.annotation)):
             continue
         kind = _kind(written[name].annotation)
         says = _as_read(written[name].remark or _said_elsewhere(name))
@@ -122,6 +122,11 @@ def _settings(section: type[BaseModel]) -> str:
 def _limits() -> str:
     says = remarks(Settings)["limits"]
     return f"## `[limits.DIMENSION]`\n\nKeyed limits: {says}. See [limits](../guide/limits.md)."
+
+
+def _partitions() -> str:
+    says = remarks(Settings)["partitions"]
+    return f"## `[partitions]`\n\n{says[0].upper()}{says[1:]}."
 
 
 def _kind(annotation: str) -> str:

@@ -22,7 +22,7 @@ waiting ──► queued ──► in_progress ──► done | skipped | error
 ```
 """
 
-UNITS = """A unit of a schedule is one job for ever: a tick that ends well re-arms it, and no end is final:
+UNITS = """A unit of a schedule is one job for ever: a good tick re-arms it, and no end is final:
 """
 
 CALLS = """## Of a paid call

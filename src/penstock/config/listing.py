@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, is_secre
 from penstock.config.money import shown
 from penstock.config.names import dotted
 from penstock.redaction import REDACTED, redacted
+
+LIST_LENGTH_MAX = 100  # characters of a list that are shown
 
 _HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"^\s*([^=#\[]+?)\s*=")
@@ -61,7 +64,15 @@ def _shown(name: str, value: object) -> str | int | float | None:
         return value
     if isinstance(value, Decimal):
         return shown(value)
+    if isinstance(value, list):
+        value = _listed(value)
     return REDACTED if is_secret(name) else redacted(str(value))
+
+
+def _listed(values: list[object]) -> str:
+    """The values of a dimension, as in a file, as far as a line can hold them."""
+    text = json.dumps(values, default=str, ensure_ascii=False)
+    return text if len(text) <= LIST_LENGTH_MAX else f"{text[:LIST_LENGTH_MAX]}… ({len(values):,})"
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ expression is of one of two kinds, told apart by its hours:
 from __future__ import annotations
 
 import math
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -142,9 +143,10 @@ class _Cron:
     """Occurrences when local clocks match an expression."""
 
     def __init__(self, expression: str, name: str, zone: ZoneInfo, *, in_every_hour: bool) -> None:
-        self._expression = expression
+        self._sim = CronSim(expression, _LOOKED_FROM)  # in naive local times
         self._zone = zone
         self._in_every_hour = in_every_hour
+        self._counted: tuple[int, int, int] | None = None  # due_at, the last that passed, how many
         self.text = f"cron {expression} {name}"
 
     def __repr__(self) -> str:
@@ -154,11 +156,16 @@ class _Cron:
         return self._next(now)
 
     def after(self, due_at: int, now: int) -> NextTick:
-        missed = 0
-        at = self._next(due_at)
+        # Units of one schedule ask about the same occurrence; nothing is counted twice.
+        counted = self._counted
+        passed, missed = due_at, 0
+        if counted is not None and counted[0] == due_at and counted[1] <= now:
+            passed, missed = counted[1:]
+        at = self._next(passed)
         while at <= now and missed < MISSED_MAX:
-            missed += 1
+            passed, missed = at, missed + 1
             at = self._next(at)
+        self._counted = due_at, passed, missed
         return NextTick(at if at > now else self._next(now), missed)
 
     def _next(self, at: int) -> int:
@@ -171,8 +178,10 @@ class _Cron:
 
     def _match(self, local: datetime) -> datetime:
         """The first local time from this one on that matches; the calendar's end if none does."""
+        sim = copy(self._sim)  # parsed once
+        sim.dt = local - _SECOND
         try:
-            found: datetime = next(CronSim(self._expression, local - _SECOND))
+            found: datetime = next(sim)
         except (StopIteration, OverflowError, ValueError):
             return _END + timedelta(days=1)
         return found

@@ -304,7 +304,7 @@ class Tables:
         """Change a job's state, its due time and its holder, with every index; `at` is when."""
         before, after = row.public, PUBLIC[to]
         known = after in TRANSITIONS[before] or before is after is JobState.QUEUED
-        if not known and not (row.id in self.units and after in UNIT_TRANSITIONS[before]):
+        if not known and not (row.id in self.units and after in UNIT_TRANSITIONS.get(before, ())):
             raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
         if lingers and row.worker is not None:
             row.worker.lingering[row.ref] = row.new.limit_keys

@@ -23,6 +23,7 @@ def test_every_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text(
         '# mine\nretention = "1d"\n\n[limits.host]\n"a.org" = 2\n"*" = 4\n'
         '[providers.ai.models."m 1"]\nrpm = 50\n'
+        '[partitions]\nregion = ["eu", "us"]\n'
     )
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "x"\n[tool.penstock]\ndurability = "normal"\nruntime.thread_slots = 7\n'
@@ -40,6 +41,8 @@ def test_every_source_is_named(tmp_path: Path) -> None:
     assert found[f"{model}.rpm"] == Listed(f"{model}.rpm", 50.0, "penstock.toml", 8)
     assert found[f"{model}.tpm"] == Listed(f"{model}.tpm", None, "default", None)
     assert found["providers.ai.algorithm"].value == "adaptive"
+    values = Listed("partitions.region", '["eu", "us"]', "penstock.toml", 10)
+    assert found["partitions.region"] == values
     assert found["durability"] == Listed("durability", "normal", "pyproject.toml", 4)
     threads = found["runtime.thread_slots"]
     assert (threads.value, threads.source, threads.line) == (7, "pyproject.toml", 5)

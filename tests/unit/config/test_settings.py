@@ -25,6 +25,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "beat_seconds": 10.0,
             "grace_seconds": 25.0,
             "statistics_seconds": 60.0,
+            "preflight_timeout": 60.0,
         },
         "tasks": {
             "max_attempts": 3,
@@ -43,6 +44,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "task": {},
             "table": {},
         },
+        "partitions": {},
     }
 
 

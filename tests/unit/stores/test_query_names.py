@@ -85,8 +85,10 @@ ONLY_POSTGRES = {
         "check_places",
         "copy_hot",
         "copy_jobs",
+        "find_ended_units",
         "place_jobs",
         "reserve_ids",
+        "revive_units",
     },
     "a server: its life, its clock, the fate of a commit, its word to others": {
         "end_backend",

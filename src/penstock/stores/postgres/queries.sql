@@ -1570,6 +1570,173 @@ select run_id from penstock.runs order by turn desc limit $1
 -- What the workers of a run say: [worker, saved_at, document].
 select worker, saved_at, document from penstock.run_parts where run_id = $1 order by worker
 
+-- find_units --
+-- Jobs that have not ended by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at,
+-- partition, payload, app, timing, last_due_at, retired_at]. Differs from sqlite because they are held, but those that
+-- run: so who arms does not wait for ticks. Who was leased meanwhile is not found, and asked for again.
+with at_rest as materialized (
+    select hot.job_id, hot.row_state, hot.due_at from penstock.jobs join penstock.hot on hot.job_id = jobs.id
+    where jobs.key = any($1::text[]) and hot.row_state + 0 <> 4 order by hot.job_id for update of hot
+)
+select
+    jobs.key, jobs.id, jobs.lane_id, found.row_state, found.due_at, jobs.partition, jobs.payload, units.app, units.timing,
+    units.last_due_at, units.retired_at
+from (
+    select * from at_rest
+    union all
+    select hot.job_id, hot.row_state, hot.due_at from penstock.jobs join penstock.hot on hot.job_id = jobs.id
+    where jobs.key = any($1::text[]) and hot.row_state + 0 = 4
+) as found join penstock.jobs on jobs.id = found.job_id left join penstock.units on units.job_id = found.job_id
+order by found.job_id
+
+-- find_ended_units --
+-- The same for jobs that have ended; they are held.
+select
+    jobs.key, jobs.id, jobs.lane_id, ended.row_state, ended.due_at, jobs.partition, jobs.payload, units.app, units.timing,
+    units.last_due_at, units.retired_at
+from penstock.jobs join penstock.ended on ended.job_id = jobs.id left join penstock.units on units.job_id = jobs.id
+where jobs.key = any($1::text[]) order by ended.job_id for update of ended
+
+-- insert_units --
+-- Jobs are units from now on; $1 = [[job, key, timing], …], $2 = app.
+insert into penstock.units (job_id, key, app, timing)
+select (unit ->> 0)::bigint, unit ->> 1, $2::text, unit ->> 2 from jsonb_array_elements($1::jsonb) as unit
+
+-- change_units --
+-- Known units are armed as they are planned now; $1 = [[job, timing], …], $2 = app.
+update penstock.units set app = $2::text, timing = armed.value ->> 1, retired_at = null
+from jsonb_array_elements($1::jsonb) as armed where units.job_id = (armed.value ->> 0)::bigint
+
+-- replan_jobs --
+-- What a unit's job is planned as, when it does not run; $1 = [[job, lane, partition, payload], …].
+with armed as materialized (
+    select (job ->> 0)::bigint as id, (job ->> 1)::bigint as lane_id, job ->> 2 as partition, job ->> 3 as payload
+    from jsonb_array_elements($1::jsonb) as job
+), moved as (
+    update penstock.hot set lane_id = armed.lane_id, bytes = octet_length(armed.payload)
+    from armed where hot.job_id = armed.id
+)
+update penstock.jobs set lane_id = armed.lane_id, partition = armed.partition, payload = armed.payload
+from armed where jobs.id = armed.id
+
+-- start_units --
+-- Units that have not ended start afresh; $1 = [[job, row_state, due_at], …], $2 = now.
+update penstock.hot set
+    row_state = (armed.value ->> 1)::smallint, due_at = (armed.value ->> 2)::bigint,
+    available_at = (armed.value ->> 2)::bigint, attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null,
+    updated_at = $2::bigint
+from jsonb_array_elements($1::jsonb) as armed where hot.job_id = (armed.value ->> 0)::bigint
+
+-- revive_units --
+-- The same for those that have ended. The row of an end is the history of its attempt: it is kept.
+with armed as materialized (
+    select (job ->> 0)::bigint as job_id, (job ->> 1)::smallint as row_state, (job ->> 2)::bigint as due_at
+    from jsonb_array_elements($1::jsonb) as job
+), gone as (
+    delete from penstock.ended where job_id = any(array(select job_id from armed)) returning *
+), kept as (
+    insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
+    select
+        job_id, token, worker, case row_state when 5 then 'done' when 6 then 'skipped' else 'error' end, started_at,
+        finished_at, error
+    from gone where worker is not null
+    on conflict do nothing
+)
+insert into penstock.hot (
+    job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, result
+)
+select
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), armed.row_state,
+    gone.token, gone.ended_token, armed.due_at, armed.due_at, gone.started_at, $2::bigint, gone.result
+from armed join gone on gone.job_id = armed.job_id join penstock.jobs on jobs.id = gone.job_id
+
+-- cancel_units --
+-- Units that do not run end, so that nobody leases them; $1 = [job, …], $2 = now.
+with gone as (
+    delete from penstock.hot
+    where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) and row_state + 0 < 4
+    returning *
+)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+    finished_at, updated_at, result, error
+)
+select
+    job_id, 8, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at, $2::bigint,
+    $2::bigint, result, error
+from gone
+
+-- cancel_failed --
+-- Units that had failed for good are cancelled, so that no retry puts them back; $1 = [job, …], $2 = now.
+update penstock.ended set row_state = 8, finished_at = $2, updated_at = $2
+where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) and row_state + 0 = 7
+
+-- retire_units --
+-- $1 = [job, …], $2 = now.
+update penstock.units set retired_at = $2
+where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- count_ticks --
+-- How the ticks of units went; $1 = [[job, ticks, missed, failed, last_tick_at, last_due_at], …].
+update penstock.units set
+    ticks = ticks + (went.value ->> 1)::bigint, missed = missed + (went.value ->> 2)::bigint,
+    failed = failed + (went.value ->> 3)::bigint, last_tick_at = coalesce((went.value ->> 4)::bigint, last_tick_at),
+    last_due_at = coalesce((went.value ->> 5)::bigint, last_due_at)
+from jsonb_array_elements($1::jsonb) as went where units.job_id = (went.value ->> 0)::bigint
+
+-- bound_history --
+-- Keeps the newest $2 rows of the history of those jobs that are units; $1 = [job, …].
+delete from penstock.attempts using (
+    select units.job_id, (
+        select token from penstock.attempts where attempts.job_id = units.job_id order by token desc limit 1 offset $2
+    ) as last
+    from jsonb_array_elements_text($1::jsonb) as grown (job_id)
+    join penstock.units on units.job_id = grown.job_id::bigint
+) as bound where attempts.job_id = bound.job_id and attempts.token <= bound.last
+
+-- leased_units --
+-- Units that run now.
+select hot.job_id from penstock.hot join penstock.units on units.job_id = hot.job_id where hot.row_state = 4
+
+-- purge_units --
+-- Units whose jobs go; $1 = [[job, …], …].
+delete from penstock.units
+where job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+
+-- list_units --
+-- Units of an app above a key, at most $3.
+select * from penstock.unit_rows where app = $1 and key > $2 order by key limit $3
+
+-- list_all_units --
+-- Units above a key, at most $2.
+select * from penstock.unit_rows where key > $1 order by key limit $2
+
+-- read_unit --
+-- One unit, by key.
+select * from penstock.unit_rows where key = $1
+
+-- read_cursors --
+-- Durable values, by name; $1 = [name, …].
+select name, value from penstock.cursors where name = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- keep_preflights --
+-- What checks came to, the last word on each; $1 = [[unit, name, partition, value, error, checked_at], …], $2 = app.
+insert into penstock.preflights (unit, app, name, partition, value, error, checked_at)
+select one ->> 0, $2::text, one ->> 1, one ->> 2, one ->> 3, one ->> 4, (one ->> 5)::bigint
+from jsonb_array_elements($1::jsonb) as one
+on conflict (unit) do update set
+    app = excluded.app, name = excluded.name, partition = excluded.partition, value = excluded.value,
+    error = excluded.error, checked_at = excluded.checked_at
+
+-- list_preflights --
+-- What checks of an app came to, above a unit, at most $3: [unit, name, partition, value, error, checked_at].
+select unit, name, partition, value, error, checked_at from penstock.preflights
+where app = $1 and unit > $2 order by unit limit $3
+
+-- forget_preflights --
+-- What was checked before a time.
+delete from penstock.preflights where app = $1 and checked_at < $2
+
 -- read_task_counts --
 -- Counters by task.
 select name, state, sum(n)::bigint from (
@@ -1882,6 +2049,24 @@ select state, sum(counted)::bigint, sum(kept)::bigint from (
     union all
     select state, 0, n from penstock.changes where scope = 'calls'
 ) as counts group by state having sum(counted) <> sum(kept)
+
+-- check_units --
+-- Units that contradict themselves or their jobs.
+select 'Unit ' || units.key || ' has no job' from penstock.units
+where not exists (select 1 from penstock.jobs where jobs.id = units.job_id and jobs.key = units.key)
+union all
+select 'Unit ' || units.key || ' was retired, and may tick'
+from penstock.units join penstock.states on states.job_id = units.job_id
+where units.retired_at is not null and (states.row_state < 5 or states.row_state = 7)
+union all
+select 'Unit ' || units.key || ' is due at a time that ended well before'
+from penstock.units join penstock.hot on hot.job_id = units.job_id where hot.due_at <= units.last_due_at
+union all
+select 'Unit ' || key || ' has other counts than times' from penstock.units
+where (ticks > 0) <> (last_tick_at is not null) or (last_tick_at is null) <> (last_due_at is null)
+union all
+select 'Unit ' || units.key || ' has too much history' from penstock.units
+where (select count(*) from penstock.attempts where attempts.job_id = units.job_id) > 20
 
 -- check_places --
 -- Jobs that lie in both places, or in none.

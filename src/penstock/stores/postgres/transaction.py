@@ -24,9 +24,9 @@ from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.accepting import Cursor
+from penstock.stores.postgres.arming import ArmingTransaction
 from penstock.stores.postgres.arrays import numbers, texts
 from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
-from penstock.stores.postgres.paying import PayingTransaction
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
@@ -45,7 +45,7 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-class PostgresTransaction(PayingTransaction):
+class PostgresTransaction(ArmingTransaction):
     """Owns the locks it has asked for. The connection is the session's."""
 
     def __init__(
@@ -127,6 +127,7 @@ class PostgresTransaction(PayingTransaction):
         accounts = self._merged_accounts()
         if accounts:
             last.append(("add_to_accounts", (accounts,)))
+        last += self._merged_units()
         if self.made_work:
             last.append(("tell", ()))
         last.append(("commit", ()))

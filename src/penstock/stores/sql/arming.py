@@ -58,8 +58,8 @@ def arm(tx: Transaction, app: str, units: Sequence[UnitPlan]) -> ArmReport:
     if not plans:
         return ArmReport()
     tx.flush_units()
-    lanes = lanes_of(tx, {*map(_spec, plans.values())})
     known = _find(tx, plans)
+    lanes = lanes_of(tx, {*map(_spec, plans.values())})
     fresh = [plan for plan in plans.values() if plan.key not in known]
     if fresh:
         _add(tx, app, fresh, lanes)
@@ -145,7 +145,7 @@ def _change(tx: Transaction, app: str, armed: Sequence[_Armed]) -> None:
         state, _ = started.get(one.was.job_id, (RowState(one.was.row_state), 0))
         _moved(tx, one, state)
     left = {one.was.lane_id for one in replanned if one.lane_id != one.was.lane_id}
-    if left:
+    if left and tx.is_my_turn():
         forget_lanes(tx, left)
 
 
@@ -184,7 +184,8 @@ def retire_units(tx: Transaction, keys: Sequence[str]) -> int:
     units = [one for one in found if one.app is not None and one.retired_at is None]
     if not units:
         return 0
-    cancel(tx, [one.key for one in units if one.row_state < RowState.DONE])
+    cancel(tx, [one.key for one in units if one.row_state == RowState.IN_PROGRESS])
+    _cancel_at_rest(tx, [one for one in units if one.row_state < RowState.IN_PROGRESS])
     failed = [one for one in units if one.row_state == RowState.ERROR]
     if failed:
         tx.run("cancel_failed", as_json([one.job_id for one in failed]), tx.now)
@@ -192,6 +193,16 @@ def retire_units(tx: Transaction, keys: Sequence[str]) -> int:
             tx.move(one.lane_id, JobState.ERROR, JobState.CANCELLED)
     tx.run("retire_units", as_json([one.job_id for one in units]), tx.now)
     return len(units)
+
+
+def _cancel_at_rest(tx: Transaction, units: Sequence[_Known]) -> None:
+    """Many at once: nobody waits for a unit, so nobody need be told."""
+    if units:
+        tx.run("cancel_units", as_json([one.job_id for one in units]), tx.now)
+    for one in units:
+        tx.move(one.lane_id, JobState.QUEUED, JobState.CANCELLED)
+        if one.row_state == RowState.READY:
+            tx.leave(one.lane_id)
 
 
 def keep_preflights(tx: Transaction, app: str, results: Sequence[PreflightResult]) -> None:

@@ -8,7 +8,7 @@ They are written once, before the commit, whatever the number of operations in t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from penstock.clock import BootTime
@@ -319,11 +319,17 @@ class Transaction(Statements):
 
     def flush_units(self) -> None:
         """Write how the ticks of units went, and bound their history."""
+        for query, parameters in self._merged_units():
+            self.run(query, *parameters)
+
+    def _merged_units(self) -> Iterator[tuple[str, tuple[object, ...]]]:
+        """The statements that do so."""
         units, self.units = self.units, UnitTallies()
         if units.tallies:
-            self.run("count_ticks", as_json(sorted(units.tallies.values())))
+            rows = [units.tallies[job_id] for job_id in sorted(units.tallies)]
+            yield "count_ticks", (as_json(rows),)
         if units.grown:
-            self.run("bound_history", as_json(sorted(units.grown)), FAILED_TICKS_KEPT)
+            yield "bound_history", (as_json(sorted(units.grown)), FAILED_TICKS_KEPT)
 
     def mark(self) -> tuple[Any, ...]:
         """A copy of the consequences so far, for an operation that may be refused."""

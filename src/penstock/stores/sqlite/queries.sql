@@ -1133,6 +1133,11 @@ update jobs set
     losses = 0, deferred_since = null, error = null, finished_at = null, updated_at = ?2
 from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
 
+-- cancel_units --
+-- Units that do not run end, so that nobody leases them; ?1 = [job, …], ?2 = now.
+update jobs set row_state = 8, finished_at = ?2, updated_at = ?2
+where id in (select value from jsonb_each(?1)) and row_state < 4
+
 -- cancel_failed --
 -- Units that had failed for good are cancelled, so that no retry puts them back; ?1 = [job, …], ?2 = now.
 update jobs set row_state = 8, finished_at = ?2, updated_at = ?2
