@@ -46,6 +46,7 @@ from penstock.runtime.status_row import StatusRow
 from penstock.runtime.telling import Telling
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.ticking import Ticks
+from penstock.runtime.upkeep import Upkeep
 from penstock.runtime.wear import Wear
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
@@ -160,12 +161,20 @@ class Worker:
         )
         self._status.full_limits = self._drain.full.shown
         self._status.refusals = self.hold.refusals
-        self._withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
-        self._window.connect(self._slots, self._withdrawals.take)
+        withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
+        self._window.connect(self._slots, withdrawals.take)
         self._say_worn = worn  # somebody can replace us
         self._wear = Wear(clock)
         kept = None if config.solo else config.journal_retention_seconds
-        self._pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
+        self._upkeep = Upkeep(
+            self._background,
+            self._window,
+            self._slots,
+            withdrawals,
+            self._status,
+            providers,
+            None if kept is None else JournalPruning(store, clock, kept, ids.random),
+        )
         self._leasing = Leasing(
             config,
             self._task_names,
@@ -338,18 +347,10 @@ class Worker:
             self._stop_hopeless()
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
-            if self._slots.occupied or len(self._window):
-                self._background.spawn(self._withdrawals.look(self.worker_id))
-            if not self._name.losing and self._status.is_due(self.worker_id):
-                self._background.spawn(self._status.publish(self.worker_id))
+            self._upkeep.run_once(self.worker_id, has_name=not self._name.losing)
             self._watch.ticked(self.worker_id)
             if self._say_worn is not None and self._stopping is None:
                 self._look_for_wear(self._say_worn)
-            if self._providers is not None and self._providers.is_due:
-                self._background.spawn(self._providers.save())
-            if self._pruning is not None and self._pruning.is_due and not self._name.losing:
-                self._background.spawn(self._pruning.run_once())
-            self._window.tell()
             if self._window.shrink():
                 self._leasing.look_again()
             self._wake.set()

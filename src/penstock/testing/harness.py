@@ -19,7 +19,7 @@ import msgspec
 
 from penstock import wiring
 from penstock.app import Penstock
-from penstock.clock import Clock, Duration, to_micros, to_seconds
+from penstock.clock import Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
 from penstock.config.daemon_plan import check_partitions
 from penstock.config.load import load_settings, overlaid
@@ -40,13 +40,11 @@ from penstock.model.job import (
     Job,
     JobId,
     JobState,
-    WorkerId,
 )
 from penstock.model.schedule import UnitView
 from penstock.outbound.provider_clients import MakeWire
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime.arming import Arming
-from penstock.runtime.keeping import margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
@@ -54,8 +52,10 @@ from penstock.runtime.threads import InlineRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 from penstock.stores.memory import MemoryStore
-from penstock.stores.store import JobFilter, JobStore
+from penstock.stores.store import JobFilter
+from penstock.testing.by_key import ByKey
 from penstock.testing.recording_sink import RecordingSink
+from penstock.testing.virtual_beat import VirtualBeat
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 
 DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an ill provider
@@ -63,24 +63,6 @@ LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
 PAGE = 1_000  # jobs read at once
 
 R = TypeVar("R")
-V = TypeVar("V")
-
-
-class _ByKey(dict[str, V]):
-    """Values by job key; a missing one says what the job is instead."""
-
-    def __init__(self, values: Mapping[str, V], jobs: Mapping[str, Job], what: str) -> None:
-        super().__init__(values)
-        self._jobs = jobs
-        self._what = what
-
-    def __missing__(self, key: str) -> NoReturn:
-        job = self._jobs.get(key)
-        if job is None:
-            raise KeyError(f"no job has the key {key!r}")
-        error = job.last_error
-        why = "" if error is None else f": {error.kind}: {error.message}"
-        raise KeyError(f"job {key!r} has no {self._what}, it is {job.state.value}{why}")
 
 
 class Simulated(Protocol):
@@ -95,34 +77,6 @@ _NOBODY: Mapping[str, Simulated] = {}
 
 def _wire(simulated: Simulated) -> MakeWire:
     return lambda _: simulated.transport()
-
-
-class _VirtualBeat:
-    """Renews the worker's lease on the loop, where time is virtual and nothing can block."""
-
-    def __init__(self, store: JobStore, clock: Clock, settings: Settings) -> None:
-        self._store = store
-        self._clock = clock
-        self._ttl_seconds = settings.runtime.lease_ttl_seconds
-        self._beat_seconds = settings.runtime.beat_seconds
-        self._worker: WorkerId | None = None
-        self._until = float("inf")
-
-    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
-        self._worker = worker
-        self._until = until_monotonic - margin(self._ttl_seconds)
-
-    def believed_until(self) -> float:
-        return self._until
-
-    async def run(self) -> None:
-        while True:
-            await self._clock.sleep(self._beat_seconds)
-            sent = self._clock.monotonic()
-            if self._worker in await self._store.beat(
-                [self._worker] if self._worker else [], self._ttl_seconds
-            ):
-                self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)
 
 
 class Harness:
@@ -153,6 +107,7 @@ class Harness:
         self._request_events = RequestEvents(self.clock, (self.sink,))
         self._plan: DaemonPlan | None = None
         self._daemon: asyncio.Task[None] | None = None  # stands still between calls
+        self._worker: Worker | None = None  # its worker
 
     def __repr__(self) -> str:
         return f"<Harness of {self.app.name!r}, seed {self.seed}, {len(self._jobs())} jobs>"
@@ -207,7 +162,7 @@ class Harness:
     def _run(self, tasks: Mapping[str, Task[..., Any]], *, drain: bool) -> Iterator[Worker]:
         """A worker of the store, with its beat and its statistics; on the loop."""
         loop = asyncio.get_running_loop()
-        beat = _VirtualBeat(self.store, self.clock, self._settings)
+        beat = VirtualBeat(self.store, self.clock, self._settings)
         table = SlotTable.create(wiring.slot_count(self._settings, self.app.providers))
         run_id = self._ids.new_id("run")
         every = self._settings.runtime.statistics_seconds
@@ -264,6 +219,13 @@ class Harness:
             self._daemon = None  # the next call begins anew
             daemon.result()
 
+    def restart(self) -> None:
+        """Stop what `advance` has begun, gracefully; the next call checks and arms anew."""
+        if self._daemon is not None and self._worker is not None:
+            daemon, self._daemon = self._daemon, None
+            self._worker.stop(Stopping.GRACEFUL)
+            self._loop.run_until_complete(daemon)
+
     async def _start(self) -> None:
         now = to_micros(self.clock.now())
         plan = self._plan = self.app.plan_daemon(self._settings, now)
@@ -290,6 +252,7 @@ class Harness:
 
     async def _work(self) -> None:
         with self._run({**self.app.tasks, **self.app.schedules}, drain=False) as worker:
+            self._worker = worker
             await worker.run()
         if worker.ended_schedules:
             raise ScheduleEnded(" ".join(worker.ended_schedules))
@@ -377,13 +340,13 @@ class Harness:
             for key, job in jobs.items()
             if job.state is JobState.DONE
         }
-        return _ByKey(done, jobs, "result")
+        return ByKey(done, jobs, "result")
 
     @property
     def states(self) -> Mapping[str, JobState]:
         """The state of every job, by key; a state equals its text (`"done"`)."""
         jobs = self._jobs()
-        return _ByKey({key: job.state for key, job in jobs.items()}, jobs, "state")
+        return ByKey({key: job.state for key, job in jobs.items()}, jobs, "state")
 
     @property
     def errors(self) -> Mapping[str, AttemptError]:
@@ -394,7 +357,7 @@ class Harness:
             for key, job in jobs.items()
             if job.state is JobState.ERROR and job.last_error is not None
         }
-        return _ByKey(failed, jobs, "error")
+        return ByKey(failed, jobs, "error")
 
     @property
     def events(self) -> list[SchedulerEvent]:

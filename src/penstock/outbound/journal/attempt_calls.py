@@ -19,6 +19,7 @@ import msgspec
 from penstock.errors import BudgetUsedUp, CallInDoubt
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import CallKey, CallRecord, CallState
+from penstock.model.schedule import SCHEDULE
 from penstock.model.spending import BudgetRefusal
 
 
@@ -38,6 +39,7 @@ class AttemptCalls:
         "_back",
         "_found",
         "_next",
+        "_occasion",
         "_on_the_way",
         "in_doubt",
         "job",
@@ -49,6 +51,8 @@ class AttemptCalls:
 
     def __init__(self, job: LeasedJob) -> None:
         self.job = job
+        # A unit of a schedule is one job for ever: what it bought for another tick is not for this.
+        self._occasion = f"@{job.due_at}" if job.task.startswith(SCHEDULE) else ""
         self.last: CallKey | None = None  # whose answer was handed out last
         self.over_budget: BudgetUsedUp | None = None  # a budget has refused one
         self.refusal: BudgetRefusal | None = None  # the same in numbers
@@ -73,6 +77,7 @@ class AttemptCalls:
 
     def take(self, fingerprint: str) -> CallKey:
         """The place of a call that begins."""
+        fingerprint += self._occasion
         free = self._back.get(fingerprint)
         if free:
             return CallKey(self.job.id, fingerprint, heapq.heappop(free))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a worker do now and again besides its work?"""
+
+from __future__ import annotations
+
+from penstock.model.job import WorkerId
+from penstock.runtime.background import Background
+from penstock.runtime.job_window import JobWindow
+from penstock.runtime.journal_pruning import JournalPruning
+from penstock.runtime.provider_run import ProviderRun
+from penstock.runtime.slots import Slots
+from penstock.runtime.status_row import StatusRow
+from penstock.runtime.withdrawals import Withdrawals
+
+
+class Upkeep:
+    """Starts what is due, beside the loop. Belongs to one loop, and keeps nothing."""
+
+    def __init__(
+        self,
+        background: Background,
+        window: JobWindow,
+        slots: Slots,
+        withdrawals: Withdrawals,
+        status: StatusRow,
+        providers: ProviderRun | None,
+        pruning: JournalPruning | None,
+    ) -> None:
+        self._background = background
+        self._window = window
+        self._slots = slots
+        self._withdrawals = withdrawals
+        self._status = status
+        self._providers = providers
+        self._pruning = pruning
+
+    def run_once(self, worker: WorkerId, *, has_name: bool) -> None:
+        """Start what is due; `has_name`: the store knows this worker."""
+        spawn = self._background.spawn
+        if self._slots.occupied or len(self._window):
+            spawn(self._withdrawals.look(worker))
+        if has_name and self._status.is_due(worker):
+            spawn(self._status.publish(worker))
+        if self._providers is not None and self._providers.is_due:
+            spawn(self._providers.save())
+        if self._pruning is not None and self._pruning.is_due and has_name:
+            spawn(self._pruning.run_once())
+        self._window.tell()
