@@ -45,6 +45,16 @@ def test_deciding_and_noun_packages_neither_wait_nor_log() -> None:
     assert found == []
 
 
+def test_no_test_imports_an_sdk_before_it_runs() -> None:
+    early = re.compile(r"^(import|from) (anthropic|openai)\b", re.MULTILINE)
+
+    found = [
+        path for path in (REPOSITORY / "tests").rglob("*.py") if early.search(path.read_text())
+    ]
+
+    assert found == []  # it would take every process of a test run seconds
+
+
 def test_no_file_has_a_name_that_says_nothing() -> None:
     names = {path.stem for path in FILES}
 
