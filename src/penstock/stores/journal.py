@@ -41,7 +41,8 @@ class JournalStore(Protocol):
         exceeded when what is spent, reserved and asked for is more than it allows; then nothing of
         that intent is written. A call that exists already is open again under the new token, and
         what it had reserved is replaced, and an answer that it had is forgotten; one of a greater
-        token is stale, and so is one of a job that nobody knows.
+        token is stale, and so is one of a job that nobody knows. How often it was sent again grows
+        to what the intent says, so one that is told twice counts once.
         """
         ...
 
@@ -82,7 +83,7 @@ class JournalStore(Protocol):
         ...
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:
-        """The answer of a call in state `answered`."""
+        """The answer of a call in state `answered`; how it was settled is not told again."""
         ...
 
     def call_figures(self, job: JobId | None) -> Reply[CallFigures]:

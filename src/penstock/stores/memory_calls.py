@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
+from msgspec.structs import replace
+
 from penstock.model.job import JobId, JobState
 from penstock.model.journal import (
     Answer,
@@ -78,7 +80,7 @@ class Calls:
     def answered(self, answers: Sequence[Answer], now: int) -> None:
         with self._step(now) as book:
             for answer in book.answered(answers):
-                self._answers[answer.key] = answer
+                self._answers[answer.key] = replace(answer, token=0, is_estimated=False)
 
     def closed(self, calls: Sequence[CallRef], now: int) -> None:
         with self._step(now) as book:
@@ -104,7 +106,7 @@ class Calls:
             row = self._rows.pop(key)
             if row.is_unended:
                 sums.give_back(row)
-            sums.forget(row.bought, row.reused, row.used)
+            sums.forget(row.bought, row.reused, row.used, row.resent, row.estimated)
             self._answers.pop(key, None)
         self._count(sums)
         if keys:
@@ -139,6 +141,8 @@ class Calls:
                 reused=figures["reused"],
                 in_doubt=figures["unended"] - sum(map(self._in_hand, self._running())),
                 spent=Amount(figures["micros"], figures["tokens"]),
+                resent=figures["resent"],
+                estimated=figures["estimated"],
             )
         rows = [self._rows[key] for key in self._of_job.get(job, ())]
         micros = sum(row.used.micros for row in rows)
@@ -147,6 +151,8 @@ class Calls:
             reused=sum(row.reused for row in rows),
             in_doubt=sum(row.is_unended and not self._in_hand(row) for row in rows),
             spent=Amount(micros, sum(row.used.tokens for row in rows)),
+            resent=sum(row.resent for row in rows),
+            estimated=sum(row.estimated for row in rows),
         )
 
     def _running(self) -> Iterator[CallRow]:
@@ -202,6 +208,8 @@ class Calls:
             micros=sum(row.used.micros for row in rows),
             tokens=sum(row.used.tokens for row in rows),
             unended=sum(row.is_unended for row in rows),
+            resent=sum(row.resent for row in rows),
+            estimated=sum(row.estimated for row in rows),
         )
         if figures != self._figures:
             yield f"figures of calls: kept {self._figures}, counted {figures}"

@@ -64,6 +64,7 @@ class PaidCall:
         self.is_answer = False  # its reply is one, if its body comes to an end
         self._model = ""
         self._expected = TokensUsed(0, 0)
+        self._resent = calls.resent(key)
         self._is_intended = False
         self._is_in_air = False
         self._has_place = True
@@ -113,7 +114,9 @@ class PaidCall:
             raise self._over(BudgetRefusal(unpriced, where, price_is_missing=True))
         reserved = self._rules.amount(resource.model, expected.input, expected.output)
         token = self._calls.job.token
-        intent = Intent(self.key, token, self._run_id, task, provider, resource.model, reserved)
+        intent = Intent(
+            self.key, token, self._run_id, task, provider, resource.model, reserved, self._resent
+        )
         written = self._writer.intend(intent)
         self._calls.writes(self.key, written)
         try:
@@ -257,7 +260,7 @@ class PaidCall:
         closed.add_done_callback(self._settled)
 
     def _note(self, state: CallState) -> None:
-        self._calls.note(self.key, state, self._rules.provider, self._model)
+        self._calls.note(self.key, state, self._rules.provider, self._model, self._resent)
 
     def _leave_place(self) -> None:
         if self._has_place:

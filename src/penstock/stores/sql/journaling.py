@@ -40,8 +40,7 @@ def call_row(row: Row) -> CallRow:
         row[12],
         Amount(row[13], row[14]),
         Amount(row[15], row[16]),
-        row[17],
-        row[18],
+        *row[17:],
     )
 
 
@@ -95,7 +94,7 @@ def _new_columns(row: CallRow) -> Row:
 
 
 def _reopened_columns(row: CallRow) -> Row:
-    return (row.token, *row.place, row.begun_at, *row.reserved)
+    return (row.token, *row.place, row.begun_at, *row.reserved, row.resent)
 
 
 def answered(tx: Transaction, answers: Sequence[Answer]) -> None:
@@ -157,7 +156,8 @@ def _write(tx: Transaction, book: CallBook, answers: Sequence[Row] = ()) -> None
 
 
 def _changed_columns(row: CallRow) -> Row:
-    return (row.no, row.state, row.ended_at, *row.reserved, *row.used, row.bought, row.reused)
+    counts = row.bought, row.reused, row.estimated
+    return (row.no, row.state, row.ended_at, *row.reserved, *row.used, *counts)
 
 
 def _drop_answers(tx: Transaction, book: CallBook) -> None:
@@ -173,8 +173,8 @@ def forget_calls(tx: Transaction, jobs: Iterable[int]) -> int:
     calls = as_json(found)
     for row in map(call_row, tx.array("unended_calls", calls)):
         tx.sums.give_back(row)
-    ((bought, reuses, micros, tokens),) = tx.rows("sum_calls", calls)
-    tx.sums.forget(bought, reuses, Amount(micros, tokens))
+    ((bought, reuses, micros, tokens, resent, estimated),) = tx.rows("sum_calls", calls)
+    tx.sums.forget(bought, reuses, Amount(micros, tokens), resent, estimated)
     tx.run("drop_answers", calls)
     tx.run("drop_calls", calls)
     return len(found)
