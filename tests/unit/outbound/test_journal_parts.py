@@ -211,9 +211,9 @@ def test_equal_calls_have_places_in_order_and_leave_them_to_the_next() -> None:
 
 def test_doubts_are_those_of_one_provider() -> None:
     own = calls()
-    own.note(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m")
-    own.note(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m")
-    own.note(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m")
+    own.note(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m", 0)
+    own.note(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m", 0)
+    own.note(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m", 0)
     assert own.doubts("p") == [CallKey(JobId(1), "a", 0)]
 
 
