@@ -159,9 +159,7 @@ class Sums:
         """Answers came from the journal, once for each time an account is named."""
         self._reuses.update(accounts)
 
-    def forget(
-        self, bought: int, reused: int, used: Amount, resent: int, estimated: int
-    ) -> None:
+    def forget(self, bought: int, reused: int, used: Amount, resent: int, estimated: int) -> None:
         """Calls that have ended are no longer kept: what was spent is spent."""
         self.figures["resent"] -= resent
         self.figures["estimated"] -= estimated
