@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 MICROS = 1_000_000  # of a dollar
+DAY_MICROS = 86_400 * 1_000_000  # of time
 ALL = "all"  # the scope of everything
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -21,11 +21,11 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Balance, Budget
+from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, day_of
 from penstock.model.views import Progress
 from penstock.stores.call_rows import NOTHING, ZERO, CallRow, Change, Sums
 from penstock.stores.call_rules import CallBook
-from penstock.stores.journal import CALLS_SLICE
+from penstock.stores.journal import CALLS_SLICE, DAYS_KEPT
 from penstock.stores.memory_index import Ordered
 from penstock.stores.memory_rows import Tables
 from penstock.stores.row_state import RowState
@@ -113,8 +113,11 @@ class Calls:
             self._jobs.remove(job)
         return len(keys)
 
-    def prune(self, before: int, after: JobId) -> tuple[Progress, JobId]:
+    def prune(self, before: int, after: JobId, now: int) -> tuple[Progress, JobId]:
         seen = list(islice(self._jobs.above(after), CALLS_SLICE))
+        if not seen:
+            first = day_of(now - DAYS_KEPT * DAY_MICROS)
+            self._forget_accounts(lambda one: one.period is Period.DAY and one.span < first)
         count = sum(self.forget(job) for job in seen if self._ended_before(job, before))
         return Progress(count, more=bool(seen)), seen[-1] if seen else after
 
@@ -176,7 +179,10 @@ class Calls:
 
     def forget_run(self, run_id: str) -> None:
         """Forget what a run spent, but for accounts of which something is still reserved."""
-        for account in [x for x in self._accounts if x.span == run_id]:
+        self._forget_accounts(lambda one: one.period is Period.RUN and one.span == run_id)
+
+    def _forget_accounts(self, is_old: Callable[[Account], bool]) -> None:
+        for account in [one for one in self._accounts if is_old(one)]:
             if self._accounts[account].reserved == ZERO:
                 del self._accounts[account]
 

@@ -156,7 +156,10 @@ def test_every_answer_that_is_wanted_may_be_as_long(n: object, expected: int) ->
     assert asked.output_tokens == expected
 
 
-def settled(usage: object, expected: TokensUsed = TokensUsed(50, 200)) -> tuple[int, int, bool]:
+EXPECTED = TokensUsed(50, 200)
+
+
+def settled(usage: object, expected: TokensUsed = EXPECTED) -> tuple[int, int, bool]:
     reader = UsageReader()
     reader.feed(json.dumps({"usage": usage}).encode())
     used, is_estimated = reader.used().settled(expected)

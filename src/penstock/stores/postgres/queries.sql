@@ -1571,6 +1571,19 @@ delete from penstock.accounts where span = any(array(select jsonb_array_elements
             and account_changes.period = accounts.period and account_changes.scope = accounts.scope
     )
 
+-- has_old_days --
+-- Are there accounts of days before $1?
+select exists (select 1 from penstock.accounts where span < $1 and period = 'day')
+    or exists (select 1 from penstock.account_changes where span < $1 and period = 'day')
+
+-- forget_day_accounts --
+-- What was spent on days before $1, but for accounts of which something is still reserved or not merged.
+delete from penstock.accounts where span < $1 and period = 'day' and reserved_micros = 0 and reserved_tokens = 0
+    and not exists (
+        select 1 from penstock.account_changes where account_changes.span = accounts.span
+            and account_changes.period = accounts.period and account_changes.scope = accounts.scope
+    )
+
 -- forget_runs --
 -- $1 = [run, …].
 delete from penstock.runs where run_id = any(array(select jsonb_array_elements_text($1::jsonb)))

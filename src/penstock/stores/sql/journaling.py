@@ -19,11 +19,11 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.run import RunPart
-from penstock.model.spending import Account, Amount, Budget, Period
+from penstock.model.spending import DAY_MICROS, Account, Amount, Budget, Period, day_of
 from penstock.model.views import Progress
 from penstock.stores.call_rows import NOTHING, CallRow, Change, Place
 from penstock.stores.call_rules import CallBook, budgeted
-from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE, RUNS_KEPT
+from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE, DAYS_KEPT, RUNS_KEPT
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import Transaction
 
@@ -185,10 +185,19 @@ def prune_calls(tx: Transaction, before: int, after: JobId) -> tuple[Progress, J
     tx.one_at_a_time()
     seen = tx.array("jobs_with_calls", after, before, CALLS_SLICE)
     if not seen:
+        _forget_days(tx)
         return Progress(0, more=False), after
     count = forget_calls(tx, [job for job, may_go in seen if may_go])
     last = after if count == CALLS_DROPPED else seen[-1][0]  # else there may be more of these
     return Progress(count, more=True), JobId(last)
+
+
+def _forget_days(tx: Transaction) -> None:
+    """What was spent long ago; a day's account goes once nothing is reserved in it."""
+    first = day_of(tx.now - DAYS_KEPT * DAY_MICROS)
+    if tx.value("has_old_days", first):
+        tx.add_up_accounts()
+        tx.run("forget_day_accounts", first)
 
 
 def save_run(tx: Transaction, part: RunPart) -> None:

@@ -1101,6 +1101,14 @@ delete from run_parts where run_id in (select value from jsonb_each(?1))
 delete from accounts where span in (select value from jsonb_each(?1)) and period = 'run'
     and reserved_micros = 0 and reserved_tokens = 0
 
+-- has_old_days --
+-- Are there accounts of days before ?1?
+select exists (select 1 from accounts where span < ?1 and period = 'day')
+
+-- forget_day_accounts --
+-- What was spent on days before ?1, but for accounts of which something is still reserved.
+delete from accounts where span < ?1 and period = 'day' and reserved_micros = 0 and reserved_tokens = 0
+
 -- forget_runs --
 -- ?1 = [run, …].
 delete from runs where run_id in (select value from jsonb_each(?1))
