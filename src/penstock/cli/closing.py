@@ -94,9 +94,11 @@ def _provider(total: ProviderTotal) -> str:
 
 def _paid(money: Money, in_doubt: int) -> str:
     doubt = f", {in_doubt:,} in doubt" if in_doubt else ""
+    again = f", {money.resent:,} sent again" if money.resent else ""
+    guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
-        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}; "
-        f"{dollars(money.spent_micros)} spent"
+        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
+        f"{dollars(money.spent_micros)} spent{guessed}"
     )
 
 

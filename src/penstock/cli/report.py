@@ -75,7 +75,23 @@ def _spent_document(one: Spent) -> dict[str, object]:
         "reserved_tokens": one.reserved_tokens,
         "bought": one.bought,
         "reused": one.reused,
+        "resent": one.resent,
+        "estimated": one.estimated,
     }
+
+
+def _after_paying(found: RunReport, whole: Spent) -> list[str]:
+    """What is not settled, and what was settled by a guess."""
+    lines, reserved = [], whole.reserved_usd_micros
+    if whole.resent:
+        lines.append(f"{counted(whole.resent, 'call')} in doubt sent again.")
+    if whole.estimated:
+        lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
+    if found.in_doubt or reserved:
+        lines.append(
+            f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
+        )
+    return lines
 
 
 def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
@@ -106,11 +122,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
             for one in found.spent
         ]
         lines += ["", *table(head, rows)]
-        reserved = found.spent[0].reserved_usd_micros
-        if found.in_doubt or reserved:
-            lines.append(
-                f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
-            )
+        lines += _after_paying(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
     said = said_of(facts)

@@ -95,6 +95,8 @@ class Money(msgspec.Struct, frozen=True):
     tokens: int
     bought: int
     reused: int
+    resent: int = 0  # calls in doubt
+    estimated: int = 0  # answers that did not tell all that they cost
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -196,7 +198,13 @@ def money_of(balances: Iterable[Balance]) -> Money | None:
     for one in balances:
         if one.account.scope == ALL:
             return Money(
-                one.spent.micros, one.reserved.micros, one.spent.tokens, one.bought, one.reused
+                one.spent.micros,
+                one.reserved.micros,
+                one.spent.tokens,
+                one.bought,
+                one.reused,
+                one.resent,
+                one.estimated,
             )
     return None
 
