@@ -148,7 +148,7 @@ def available_cores() -> int:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RuntimeSettings(_Section):

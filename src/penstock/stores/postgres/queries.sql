@@ -1291,8 +1291,9 @@ select no, $2::text, $3::bigint from penstock.workers where id = $1 and ended_at
 on conflict (no) do update set status = excluded.status, status_at = excluded.status_at
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, tasks, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, left of its lease, tasks, status, status_at].
+select id, run_id, host, pid, started_at, case when boot_id = $1 then expires_at - $2 else 0 end, tasks,
+    status, status_at
 from penstock.workers left join penstock.worker_status on worker_status.no = workers.no
 where ended_at is null order by workers.no
 

@@ -907,8 +907,9 @@ pragma journal_mode = delete
 update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is null
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, tasks, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, left of its lease, tasks, status, status_at].
+select id, run_id, host, pid, started_at, case when boot_id = ?1 then expires_at - ?2 else 0 end, tasks,
+    status, status_at
 from workers where ended_at is null order by no
 
 -- save_learned --
