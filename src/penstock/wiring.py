@@ -322,8 +322,7 @@ def build_worker(
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from, for whoever asks about its capacity. `policy` is the
-    baseline of the app.
+    `sources` say where the settings are from. `policy` is the baseline of the app.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
