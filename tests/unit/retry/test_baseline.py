@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock
+from penstock.cli.task_process import _raised
 from penstock.errors import UsageError
 from penstock.model.job import ErrorCategory, JobState
 from penstock.retry.backoff import DEGRADED, NODE, SERVICE, Backoff
@@ -174,3 +175,12 @@ def test_a_refusal_is_the_jobs_own_fault() -> None:
     (state, _), _ = fail_first(lambda: Refused(404), Penstock("a"))
 
     assert state is JobState.ERROR
+
+
+def test_a_body_in_another_process_is_judged_by_the_same_baseline() -> None:
+    app = Penstock("a")
+    app.baseline(classify=lambda error: ("service", 9) if isinstance(error, Odd) else None)
+
+    said = _raised(Odd(), app.retry_policy)
+
+    assert (said.category, said.wait_seconds) == (FailureClass.SERVICE, 9)
