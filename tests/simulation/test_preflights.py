@@ -112,7 +112,7 @@ def test_an_ill_service_fails_the_start_when_the_time_is_over() -> None:
     checked.fails = {"a": ConnectionResetError("gone")}
     with harness(checked.app, settings=TIMEOUT) as test:
         before = test.clock.now()
-        with pytest.raises(PreflightFailed, match="preflight:exists:a .ConnectionResetError"):
+        with pytest.raises(PreflightFailed, match=r"preflight:exists:a .ConnectionResetError"):
             test.advance(15)
         assert checked.looks.count("a") >= 3
         assert test.clock.now() - before <= 60 + 1
@@ -136,7 +136,7 @@ def test_a_check_that_hangs_is_ended_by_its_time_limit() -> None:
     checked.fails = {"b": lambda: asyncio.sleep(10_000)}
     with harness(checked.app, settings=TIMEOUT) as test:
         before = test.clock.now()
-        with pytest.raises(PreflightFailed, match="preflight:exists:b .*time limit of 60 s"):
+        with pytest.raises(PreflightFailed, match=r"preflight:exists:b .*time limit of 60 s"):
             test.advance(15)
         assert test.clock.now() - before == pytest.approx(60, abs=1)
 
@@ -210,7 +210,8 @@ def test_a_check_on_duty_decides_when_a_failed_tick_is_tried_again() -> None:
         checked.fails = {"tick a": ValueError("no"), "a": ConnectionResetError("still away")}
         test.advance(120)
         unit = test.unit("schedule:poll:a")
-        assert unit.last_error is not None and unit.last_error.kind == "preflight exists"
+        assert unit.last_error is not None
+        assert unit.last_error.kind == "preflight exists"
         assert unit.last_error.category == "node"
         bodies = len([repo for repo, _ in checked.sees if repo == "a"])
         checked.fails, checked.values = {}, {"a": "new"}

@@ -116,7 +116,8 @@ def test_cursor_and_jobs_of_a_tick_that_did_not_go_well_are_forgotten(end: Excep
 def test_skip_is_an_end_like_any_other() -> None:
     script = Script(raises(Skip("nothing new"))).run(15)
     assert script.tries == [(0, 0), (10, 10)]
-    assert script.unit.ticks == 2 and script.unit.attempts == 0
+    assert script.unit.ticks == 2
+    assert script.unit.attempts == 0
     assert script.history == []
 
 
@@ -134,9 +135,11 @@ def test_a_fault_of_its_own_leaves_it_degraded_loudly_until_it_is_well_again(
     assert [due for due, _ in script.tries[:5]] == [0] * 5  # the same occurrence each time
     gaps = [b - a for (_, a), (_, b) in zip(script.tries[:4], script.tries[1:5], strict=True)]
     assert all(gap <= limit for gap, limit in zip(gaps, (30, 60, 120, 240), strict=True))
-    assert script.unit.failed == 4 and script.unit.attempts == 0
+    assert script.unit.failed == 4
+    assert script.unit.attempts == 0
     loud = [r for r in caplog.records if r.levelno == logging.ERROR]
-    assert len(loud) == 4 and all("is degraded" in r.getMessage() for r in loud)
+    assert len(loud) == 4
+    assert all("is degraded" in r.getMessage() for r in loud)
     assert [r.levelno for r in caplog.records if "well again" in r.getMessage()] == [logging.INFO]
     assert {row.outcome for row in script.history} == {"retry"}
     late = script.tries[4][1]
@@ -173,8 +176,10 @@ def test_refused_effects_are_a_fault_of_its_own() -> None:
     script.steps = [refused]
     script.run(35)
     assert script.cursor is None
-    assert script.unit.failed == 1 and script.unit.ticks >= 1
-    assert script.history[0].error is not None and script.history[0].error.kind == "enqueue"
+    assert script.unit.failed == 1
+    assert script.unit.ticks >= 1
+    assert script.history[0].error is not None
+    assert script.history[0].error.kind == "enqueue"
     assert "e1" not in script.states
 
 
@@ -184,14 +189,16 @@ def test_a_cursor_that_is_no_json_at_the_end_is_a_fault_of_its_own() -> None:
         seen.append(float("nan"))
 
     script = Script(spoils).run(35)
-    assert script.cursor is None and script.unit.failed == 1 and script.unit.ticks >= 1
+    assert script.cursor is None
+    assert script.unit.failed == 1
+    assert script.unit.ticks >= 1
 
 
 def test_attempts_that_are_used_up_end_the_run() -> None:
     script = Script(*[raises(ValueError("no"))] * 3, max_attempts=3)
     with harness(script.app) as test:
         script.clock = test.clock
-        with pytest.raises(ScheduleEnded, match="'schedule:tick' has failed 3 times.*ValueError"):
+        with pytest.raises(ScheduleEnded, match=r"'schedule:tick' has failed 3 times.*ValueError"):
             test.advance(3_600)
         assert test.unit(TICK).state is JobState.ERROR
         test.advance(30)  # the next start arms it again

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.preflight import Check, checks_of
-from penstock.errors import StrictJsonError, UsageError
+from penstock.errors import StoreError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.recurring import Recurring
 from penstock.runtime.threads import ThreadRunner
+from penstock.stores.store import ScheduleStore
 
 
 class RecheckFailed(Exception):
@@ -38,14 +40,16 @@ class Rechecking:
     def __init__(
         self,
         checked: CheckedValues,
+        store: ScheduleStore,
         threads: ThreadRunner,
         clock: Clock,
-        keep: Callable[[PreflightResult], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._checked = checked
+        self._store = store
         self._threads = threads
         self._clock = clock
-        self._keep = keep
+        self._spawn = spawn
         self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
 
     async def look(self, recurring: Recurring, payload: str) -> None:
@@ -65,7 +69,12 @@ class Rechecking:
                 checked_at=round(self._clock.now() * MICROSECONDS),
             )
             if self._checked.take(result):
-                self._keep(result)
+                self._spawn(self._keep(result))
+
+    async def _keep(self, result: PreflightResult) -> None:
+        """Let others know of it, too; a store that cannot be told now hears of the next."""
+        with suppress(StoreError):
+            await self._store.keep_preflights(self._checked.app, [result])
 
     async def _run(self, check: Check) -> Any:  # noqa: ANN401 (whatever it returns)
         preflight = check.preflight

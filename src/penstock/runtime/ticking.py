@@ -7,17 +7,15 @@ ticks are read before they may start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Clock
 from penstock.definitions.context import JobInfo, TickContext
-from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, StoreError, UsageError
+from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, UsageError
 from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
-from penstock.model.schedule import PreflightResult
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
     Attempt,
@@ -186,7 +184,14 @@ class Ticks:
         self._waiting.clear()
         return refs
 
-    async def prepare(self, ticks: Sequence[LeasedJob]) -> None:
+    def take(self, jobs: Sequence[LeasedJob]) -> Coroutine[Any, Any, None] | None:
+        """Jobs have come: those that are ticks enter when what is returned has been awaited."""
+        names = self.names
+        ticks = [job for job in jobs if job.task in names] if names else []
+        self._enter([job for job in jobs if job.task not in names] if ticks else jobs)
+        return self._prepare(ticks) if ticks else None
+
+    async def _prepare(self, ticks: Sequence[LeasedJob]) -> None:
         """Read the cursors of ticks, all at once, and let those start that are still wanted."""
         self._waiting.update((JobRef(job.id, job.token), job) for job in ticks)
         cursors: Mapping[str, str] = {}
@@ -227,8 +232,3 @@ class Ticks:
                 f"is its max_attempts, so the run ends: {verdict.error.kind}: "
                 f"{verdict.error.message}"
             )
-
-    async def keep(self, app: str, result: PreflightResult) -> None:
-        """Let others know what a preflight on duty returned; if they cannot, the next look will."""
-        with suppress(StoreError):
-            await self._store.keep_preflights(app, [result])

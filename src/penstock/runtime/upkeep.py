@@ -10,6 +10,7 @@ from penstock.runtime.journal_pruning import JournalPruning
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
+from penstock.runtime.wear_watch import WearWatch
 from penstock.runtime.withdrawals import Withdrawals
 
 
@@ -25,6 +26,7 @@ class Upkeep:
         status: StatusRow,
         providers: ProviderRun | None,
         pruning: JournalPruning | None,
+        wear: WearWatch | None,
     ) -> None:
         self._background = background
         self._window = window
@@ -33,9 +35,16 @@ class Upkeep:
         self._status = status
         self._providers = providers
         self._pruning = pruning
+        self._wear = wear  # None: nobody could replace this worker
 
-    def run_once(self, worker: WorkerId, *, has_name: bool) -> None:
-        """Start what is due; `has_name`: the store knows this worker."""
+    def run_once(self, worker: WorkerId, *, has_name: bool, stops: bool) -> None:
+        """Start what is due.
+
+        Args:
+            worker: who does it.
+            has_name: the store knows it.
+            stops: it was told to.
+        """
         spawn = self._background.spawn
         if self._slots.occupied or len(self._window):
             spawn(self._withdrawals.look(worker))
@@ -45,4 +54,6 @@ class Upkeep:
             spawn(self._providers.save())
         if self._pruning is not None and self._pruning.is_due and has_name:
             spawn(self._pruning.run_once())
+        if self._wear is not None and not stops:
+            self._wear.run_once()
         self._window.tell()

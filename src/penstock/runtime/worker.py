@@ -21,7 +21,6 @@ from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
-from penstock.model.schedule import PreflightResult
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
@@ -48,6 +47,7 @@ from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.ticking import Ticks
 from penstock.runtime.upkeep import Upkeep
 from penstock.runtime.wear import Wear
+from penstock.runtime.wear_watch import WearWatch
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
 from penstock.stores.store import Store
@@ -99,6 +99,7 @@ class Worker:
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
         self._background = Background(self._fail)
+        spawn = self._background.spawn
         self._ticks = Ticks(
             tasks,
             store,
@@ -107,7 +108,7 @@ class Worker:
             ids.random,
             self._reach,
             self._telling,
-            self._enter,
+            lambda jobs: self._window.add(jobs),
             self._stop_for,
         )
         self._acks = AckBuffer(
@@ -151,7 +152,7 @@ class Worker:
             providers,
             lending,
             checked,
-            None if checked is None else Rechecking(checked, threads, clock, self._keep),
+            None if checked is None else Rechecking(checked, store, threads, clock, spawn),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
@@ -163,8 +164,6 @@ class Worker:
         self._status.refusals = self.hold.refusals
         withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, withdrawals.take)
-        self._say_worn = worn  # somebody can replace us
-        self._wear = Wear(clock)
         kept = None if config.solo else config.journal_retention_seconds
         self._upkeep = Upkeep(
             self._background,
@@ -174,6 +173,7 @@ class Worker:
             self._status,
             providers,
             None if kept is None else JournalPruning(store, clock, kept, ids.random),
+            None if worn is None else WearWatch(Wear(clock), self._slots, self.stop, worn),
         )
         self._leasing = Leasing(
             config,
@@ -347,10 +347,10 @@ class Worker:
             self._stop_hopeless()
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
-            self._upkeep.run_once(self.worker_id, has_name=not self._name.losing)
+            self._upkeep.run_once(
+                self.worker_id, has_name=not self._name.losing, stops=self._stopping is not None
+            )
             self._watch.ticked(self.worker_id)
-            if self._say_worn is not None and self._stopping is None:
-                self._look_for_wear(self._say_worn)
             if self._window.shrink():
                 self._leasing.look_again()
             self._wake.set()
@@ -361,14 +361,6 @@ class Worker:
             seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
             await self._clock.sleep(seconds)
             self._watch.was_late(self._clock.monotonic() - now - seconds)
-
-    def _look_for_wear(self, say: Callable[[str], None]) -> None:
-        """Let another worker take over when this process is no longer fit for new work."""
-        reason = self._wear.reason(self._slots.abandoned)
-        if reason is not None:
-            log.warning("This worker is replaced: %s.", reason)
-            self.stop(Stopping.WORN)
-            say(reason)
 
     def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
@@ -423,29 +415,13 @@ class Worker:
             for job in jobs:
                 self._acks.add(JobRef(job.id, job.token))
             return None
-        names = self._ticks.names
-        ticks = [job for job in jobs if job.task in names] if names else ()
-        if not ticks:
-            self._enter(jobs)
-            return None
-        self._enter([job for job in jobs if job.task not in names])
-        return self._ticks.prepare(ticks)
-
-    def _enter(self, jobs: Sequence[LeasedJob]) -> None:
-        if jobs:
-            self._window.add(jobs)
-            self._wake.set()
+        return self._ticks.take(jobs)
 
     def _stop_for(self, sentence: str) -> None:
         """A schedule has ended for good, and with it the run."""
         self.ended_schedules += (sentence,)
         if self._stopping is None:
             self.stop(Stopping.GRACEFUL)
-
-    def _keep(self, result: PreflightResult) -> None:
-        """A preflight on duty has found something new."""
-        if self._checked is not None:
-            self._background.spawn(self._ticks.keep(self._checked.app, result))
 
     def _attempt_ended(
         self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None

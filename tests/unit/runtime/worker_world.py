@@ -178,6 +178,7 @@ class World:
         app: Penstock | None = None,
         threads: Runner = InlineRunner,
         server: Store | None = None,
+        schedules: bool = False,
     ) -> Worker:
         """A worker of this store, or of one that stands before it."""
         table = SlotTable.create(wiring.slot_count(self.settings))
@@ -186,11 +187,12 @@ class World:
         self._tables.append(table)
         self.beats.append(beat)
         self._beating.append(asyncio.get_running_loop().create_task(beat.run()))
+        of = app or self.app
         return wiring.build_worker(
             wiring.RunOptions(
                 run_id=self.ids.new_id("run"), drain=drain, solo=solo, supervised=supervised
             ),
-            (app or self.app).tasks,
+            {**of.tasks, **of.schedules} if schedules else of.tasks,
             self.settings,
             store,
             beat,

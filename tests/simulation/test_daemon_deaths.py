@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is an event there exactly once, and does no cursor go back, wherever a daemon dies?
+
+The store of a first daemon falls silent at its n-th call, which was done or not; a second one takes
+over when the lease has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from penstock import Context, Penstock, TickContext
+from penstock.clock import to_micros
+from penstock.model.job import JobState
+from penstock.runtime.worker_config import Stopping
+from penstock.stores.reply import Reply
+from penstock.stores.store import Store
+from tests.unit.runtime.worker_world import World, simulate
+
+TAKES_OVER_SECONDS = 40.0  # after the lease of the first
+END_SECONDS = 75.0
+CALLS = 40  # of the first daemon: enough for several ticks
+
+
+class Silent:
+    """A store that falls silent: the n-th call is the last one, and nobody hears its answer."""
+
+    def __init__(self, store: Store, last: int, *, done: bool) -> None:
+        self._store = store
+        self._last = last
+        self._done = done
+        self.calls: list[str] = []
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        await self._store.wait_for_work(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            if len(self.calls) < self._last:
+                return value(*args, **options)
+            if len(self.calls) == self._last and self._done:
+                value(*args, **options)
+            return Reply()
+
+        return call
+
+
+class Numbered:
+    """Each tick brings the event after the last one that its cursor knows."""
+
+    def __init__(self) -> None:
+        self.app = Penstock("numbered")
+        self.running: set[str] = set()
+        hosts = self.app.partitions("host", ["a", "b"])
+
+        @self.app.task()
+        async def handle(ctx: Context) -> None:
+            await asyncio.sleep(0.01)
+
+        @self.app.every(5, over=hosts, timeout=4)
+        async def poll(ctx: TickContext, host: str) -> None:
+            number = (ctx.cursor or 0) + 1
+            await asyncio.sleep(0.1)
+            ctx.cursor = number
+            ctx.enqueue(handle.job(), key=f"{host} {number}")
+
+
+async def die(numbered: Numbered, world: World, last: int, *, done: bool) -> list[str]:
+    store = world.store
+    plan = numbered.app.plan_daemon(world.settings, to_micros(world.clock.now()))
+    store.arm("numbered", plan.schedules).result()
+    silent = Silent(store, last, done=done)
+    world.start(world.worker(drain=False, schedules=True, server=silent))  # type: ignore[arg-type]
+    await world.clock.sleep(TAKES_OVER_SECONDS)
+    before = {key: store.cursor(key).result() for key in ("schedule:poll:a", "schedule:poll:b")}
+    second = world.worker(drain=False, schedules=True)
+    running = world.start(second)
+    await world.clock.sleep(END_SECONDS - TAKES_OVER_SECONDS)
+    second.stop(Stopping.GRACEFUL)
+    await running
+    jobs = world.states()
+    for host in "ab":
+        key = f"schedule:poll:{host}"
+        unit, cursor = store.unit(key).result(), int(store.cursor(key).result() or 0)
+        assert unit is not None
+        events = {name for name in jobs if name.startswith(f"{host} ")}
+        assert events == {f"{host} {n}" for n in range(1, cursor + 1)}
+        assert unit.ticks == cursor > int(before[key] or 0)
+        first = next(x.first_at for x in plan.schedules if x.key == key)
+        assert unit.ticks + unit.missed == (unit.due_at - first) // 5_000_000
+        assert {jobs[name] for name in events} == {JobState.DONE}
+    return silent.calls
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_wherever_a_daemon_falls_silent(done: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "penstock")
+    seen: set[str] = set()
+    for last in range(1, CALLS, 3 if done else 4):
+        numbered = Numbered()
+
+        async def main(world: World, last: int = last, numbered: Numbered = numbered) -> list[str]:
+            return await die(numbered, world, last, done=done)
+
+        calls = simulate(
+            numbered.app, main, seed=last, runtime={"lease_ttl_seconds": 15.0, "beat_seconds": 5.0}
+        )
+        seen.add(calls[last - 1])
+    assert {"lease", "ack", "cursors"} <= seen
