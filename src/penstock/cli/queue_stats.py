@@ -34,6 +34,7 @@ def document_of(found: Stats) -> dict[str, object]:
     return {
         "states": _every_state(found.states),
         "tasks": {name: _every_state(counts) for name, counts in found.tasks.items()},
+        "schedules": {name: _every_state(counts) for name, counts in found.schedules.items()},
         "groups": {name: _every_state(counts) for name, counts in found.groups.items()},
         "groups_total": found.groups_total,
         "oldest_ready_seconds": found.oldest_ready_seconds,
@@ -49,6 +50,7 @@ def lines_of(found: Stats, url: str) -> list[str]:
     head = ["", *(state.value for state in JobState)]
     rows: list[list[str | int]] = [["all", *_every_state(found.states).values()]]
     rows += [[f"task {name}", *_every_state(c).values()] for name, c in found.tasks.items()]
+    rows += [[name, *_every_state(counts).values()] for name, counts in found.schedules.items()]
     groups = {} if set(found.groups) == set(found.tasks) else found.groups
     shown = list(groups.items())[:GROUPS_SHOWN]
     rows += [[f"group {name}", *_every_state(counts).values()] for name, counts in shown]

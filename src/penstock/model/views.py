@@ -20,7 +20,7 @@ class EnqueueReport(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue in numbers, from counters."""
+    """The queue in numbers, from counters. Units of schedules, which never end, are apart."""
 
     states: dict[JobState, int]
     tasks: dict[str, dict[JobState, int]]
@@ -32,6 +32,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int
     workers: int  # alive
     paused: bool
+    schedules: dict[str, dict[JobState, int]] = {}  # units by task
+
+    @property
+    def units(self) -> int:
+        """Units of schedules that live."""
+        return sum(
+            counts.get(state, 0)
+            for counts in self.schedules.values()
+            for state in (JobState.QUEUED, JobState.IN_PROGRESS)
+        )
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):

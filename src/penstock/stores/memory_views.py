@@ -11,6 +11,7 @@ from penstock.clock import MICROSECONDS
 from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Manifest, Outlook, Stats
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.store import (
@@ -29,18 +30,28 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
     tasks, oldest = tables.task_counts, tables.oldest_ready_at()
     idle = tables.group_counts.is_idle
     groups = sorted(tables.group_counts.by_name, key=lambda name: (idle(name), name))
+    schedules = {name: tasks.of(name) for name in sorted(tasks.by_name) if _recurs(name)}
+    of_units = {
+        state: sum(counts.get(state, 0) for counts in schedules.values()) for state in JobState
+    }
+    delayed = len(tables.delayed) - of_units[JobState.QUEUED]
     return Stats(
-        states={state: len(tables.by_state[state]) for state in JobState},
-        tasks={name: tasks.of(name) for name in sorted(tasks.by_name)},
+        states={state: len(tables.by_state[state]) - of_units[state] for state in JobState},
+        tasks={name: tasks.of(name) for name in sorted(tasks.by_name) if not _recurs(name)},
         groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
         groups_total=len(groups),
         oldest_ready_seconds=None if oldest is None else max(0, now - oldest) / MICROSECONDS,
         next_due_at=tables.next_due_at(),
-        delayed=min(len(tables.delayed), DELAYED_IN_STATS),
+        delayed=min(max(0, delayed), DELAYED_IN_STATS),
         suspects=len(tables.suspects),
         workers=alive,
         paused=paused,
+        schedules=schedules,
     )
+
+
+def _recurs(task: str) -> bool:
+    return task.startswith(SCHEDULE)
 
 
 def outlook_of(

@@ -20,6 +20,7 @@ from penstock.model.job import (
 )
 from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import KeptLimit, Manifest, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.call_reading import broken_calls
@@ -54,10 +55,15 @@ class SqlReader(Statements):
 
     def stats(self, now: int, boot: BootTime) -> Stats:
         tasks: dict[str, dict[JobState, int]] = {}
+        schedules: dict[str, dict[JobState, int]] = {}
         states = dict.fromkeys(JobState, 0)
         for task, state, n in self.rows("read_task_counts"):
+            if task.startswith(SCHEDULE):
+                schedules.setdefault(task, {})[JobState(state)] = n
+                continue
             tasks.setdefault(task, {})[JobState(state)] = n
             states[JobState(state)] += n
+        armed = sum(counts.get(JobState.QUEUED, 0) for counts in schedules.values())
         names = list(dict.fromkeys(self._some_groups()))[:GROUPS_IN_STATS]
         groups: dict[str, dict[JobState, int]] = {name: {} for name in names}
         wanted, kinds = as_json(names), as_json(list(JobState))
@@ -71,10 +77,11 @@ class SqlReader(Statements):
             groups_total=self.value("count_groups"),
             oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
             next_due_at=self.value("next_due"),
-            delayed=self.value("count_delayed", DELAYED_IN_STATS),
+            delayed=max(0, self.value("count_delayed", DELAYED_IN_STATS + armed) - armed),
             suspects=self.value("count_suspects"),
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self._is_paused(),
+            schedules=schedules,
         )
 
     def _is_paused(self) -> bool:

@@ -311,14 +311,19 @@ def test_cursors_are_read_many_at_once(store_world: StoreWorld) -> None:
     assert store_world.store.cursors(names).result() == {"a": "[1]", '"é': "null"}
 
 
-def test_stats_and_outlook_name_units_as_tasks(store_world: StoreWorld) -> None:
+def test_units_are_counted_apart_from_jobs(store_world: StoreWorld) -> None:
     worker, _ = armed_and_leased(store_world)
     arm(store_world, unit(store_world, "b", first=5))
+    store_world.add(store_world.job("late", delay=7.0))
 
     stats = store_world.store.stats().result()
     left = store_world.store.outlook(worker, "run-1").result()
 
     counts = {JobState.QUEUED: 1, JobState.IN_PROGRESS: 1}
-    assert stats.tasks == {POLL: counts}
-    assert left.open_by_task == {POLL: counts}
+    assert stats.schedules == {POLL: counts}
+    assert stats.units == 2
+    assert stats.tasks == {"work": {JobState.QUEUED: 1}}
+    assert stats.states == dict.fromkeys(JobState, 0) | {JobState.QUEUED: 1}
+    assert stats.delayed == 1
+    assert left.open_by_task[POLL] == counts
     assert left.ended_in_run == {}
