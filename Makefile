@@ -25,9 +25,10 @@ PG_COMMITS ?= 5000
 JOURNAL_KILLS ?= 100
 JOURNAL_CALLS ?= 1000
 CALENDAR_YEARS ?= 30
+DAEMON_PARTITIONS ?= 1000
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar
+  soak-calendar soak-daemon
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -115,6 +116,10 @@ soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets l
 
 soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS times, count what was bought twice
 	$(BIN)/python -m tests.faults.soak_journal --kills $(JOURNAL_KILLS) --calls $(JOURNAL_CALLS)
+
+soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and some for a day, in virtual time
+	$(BIN)/python -m tests.simulation.soak_daemon --partitions $(DAEMON_PARTITIONS) --seconds 3600
+	$(BIN)/python -m tests.simulation.soak_daemon --partitions 30 --seconds 86400
 
 soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)

@@ -25,7 +25,7 @@ class HeldCursors(FlakyStore):
         super().__init__(*args)
         self.asked: list[list[str]] = []
         self.holds = True
-        self._held: list[tuple[Reply[dict[str, str]], list[str]]] = []
+        self._held_cursors: list[tuple[Reply[dict[str, str]], list[str]]] = []
 
     def cursors(self, names: Any) -> Reply[dict[str, str]]:
         self.asked.append(list(names))
@@ -35,14 +35,14 @@ class HeldCursors(FlakyStore):
         if not self.holds:
             return super().cursors(names)
         reply: Reply[dict[str, str]] = Reply()
-        self._held.append((reply, list(names)))
+        self._held_cursors.append((reply, list(names)))
         return reply
 
-    def answer(self) -> None:
+    def answer_cursors(self) -> None:
         self.holds = False
-        for reply, names in self._held:
+        for reply, names in self._held_cursors:
             reply.resolve(super().cursors(names).result())
-        self._held.clear()
+        self._held_cursors.clear()
 
 
 class Ticking:
@@ -97,7 +97,7 @@ def test_cursors_of_one_lease_are_one_question_and_jobs_do_not_wait_for_it() -> 
         assert [sorted(names) for names in store.asked] == [KEYS]
         assert ticking.ticked == []
         assert ticking.jobs == ["j"]
-        store.answer()
+        store.answer_cursors()
         await world.clock.sleep(0.1)
         assert sorted(ticking.ticked) == ["a", "b", "c"]
         worker.stop(Stopping.GRACEFUL)
@@ -117,7 +117,7 @@ def test_a_stop_gives_them_back_at_once_and_the_late_answer_starts_nothing() -> 
         worker.stop(Stopping.GRACEFUL)
         await world.clock.sleep(0.1)
         assert states(world) == {JobState.QUEUED}
-        store.answer()
+        store.answer_cursors()
         await running
         assert ticking.ticked == []
         assert states(world) == {JobState.QUEUED}
@@ -150,7 +150,7 @@ def test_who_lost_the_lease_meanwhile_starts_nothing_and_another_ticks_once() ->
         await world.clock.sleep(1)
         world.beats[0].cut = True  # nobody renews its lease
         await world.clock.sleep(60)
-        store.answer()
+        store.answer_cursors()
         await world.clock.sleep(1)
         assert sorted(ticking.ticked) == ["a", "b", "c"]  # under the new name, once
         assert [store.unit(key).result().ticks for key in KEYS] == [1, 1, 1]  # type: ignore[union-attr]
@@ -187,7 +187,7 @@ def test_a_retired_unit_whose_cursor_is_read_does_not_tick() -> None:
         await world.clock.sleep(0.1)
         store.retire_units(KEYS[:1]).result()
         await world.clock.sleep(0.1)
-        store.answer()
+        store.answer_cursors()
         await world.clock.sleep(3)
         assert store.unit(KEYS[0]).result().ticks == 0  # type: ignore[union-attr]
         assert store.unit(KEYS[1]).result().ticks == 1  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ class Script:
         async def event(ctx: Context, number: int) -> str | None:
             return ctx.job.partition
 
-        @self.app.every(10, **options)
+        @self.app.every(10, over=(), **options)
         async def tick(ctx: TickContext) -> None:
             if self.started is None:
                 self.started = ctx.due_at.timestamp()

@@ -18,6 +18,7 @@ from penstock.events.default_sinks import default_sinks
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobState, WorkerId
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_silence import answering
 from penstock.process_mark import is_gone
@@ -44,20 +45,30 @@ class Standing:
     skipped: int
     suspects: int
     paused: bool
+    units: int = 0  # of schedules, which are always queued or running; not counted above
+    ticking: int = 0  # of those: running
 
     @classmethod
     def of(cls, stats: Stats, outlook: Outlook) -> Standing:
         ended = outlook.ended_in_run
+        units = dict.fromkeys(JobState, 0)
+        for task, states in outlook.open_by_task.items():
+            if task.startswith(SCHEDULE):
+                for state, count in states.items():
+                    units[state] += count
+        ticking = units[JobState.IN_PROGRESS]
         return cls(
-            queued=stats.states.get(JobState.QUEUED, 0),
-            delayed=stats.delayed,
-            running=stats.states.get(JobState.IN_PROGRESS, 0),
+            queued=max(stats.states.get(JobState.QUEUED, 0) - units[JobState.QUEUED], 0),
+            delayed=max(stats.delayed - units[JobState.QUEUED], 0),
+            running=max(stats.states.get(JobState.IN_PROGRESS, 0) - ticking, 0),
             waiting=stats.states.get(JobState.WAITING, 0),
             done=ended.get(JobState.DONE, 0),
             failed=ended.get(JobState.ERROR, 0),
             skipped=ended.get(JobState.SKIPPED, 0),
             suspects=stats.suspects,
             paused=stats.paused,
+            units=sum(units.values()),
+            ticking=ticking,
         )
 
     def numbers(self) -> dict[str, float]:
@@ -72,6 +83,8 @@ class Standing:
             "skipped": self.skipped,
             "suspects": self.suspects,
             "paused": float(self.paused),
+            "units": self.units,
+            "ticking": self.ticking,
         }
 
     def words(self, done_per_second: float) -> Iterator[str]:
@@ -83,6 +96,8 @@ class Standing:
         yield f"{self.failed:,} failed"
         if self.skipped:
             yield f"{self.skipped:,} skipped"
+        if self.units:
+            yield f"{self.units:,} unit(s) of schedules ({self.ticking:,} ticking)"
         if self.waiting:
             yield f"{self.waiting:,} waiting for others"
         if self.suspects:
