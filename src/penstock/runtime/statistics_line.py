@@ -18,7 +18,6 @@ from penstock.events.default_sinks import default_sinks
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobState, WorkerId
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_silence import answering
 from penstock.process_mark import is_gone
@@ -51,23 +50,18 @@ class Standing:
     @classmethod
     def of(cls, stats: Stats, outlook: Outlook) -> Standing:
         ended = outlook.ended_in_run
-        units = dict.fromkeys(JobState, 0)
-        for task, states in outlook.open_by_task.items():
-            if task.startswith(SCHEDULE):
-                for state, count in states.items():
-                    units[state] += count
-        ticking = units[JobState.IN_PROGRESS]
+        ticking = sum(of.get(JobState.IN_PROGRESS, 0) for of in stats.schedules.values())
         return cls(
-            queued=max(stats.states.get(JobState.QUEUED, 0) - units[JobState.QUEUED], 0),
-            delayed=max(stats.delayed - units[JobState.QUEUED], 0),
-            running=max(stats.states.get(JobState.IN_PROGRESS, 0) - ticking, 0),
+            queued=stats.states.get(JobState.QUEUED, 0),
+            delayed=stats.delayed,
+            running=stats.states.get(JobState.IN_PROGRESS, 0),
             waiting=stats.states.get(JobState.WAITING, 0),
             done=ended.get(JobState.DONE, 0),
             failed=ended.get(JobState.ERROR, 0),
             skipped=ended.get(JobState.SKIPPED, 0),
             suspects=stats.suspects,
             paused=stats.paused,
-            units=sum(units.values()),
+            units=stats.units,
             ticking=ticking,
         )
 
