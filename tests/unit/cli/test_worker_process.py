@@ -88,21 +88,3 @@ def test_a_worker_that_is_stopped_before_it_could_begin_does_not(word: messages.
             messages.send(theirs, said)
 
         assert worker_process._first_words(ours, messages.Lines()) is None
-
-
-def test_a_worker_is_told_to_drain_on_its_loop() -> None:
-    told = []
-
-    class Draining:
-        def drain(self) -> None:
-            told.append("drain")
-
-    async def hear() -> None:
-        loop, worker = asyncio.get_running_loop(), cast(Worker, Draining())
-        for word in (messages.Go(), messages.Drain()):
-            worker_process._obey(word, loop, worker)
-        await asyncio.sleep(0)
-
-    asyncio.run(hear())
-
-    assert told == ["drain"]
