@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.cli import worker_process
+from penstock.cli.reins import Reins
 from penstock.runtime import messages
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
@@ -32,7 +33,8 @@ class _Gone(Exception):
 
 def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> list[Stopping]:
     """Let a supervisor say Abort and die, and the worker's process listen to it."""
-    worker = _Stopped()
+    worker, reins = _Stopped(), Reins()
+    reins.take(cast(Worker, worker))
     ours, theirs = socket.socketpair()
 
     def leave(code: int) -> Any:
@@ -44,7 +46,7 @@ def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> 
         messages.send(theirs, messages.Abort())
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(_Gone):
-            worker_process._listen(ours, messages.Lines(), [], loop, cast(Worker, worker))
+            worker_process._listen(ours, messages.Lines(), [], loop, reins)
     return worker.told
 
 
