@@ -10,7 +10,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span, table
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
-from penstock.model.spending import MICROS
+from penstock.model.spending import dollars, usd
 from penstock.observe.explain import RunFacts
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.phrases import counted
@@ -39,7 +39,7 @@ def report(
 
 
 def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
-    """The report as a document; times as ISO in UTC, money in dollars."""
+    """The report as a document; times as ISO in UTC, money as decimal texts."""
     said = said_of(facts)
     return {
         "run": found.run_id,
@@ -66,9 +66,9 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
 def _spent_document(one: Spent) -> dict[str, object]:
     return {
         "scope": one.scope,
-        "usd": one.usd_micros / MICROS,
+        "usd": usd(one.usd_micros),
         "tokens": one.tokens,
-        "reserved_usd": one.reserved_usd_micros / MICROS,
+        "reserved_usd": usd(one.reserved_usd_micros),
         "reserved_tokens": one.reserved_tokens,
         "bought": one.bought,
         "reused": one.reused,
@@ -96,18 +96,22 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     if found.spent:
         head = ["paid", "dollars", "tokens", "bought", "reused"]
         rows: list[list[str | int]] = [
-            [one.scope, f"{one.usd_micros / MICROS:,.4f}", one.tokens, one.bought, one.reused]
+            [one.scope, _money(one.usd_micros), one.tokens, one.bought, one.reused]
             for one in found.spent
         ]
         lines += ["", *table(head, rows)]
         reserved = found.spent[0].reserved_usd_micros
         if found.in_doubt or reserved:
-            lines.append(
-                f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
-            )
+            kept = f"; {dollars(reserved)} reserved" if reserved else ""
+            lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
     said = said_of(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]
     return lines
+
+
+def _money(micros: int) -> str:
+    """Dollars; without prices none are counted."""
+    return dollars(micros) if micros else "-"

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.capacity import AsyncCapacityPlan
 from penstock.model.run import RUN_BYTES_MAX
 
@@ -92,7 +93,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     began_at: int
     told_at: int
     over: bool = False  # this is its last word
-    over_budget: tuple[str, ...] = ()  # budgets that ended it before its work was done: sentences
+    stops: tuple[BudgetStop, ...] = ()  # budgets that ended it before its work was done
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
     doing: tuple[Doing, ...] = ()
     ended: int = 0  # attempts whose ends are durable

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from penstock.clock import MICROSECONDS
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.run import RunPart
 from penstock.model.run_document import (
     CauseTime,
@@ -112,7 +113,7 @@ def facts_of(
         run_id=run_id,
         workers=len(documents),
         is_over=not alive if is_alive is None else not is_alive,
-        over_budget=_over_budget(documents),
+        over_budget=" ".join(stop.sentence for stop in stops_of(documents)) or None,
         began_at=began_at,
         told_at=min(alive, default=max(part.saved_at for part, _ in read)),
         wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,
@@ -129,11 +130,11 @@ def facts_of(
     )
 
 
-def _over_budget(documents: Iterable[RunDocument]) -> str | None:
-    """What the last worker said that a budget has ended: it knew of the others."""
-    told = [document for document in documents if document.over_budget]
+def stops_of(documents: Iterable[RunDocument]) -> tuple[BudgetStop, ...]:
+    """The budgets that have ended a run, as its last worker said: it knew of the others."""
+    told = [document for document in documents if document.stops]
     last = max(told, key=lambda document: document.told_at, default=None)
-    return None if last is None else " ".join(last.over_budget)
+    return () if last is None else last.stops
 
 
 def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], float]:

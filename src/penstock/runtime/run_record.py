@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from penstock.clock import MICROSECONDS, Clock
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.run import RunPart
 from penstock.model.run_document import GATES_SHOWN, GateSeconds, LimitKind, RunDocument
@@ -60,7 +61,7 @@ class RunRecord:
         self._said: object = None
         self._cpu_began = clock.cpu()
         self.late_seconds = 0.0  # of the loop
-        self.over_budget: tuple[str, ...] = ()  # the budgets that end it, a sentence each
+        self.stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
 
     def is_due(self, worker: WorkerId) -> bool:
         """Have ten seconds passed, and is there anything that was not told yet?"""
@@ -102,7 +103,7 @@ class RunRecord:
             began_at=self._began_at,
             told_at=self._now(),
             over=over,
-            over_budget=self.over_budget,
+            stops=self.stops,
             causes=self._limiting.causes(),
             doing=self._limiting.doing(),
             ended=totals.ended,

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.clock import Clock
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.background import Background
-from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -106,5 +106,5 @@ class RunWatch:
 
     async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
         """The worker ends: its last word, if the store takes it soon."""
-        self._record.over_budget = tuple(stop.sentence for stop in stops)
+        self._record.stops = tuple(stops)
         await self._record.end(worker)

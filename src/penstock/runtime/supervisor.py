@@ -27,11 +27,11 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.ids import IdSource, SystemIds
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
-from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
 from penstock.runtime.display import Course, Display

@@ -144,17 +144,16 @@ class PaidCall:
     def _over(self, refusal: BudgetRefusal) -> BudgetUsedUp:
         budget, where = refusal.budget, refusal.where
         if refusal.price_is_missing:
-            provider, _, model = where.partition("/")
             text = (
                 f"A call of {where} was not sent: [{budget.name}] counts dollars, and its price is "
-                "not known; say usd_per_million_tokens = { input = …, output = … } in "
-                f'[providers.{provider}.models."{model}"], and run again.'
+                f"not known; say {refusal.price_setting}, and run again."
             )
         else:
+            short = refusal.short
             text = (
-                f"A call of {where} may need {budget.shown(refusal.asked)}, of [{budget.name}] "
-                f"there is {budget.shown(refusal.left)} left: it was not sent; raise "
-                f"{budget.settings}, and run again."
+                f"A call of {where} may need {short.shown(refusal.asked)}, of [{budget.name}] "
+                f"there is {short.shown(refusal.left)} left: it was not sent; raise "
+                f"{short.settings}, and run again."
             )
         error = BudgetUsedUp(text, budget.name)
         self._calls.over_budget, self._calls.refusal = error, refusal
