@@ -52,6 +52,7 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
         "ended": {state.value: count for state, count in found.ended.items()},
         "per_second": found.per_second,
         "retries": found.retries,
+        "put_back": found.put_back,
         "requests": found.requests,
         "refused": found.refused,
         "failed": found.failed,
@@ -84,7 +85,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         f"Run {escaped(found.run_id)}, {state}",
         "",
         f"{counted(total, 'job')} ended in {span(found.wall_seconds)}, {found.per_second:,.1f}/s, "
-        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed.",
+        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed"
+        f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
         *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
     if found.requests:

@@ -99,6 +99,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     ended: int = 0  # attempts whose ends are durable
     refused: int = 0  # ends that the store did not take
     retries: int = 0  # attempts that failed and may be tried again
+    put_back: int = 0  # attempts that a provider refused; they come back uncharged
     cpu_seconds: float = 0.0  # processors worked for it
     late_seconds: float = 0.0  # its loop came so much later than it was to, all times together
     slots: dict[str, int] = {}  # by kind; of those that its tasks run on

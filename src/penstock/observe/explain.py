@@ -63,6 +63,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     late_seconds: float  # their loops came so much later than they were to
     ended: int
     retries: int
+    put_back: int  # attempts that a provider refused
     slots: dict[str, int]  # all workers together, by kind
     shares: tuple[Share, ...]  # they add up to 100 percent, or there are none
     doing: tuple[Doing, ...]  # seconds summed over attempts
@@ -123,6 +124,7 @@ def facts_of(
         late_seconds=sum(document.late_seconds for document in documents),
         ended=sum(document.ended for document in documents),
         retries=sum(document.retries for document in documents),
+        put_back=sum(document.put_back for document in documents),
         slots=_slots(documents),
         shares=shares,
         doing=_doing(documents),

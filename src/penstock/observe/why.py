@@ -70,7 +70,8 @@ def _not_due(facts: Facts) -> Why | None:
     if job.last_error is None:
         sentence = f"{job.key!r} was enqueued for later: it is due {moment}."
     else:
-        sentence = f"{job.key!r} is tried again {moment}: {_error(job.last_error)}."
+        again = "is tried again" if job.deferred_since is None else "comes back"
+        sentence = f"{job.key!r} {again} {moment}: {_error(job.last_error)}."
     found = _why(facts, Gate.NOT_DUE, sentence)
     return msgspec.structs.replace(
         found, unblocks="its time comes", when=job.available_at, details=tuple(_tries(this))

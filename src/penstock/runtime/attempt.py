@@ -36,7 +36,7 @@ from penstock.model.kept_text import kept_text
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError
-from penstock.retry.policy import RetryPolicy
+from penstock.retry.policy import RetryDecision, RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.broken_way import way_words
 
@@ -229,6 +229,9 @@ def failed(
     message = message_of(error)
     if decision.category is ErrorCategory.NODE:
         message += way_words(error, message)
+    refused_by = _refused_by(attempt, decision)
+    if refused_by is not None:
+        message = f"refused by {refused_by}, no attempt is spent: {message}"
     return JobFailure(
         ref=JobRef(job.id, job.token),
         key=job.key,
@@ -241,7 +244,16 @@ def failed(
         max_attempts=attempt.limits.max_attempts,
         give_up=decision.give_up,
         spoils=_spoiled(attempt) if decision.charge else (),
+        refused_by=refused_by,
     )
+
+
+def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
+    """Which provider has refused the request that the error is about; None: none has."""
+    refused = None if attempt.standing is None else attempt.standing.refused
+    if refused is None or decision.charge or decision.status != refused.status:
+        return None
+    return f"{refused.where} ({refused.status})"
 
 
 def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:

@@ -166,6 +166,6 @@ class Drain:
         if outlook.suspects:
             return f"{outlook.suspects} job(s) run alone after a crash."
         if outlook.next_due_at is not None:
-            left = outlook.next_due_at / MICROSECONDS - self._clock.now()
+            left = max(0.0, outlook.next_due_at / MICROSECONDS - self._clock.now())
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
         return f"{count[JobState.QUEUED]} job(s) are queued: {self.full.reason()}."

@@ -109,6 +109,7 @@ class RunRecord:
             ended=totals.ended,
             refused=totals.refused,
             retries=totals.retries,
+            put_back=totals.put_back,
             cpu_seconds=self._clock.cpu() - self._cpu_began,
             late_seconds=self.late_seconds,
             slots=dict(self._slots),
@@ -125,7 +126,7 @@ class RunRecord:
         """What must differ for another word to be worth a write; time alone does not."""
         charged = sum(c.seconds for c in self._limiting.causes() if c.kind is not LimitKind.IDLE)
         totals = self._totals
-        return charged, totals.ended, totals.refused, totals.retries
+        return charged, totals.ended, totals.refused, totals.retries, totals.put_back
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)

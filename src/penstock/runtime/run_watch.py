@@ -100,7 +100,10 @@ class RunWatch:
     def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         """An attempt has ended, or was given up."""
         if type(verdict) is JobFailure:
-            self._totals.retries += 1
+            if verdict.refused_by is None:
+                self._totals.retries += 1
+            else:
+                self._totals.put_back += 1
         if self._hears_requests:
             self._limiting.left(attempt.ref)
 
