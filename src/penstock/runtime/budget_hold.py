@@ -16,7 +16,7 @@ import msgspec
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.model.budget_stop import BudgetStop
-from penstock.model.spending import Amount, Balance, Budget, BudgetRefusal, Period, day_of
+from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, day_of
 from penstock.stores.reply import Reply
 
 log = logging.getLogger("penstock.budget")
@@ -39,6 +39,7 @@ class BudgetHold:
         self._clock = clock
         self._held_back = held_back  # is told of each task, once
         self.refusals: dict[str, BudgetRefusal] = {}
+        self._spans: dict[Budget, str] = {}  # the run or day in which each was used up
         self._elsewhere: dict[str, BudgetStop] = {}  # those that can be leased here still are
 
     def __repr__(self) -> str:
@@ -53,6 +54,7 @@ class BudgetHold:
         if task in self.refusals:
             return
         self.refusals[task] = refusal
+        self._spans.setdefault(refusal.budget, refusal.budget.span(self._run_id, self._today()))
         log.warning("Task %r is held back: %s Other tasks go on.", task, _why(refusal))
         self._held_back(task)
 
@@ -62,8 +64,7 @@ class BudgetHold:
 
     async def stops(self) -> tuple[BudgetStop, ...]:
         """What ends the run, one for each budget, with the numbers of now."""
-        day = day_of(round(self._clock.now() * MICROSECONDS))
-        spent = await self._spent(day)
+        spent = await self._spent()
         tasks: dict[Budget, list[str]] = {}
         for task, refusal in sorted(self.refusals.items()):
             tasks.setdefault(refusal.budget, []).append(task)
@@ -71,11 +72,11 @@ class BudgetHold:
         for budget, names in tasks.items():
             stop = BudgetStop(
                 refusal=self.refusals[names[0]],
-                span=budget.span(self._run_id, day),
+                span=self._spans[budget],
                 tasks=tuple(names),
             )
             if spent is not None:
-                balance = spent.get((budget.scope, budget.period))
+                balance = spent.get(Account(budget.scope, budget.period, self._spans[budget]))
                 sums = (
                     (Amount(), Amount()) if balance is None else (balance.spent, balance.reserved)
                 )
@@ -87,13 +88,16 @@ class BudgetHold:
             *(s for s in dict.fromkeys(self._elsewhere.values()) if s.budget not in known),
         )
 
-    async def _spent(self, day: str) -> Mapping[tuple[str, Period], Balance] | None:
+    def _today(self) -> str:
+        return day_of(round(self._clock.now() * MICROSECONDS))
+
+    async def _spent(self) -> Mapping[Account, Balance] | None:
         """What the budgets have come to; None if the store cannot tell now."""
         try:
-            found = await self._store.balances([self._run_id, day])
+            found = await self._store.balances(sorted(set(self._spans.values())))
         except StoreError:
             return None
-        return {(one.account.scope, one.account.period): one for one in found}
+        return {one.account: one for one in found}
 
 
 def _why(refusal: BudgetRefusal) -> str:
