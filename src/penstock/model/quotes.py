@@ -51,11 +51,12 @@ def without_quotes(text: str, sources: Iterable[str]) -> str:
 
 
 def texts_of(document: str) -> list[str]:
-    """What a document says: the strings of its JSON, and those of a stream put together."""
+    """What a document says: itself, or the strings of its JSON; those of a stream together."""
     document = document[:READ_MAX]
     if '"' not in document:
         return [document]
-    found, pieces, key = [], [], ""
+    found = [] if document.lstrip()[:1] in ("{", "[") else [document]
+    pieces, key = [], ""
     for match in _JSON_STRING.finditer(document):
         if match[2] is not None:
             key = match[1]

@@ -25,8 +25,8 @@ from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.decoding import Decoder, decoder_for
-from penstock.outbound.heard import HeardBody
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
+from penstock.outbound.heard import HeardBody
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
 from penstock.outbound.usage import TokensUsed, UsageReader

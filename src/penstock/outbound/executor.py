@@ -158,7 +158,7 @@ class ModelRequestExecutor:
                 reply = await request.send()
             exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
-            if attempt is not None and exchange.is_success:
+            if attempt is not None and exchange.status < 400:  # else it is about us
                 exchange.heard = attempt.heard.body()
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
