@@ -9,9 +9,15 @@ from tests.canaries import prose
 
 PIPELINE = Path(__file__).with_name("canary_pipeline.py")
 
-#: Each task with its arguments.
-JOBS: dict[str, dict[str, object]] = {
+#: Those that kill their worker or hold others up, with their arguments.
+DEADLY: dict[str, dict[str, object]] = {
     "good": {"text": prose("payload")},
+    "dies": {},
+    "held": {},
+    "over_budget": {},
+}
+#: All others.
+QUOTING: dict[str, dict[str, object]] = {
     "shows_answer": {},
     "shows_stream": {},
     "broken_stream": {},
@@ -24,9 +30,6 @@ JOBS: dict[str, dict[str, object]] = {
     "quotes_secrets": {},
     "refused": {},
     "times_out": {"text": prose("payload")},
-    "dies": {},
-    "held": {},
-    "over_budget": {},
     "sdk_openai": {},
     "sdk_anthropic": {},
 }
