@@ -76,10 +76,11 @@ class Sweep:
             self.leaks.append(f"{name} in {place}")
 
     def job_document(self, place: str, text: str) -> None:
-        """Look at `queue show --json`: payload and result are the user's, all else is ours."""
+        """Look at `show --json` or `list --json`: payload and result are the user's."""
         document = json.loads(text)
-        for column in ("payload", "result"):
-            self.look(f"{place}: {column}", json.dumps(document.pop(column)), keeps_content=True)
+        for job in document.get("jobs", [document]):
+            for column in ("payload", "result"):
+                self.look(f"{place}: {column}", json.dumps(job.pop(column)), keeps_content=True)
         self.look(place, json.dumps(document))
 
     def sqlite(self, path: Path) -> None:

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.canaries import prose
 
 PIPELINE = Path(__file__).with_name("canary_pipeline.py")
 
 #: Those that kill their worker or hold others up, with their arguments.
-DEADLY: dict[str, dict[str, object]] = {
+DEADLY: dict[str, dict[str, Any]] = {
     "good": {"text": prose("payload")},
     "dies": {},
     "held": {},
     "over_budget": {},
 }
 #: All others.
-QUOTING: dict[str, dict[str, object]] = {
+QUOTING: dict[str, dict[str, Any]] = {
     "shows_answer": {},
     "shows_stream": {},
     "broken_stream": {},

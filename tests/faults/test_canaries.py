@@ -155,7 +155,6 @@ print(json.dumps(said))
 """
 LOOKS: Sequence[Sequence[str]] = [
     ["queue", "stats"],
-    ["queue", "list"],
     ["why", "held-0"],
     ["why", "over_budget-0"],
     ["providers"],
@@ -183,21 +182,21 @@ def test_f71_twenty_canaries_are_found_only_where_content_is_kept(project: Proje
     _has_met_everything(project)
 
     commands = [[*words, *more] for words in LOOKS for more in ([], ["--json"])]
-    commands.append(["--debug", "queue", "stats", "--store", AWAY])
+    commands += [["queue", "list"], ["--debug", "queue", "stats", "--store", AWAY]]
     for words, said in zip(commands, project.looks(commands), strict=True):
         assert said, words
         sweep.look(" ".join(words), said)
-    keys = list(project.states())
-    shows = [["queue", "show", key, "--json"] for key in keys]
-    for key, said in zip(keys, project.looks(shows), strict=True):
-        sweep.job_document(f"show {key}", said)
+    documents = [["queue", "show", key, "--json"] for key in project.states()]
+    documents.append(["queue", "list", "--json"])
+    for words, said in zip(documents, project.looks(documents), strict=True):
+        sweep.job_document(" ".join(words), said)
     backup = project.command("backup", "copy.db")
     sweep.look("backup", backup.stdout + backup.stderr)
     sweep.sqlite(project.folder / "canaries.db")
     sweep.sqlite(project.folder / "copy.db")
     sweep.folder(project.folder, but=OURS | _stores(project.folder))
 
-    assert sweep.leaks == []
+    assert not sweep.leaks, "\n".join(sweep.leaks)
     _was_planted(project)
 
 

@@ -39,7 +39,7 @@ GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
 TRACEBACK_LENGTH_MAX = 64 * 1024  # characters; the message of an error may have any length
 
 HTTP_LIBRARIES = ("httpx2", "httpx")
-SDKS = ("openai", "anthropic")
+TELL_TALES = ("openai", "anthropic", "httpcore2", "httpcore")
 
 _OURS = "penstock."
 
@@ -58,7 +58,7 @@ def set_up_logging(level: str, log_format: str) -> None:
     for library in HTTP_LIBRARIES:  # a line for every request, which only --log-level debug shows
         least = logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING
         logging.getLogger(library).setLevel(least)
-    for library in SDKS:  # at debug they write out every prompt
+    for library in TELL_TALES:  # at debug they write out prompts, and every header of a reply
         logging.getLogger(library).setLevel(max(root.level, logging.INFO))
 
 

@@ -23,7 +23,7 @@ LONG_PART = 48  # characters of a part of it
 READ_MAX = 128 * 1024  # characters of one source that are looked at
 
 #: What JSON and Python write in the place of one character.
-_ESCAPE = re.compile(r"\\+(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrtbf\"'/])")
+_ESCAPE = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrtbf\"'/])")
 #: Scripts without blanks: each character is a word.
 _WORD = re.compile(r"[^\x00-\x7f]|[^\s\"'`{}\[\](),;:<>|\\\x80-\U0010ffff]+")
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)(?:"(\s*:)?|\Z)', re.DOTALL)  # also one that was cut
@@ -40,12 +40,15 @@ def without_quotes(text: str, sources: Iterable[str]) -> str:
     for index in range(len(words) - WORDS_MIN + 1):
         gram = tuple(word for word, _, _ in words[index : index + WORDS_MIN])
         grams.setdefault(gram, []).append(index)
-    long = [index for index, word in enumerate(words) if len(word[0]) >= LONG_PART]
+    long: dict[str, list[int]] = {}
+    for index, (word, _, _) in enumerate(words):
+        if len(word) >= LONG_PART:
+            long.setdefault(word, []).append(index)
     if not grams and not long:
         return text
     quoted = [False] * len(words)
     for source in sources:
-        for index in _found_in(source[:READ_MAX], words, grams, long):
+        for index in _found_in(source[:READ_MAX], grams, long):
             quoted[index] = True
     return _without(text, words, quoted) if any(quoted) else text
 
@@ -93,16 +96,17 @@ def _words(text: str) -> Iterator[Word]:
 
 
 def _found_in(
-    source: str, words: Sequence[Word], grams: dict[Gram, list[int]], long: Sequence[int]
+    source: str, grams: dict[Gram, list[int]], long: dict[str, list[int]]
 ) -> Iterator[int]:
-    """Which words of the text are quotes from this source?"""
+    """Which words of the text are quotes from this source? Each is found once."""
     given = [word for part in _WORD.findall(_plain(source)) if (word := part.rstrip(".!?"))]
     for gram in zip(*(given[shift:] for shift in range(WORDS_MIN)), strict=False):
-        for index in grams.get(gram, ()):
+        for index in grams.pop(gram, ()):
             yield from range(index, index + WORDS_MIN)
-    for word in given if long else ():
+    for word in {*given} if long else ():
         if len(word) >= LONG_WORD and "//" not in word:
-            yield from (index for index in long if words[index][0] in word)
+            for part in [part for part in long if part in word]:
+                yield from long.pop(part)
 
 
 def _without(text: str, words: Sequence[Word], quoted: Sequence[bool]) -> str:
