@@ -27,7 +27,7 @@ _sinks: weakref.WeakSet[RecordingSink] = weakref.WeakSet()
 
 def pytest_configure() -> None:
     """Plant the key, and hear of every sink."""
-    os.environ["PENSTOCK_SUITE_API_KEY"] = KEY
+    os.environ["SUITE_API_KEY"] = KEY
     init = RecordingSink.__init__
 
     def noted(self: RecordingSink) -> None:

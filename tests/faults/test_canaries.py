@@ -12,11 +12,15 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.definitions.request import JobRequest, to_new_job
 from penstock.model.job import JobState
 from penstock.testing import Reply, SimulatedProvider, SimulatedRequest
 from penstock.testing.simulated_provider import Ending, Part
@@ -24,7 +28,10 @@ from tests.canaries import CONTENT, SECRETS, Sweep, found_in, prose, word
 from tests.faults import canary_jobs
 from tests.faults.folder import ProjectFolder
 from tests.forked import run_forked
-from tests.processes import environment_of_tests
+from tests.processes import environment_of_tests, session_of
+
+if TYPE_CHECKING:
+    from tests.postgres.cluster import Server
 
 pytestmark = pytest.mark.faults
 
@@ -110,6 +117,22 @@ class Project(ProjectFolder):
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self._started([*PENSTOCK, *words])
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A real process, whose arguments can be looked at."""
+        with (self.folder / "run.err").open("w") as said:
+            process = subprocess.Popen(
+                [*PENSTOCK, *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                text=True,
+                start_new_session=True,
+            )
+        self.running.append(process)
+        return process
 
     def looks(self, commands: Sequence[Sequence[str]]) -> list[str]:
         """What each of these commands prints, all in one process, which saves time."""
@@ -229,3 +252,52 @@ def _was_planted(project: Project) -> None:
     hidden = [message for message in errors if "[redacted]" in message]
     assert len(quoted) >= 10, errors
     assert len(hidden) >= 5, errors
+
+
+def test_f71_canaries_are_found_in_no_table_log_or_command_line_of_a_server(
+    tmp_path: Path, postgres_url: str, postgres_server: Server
+) -> None:
+    import psycopg
+
+    from penstock.stores.postgres.opening import open_postgres
+
+    secret = f"password={word('store_password')}"
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{secret}"
+    sweep = Sweep()
+    with SimulatedProvider(script=answer) as provider, closing(open_postgres(url)) as store:
+        project = Project(tmp_path, provider)
+        tasks = ("good", "shows_answer", "shows_stream", "quotes_payload", "skips", "in_process")
+        everything = canary_jobs.DEADLY | canary_jobs.QUOTING
+        for task in tasks:
+            payload = json.dumps(everything[task])
+            request = JobRequest[None](task=task, payload=payload, key=task)
+            store.enqueue([to_new_job(request)]).result()
+        project.environment["PENSTOCK_STORE"] = url
+        with psycopg.connect(postgres_url, autocommit=True) as server:
+            run = project.start("--log-level", "debug", "queue", "run", "--drain")
+            while run.poll() is None:
+                asked = server.execute("select application_name, query from pg_stat_activity")
+                sweep.look("pg_stat_activity", repr(asked.fetchall()))
+                for pid in session_of(run.pid):
+                    with suppress(OSError):
+                        sweep.look("a command line", Path(f"/proc/{pid}/cmdline").read_bytes())
+                time.sleep(0.05)
+            err = (tmp_path / "run.err").read_text()
+            assert run.returncode == 1, err
+            sweep.look("a run", err)
+            tables = server.execute(
+                "select relname from pg_class where relkind = 'r' and "
+                "relnamespace = 'penstock'::regnamespace"
+            ).fetchall()
+            for (table,) in tables:
+                rows = server.execute(f"select * from penstock.{table}")  # type: ignore[call-overload]
+                columns = [column.name for column in rows.description]
+                sweep.rows(table, columns, rows.fetchall())
+        commands = [["queue", "stats"], ["doctor"], ["config", "show", "--json"], ["report"]]
+        for words, said in zip(commands, project.looks(commands), strict=True):
+            sweep.look(" ".join(words), said)
+        sweep.look("the server's log", postgres_server.log())
+        project.close()
+
+    assert not sweep.leaks, "\n".join(dict.fromkeys(sweep.leaks))
+    assert {"column jobs.error", "column calls.fingerprint", "a command line"} <= {*sweep.places}
