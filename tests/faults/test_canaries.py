@@ -296,7 +296,7 @@ def test_f71_canaries_are_found_in_no_table_log_or_command_line_of_a_server(
         commands = [["queue", "stats"], ["doctor"], ["config", "show", "--json"], ["report"]]
         for words, said in zip(commands, project.looks(commands), strict=True):
             sweep.look(" ".join(words), said)
-        sweep.look("the server's log", postgres_server.log())
+        sweep.look("the server's log", (postgres_server.folder / "log").read_bytes())
         project.close()
 
     assert not sweep.leaks, "\n".join(dict.fromkeys(sweep.leaks))
