@@ -30,7 +30,9 @@ CONTENT = (
     *("result", "malformed", "local_variable", "quoted_prompt", "broken_stream", "skipped"),
 )
 #: The columns that keep content, and must.
-KEPT = frozenset({("jobs", "payload"), ("jobs", "result"), ("answers", "body")})
+KEPT = frozenset(
+    {("jobs", "payload"), ("jobs", "result"), ("ended", "result"), ("answers", "body")}
+)
 
 
 def word(name: str) -> str:
