@@ -157,11 +157,15 @@ class ModelRequestExecutor:
             if call is None or await self._may_leave(call, lease, facts, attempt):
                 break
         exchange = self._exchange(lease, facts)
+        if attempt is not None and refusals == 0:
+            attempt.heard.body(facts.body)
         try:
             with exchange:
                 reply = await request.send()
             exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
+            if attempt is not None and exchange.status < 400:  # else it is about us
+                exchange.heard = attempt.heard.body()
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._classify(self._classifier, request, reply, exchange)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
 from penstock.model.provider import RequestResourceKey
+from penstock.outbound.heard import Heard
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 
 
@@ -36,6 +37,7 @@ class Standing:
         "calls",
         "deadline",
         "has_sent",
+        "heard",
         "job",
         "money_of",
         "over",
@@ -48,6 +50,7 @@ class Standing:
         self.deadline = deadline  # monotonic; waits for permits come on top
         self.over: str | None = None  # why nothing may be sent any more
         self.has_sent = False  # one of its requests was given a permit
+        self.heard = Heard()  # what it has asked, and was told
         self.waited = 0.0  # seconds, of waits that have ended
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
         self.money_of: str | None = None  # the budget that a call of it waits for
