@@ -31,7 +31,7 @@ PRICES = {"gpt-x": Price(1_000_000, 2_000_000), "claude-x": Price(3_000_000, 15_
 RULES = PaidRules(PROVIDER, prices=PRICES)
 
 
-def twice(ask: Any) -> tuple[Any, Any, list[Any], int]:
+def twice(ask: Any, script: Any = provider) -> tuple[Any, Any, list[Any], int]:
     """What two attempts of a job get for the same call, its records, and how often it was sent."""
 
     async def main() -> tuple[Any, Any, list[Any], int]:
@@ -40,7 +40,7 @@ def twice(ask: Any) -> tuple[Any, Any, list[Any], int]:
         async def counted(call: Call) -> None:
             nonlocal sent
             sent += 1
-            await provider(call)
+            await script(call)
 
         async with scripted(counted) as server, paid_run(server.url, rules=RULES) as run:
             got = []
