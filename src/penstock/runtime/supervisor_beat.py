@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError, StoreCorrupt, StoreFailed
+from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
 from penstock.runtime.keeping import LOST_MONOTONIC, margin
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
@@ -40,7 +40,7 @@ class SupervisorBeat(RepeatingThread):
         self._ttl_seconds = ttl_seconds
         self._told = False  # that nothing was renewed
         self._rested_monotonic = clock.monotonic()  # since then it waits for its next turn
-        self.failed: PenstockError | None = None  # nothing will ever be renewed again
+        self.failed: StoreError | None = None  # nothing will ever be renewed again
 
     def run_once(self) -> int:
         """Renew every worker that may be renewed; how many were."""
