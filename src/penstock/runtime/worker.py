@@ -19,13 +19,14 @@ from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
-from penstock.runtime.budget_hold import BudgetHold, BudgetStop
+from penstock.runtime.budget_hold import BudgetHold
 from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -194,7 +195,6 @@ class Worker:
             wake=self._wake.set,
         )
         self._end = RunEnd(
-            clock,
             self._drain,
             self.hold,
             self._window,
@@ -317,9 +317,8 @@ class Worker:
         if self._failure is not None:
             return True
         if self._slots.running or self._acks.pending or self._leasing.busy:
-            return self._stopping is not None and self._clock.monotonic() > (
-                self._stop_at + STOPPED_SECONDS
-            )
+            left_seconds = self._stop_at + STOPPED_SECONDS - self._clock.monotonic()
+            return self._stopping is not None and left_seconds < 0
         return not len(self._window) if self._stopping is not None else self._end.is_reached
 
     async def _leave(self) -> None:
@@ -433,6 +432,7 @@ class Worker:
             self.hold.refused(attempt.job.task, calls.refusal)
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
+        self._end.note_ended()
         self._telling.ended(attempt, verdict)
         if attempt.limits.recurring is not None:
             self._ticks.ended(attempt.job, verdict)
