@@ -114,7 +114,7 @@ class Transaction(Statements):
     def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
         """What became of calls, and the answers that they are ended by.
 
-        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused];
+        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused, estimated];
         [call, status, headers, body, micros, tokens, input, output].
         """
         for answer in answers:
