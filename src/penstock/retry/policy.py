@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import ConfigError
 from penstock.model.job import ErrorCategory
@@ -21,6 +21,8 @@ class RetryDecision:
     delay_seconds: float  # 0 when given up
     charge: bool  # it costs one of the job's attempts
     give_up: bool  # the job ends in `error`
+    #: of HTTP, if the other side has answered: for sentences
+    status: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class RetryPolicy:
             delay_seconds=0.0 if give_up else delay_seconds,
             charge=False,
             give_up=give_up,
+            status=classified.status,
         )
 
 

@@ -44,6 +44,16 @@ class Telling:
         job, shown = attempt.job, _shown(verdict.error)
         if isinstance(verdict, JobFailure) and not _is_last(job, verdict):
             emit(SchedulerEventKind.RETRY_DEFERRED, correlation, category)
+            if verdict.refused_by is not None:
+                log.info(
+                    "Job %r of task %r was refused by %s and comes back in %.1f s; no attempt is "
+                    "spent.",
+                    job.key,
+                    job.task,
+                    verdict.refused_by,
+                    verdict.delay_seconds,
+                )
+                return
             log.warning(
                 "Job %r of task %r failed and is tried again in %.1f s (%s): %s",
                 job.key,

@@ -8,6 +8,7 @@ answer of the store, an end, a new job, a deadline, a command. There is no fixed
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,13 +20,14 @@ from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
-from penstock.runtime.budget_hold import BudgetHold, BudgetStop
+from penstock.runtime.budget_hold import BudgetHold
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.journal_pruning import JournalPruning
@@ -47,7 +49,6 @@ from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, Worker
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
-LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 
 log = logging.getLogger("penstock.worker")
@@ -176,6 +177,7 @@ class Worker:
             providers,
         )
         self._looking = False
+        self._look_again = asyncio.Event()  # somebody has done something
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
@@ -398,7 +400,10 @@ class Worker:
         try:
             await self._drain.look(self.worker_id, self.hold.tasks)
             if not (self._drain.finished or self._drain.is_out_of_money):
-                await self._clock.sleep(LOOK_SECONDS)
+                self._look_again.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._drain.pause_seconds()):
+                        await self._look_again.wait()
         except StoreError as error:
             self._failure = error
         finally:
@@ -415,6 +420,7 @@ class Worker:
             self.hold.refused(attempt.job.task, calls.refusal)
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
+        self._look_again.set()
         self._telling.ended(attempt, verdict)
         self._wake.set()
 
