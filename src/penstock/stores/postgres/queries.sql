@@ -1598,32 +1598,31 @@ select run_id from penstock.runs order by turn desc limit $1
 -- What the workers of a run say: [worker, saved_at, document].
 select worker, saved_at, document from penstock.run_parts where run_id = $1 order by worker
 
--- find_units --
--- Jobs that have not ended by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at,
--- partition, payload, app, timing, last_due_at, retired_at]. Differs from sqlite because they are held, but those that
--- run: so who arms does not wait for ticks. Who was leased meanwhile is not found, and asked for again.
-with at_rest as materialized (
-    select hot.job_id, hot.row_state, hot.due_at from penstock.jobs join penstock.hot on hot.job_id = jobs.id
-    where jobs.key = any($1::text[]) and hot.row_state + 0 <> 4 order by hot.job_id for update of hot
-)
-select
-    jobs.key, jobs.id, jobs.lane_id, found.row_state, found.due_at, jobs.partition, jobs.payload, units.app, units.timing,
-    units.last_due_at, units.retired_at
-from (
-    select * from at_rest
-    union all
-    select hot.job_id, hot.row_state, hot.due_at from penstock.jobs join penstock.hot on hot.job_id = jobs.id
-    where jobs.key = any($1::text[]) and hot.row_state + 0 = 4
-) as found join penstock.jobs on jobs.id = found.job_id left join penstock.units on units.job_id = found.job_id
-order by found.job_id
+-- hold_units --
+-- Jobs by key that have not ended and do not run; nobody leases or ends them before we are done. Those that run are
+-- not waited for: so who arms does not wait for ticks.
+select hot.job_id from penstock.jobs join penstock.hot on hot.job_id = jobs.id
+where jobs.key = any($1::text[]) and hot.row_state + 0 <> 4 order by hot.job_id for update of hot
 
--- find_ended_units --
--- The same for jobs that have ended; they are held.
-select
-    jobs.key, jobs.id, jobs.lane_id, ended.row_state, ended.due_at, jobs.partition, jobs.payload, units.app, units.timing,
-    units.last_due_at, units.retired_at
-from penstock.jobs join penstock.ended on ended.job_id = jobs.id left join penstock.units on units.job_id = jobs.id
+-- hold_ended_units --
+-- Jobs by key that have ended; nobody puts them back before we are done.
+select ended.job_id from penstock.jobs join penstock.ended on ended.job_id = jobs.id
 where jobs.key = any($1::text[]) order by ended.job_id for update of ended
+
+-- find_units --
+-- Jobs by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at, partition, payload, app,
+-- timing, last_due_at, retired_at].
+select
+    jobs.key, jobs.id, jobs.lane_id, now_.row_state, now_.due_at, jobs.partition, jobs.payload, units.app, units.timing,
+    units.last_due_at, units.retired_at
+from penstock.jobs
+join lateral (
+    select row_state, due_at from penstock.hot where hot.job_id = jobs.id
+    union all
+    select row_state, due_at from penstock.ended where ended.job_id = jobs.id
+) as now_ on true
+left join penstock.units on units.job_id = jobs.id
+where jobs.key = any($1::text[])
 
 -- insert_units --
 -- Jobs are units from now on; $1 = [[job, key, timing], …], $2 = app.

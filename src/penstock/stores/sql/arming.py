@@ -185,7 +185,9 @@ def retire_units(tx: Transaction, keys: Sequence[str]) -> int:
     units = [one for one in found if one.app is not None and one.retired_at is None]
     if not units:
         return 0
-    cancel(tx, [one.key for one in units if one.row_state == RowState.IN_PROGRESS])
+    running = [one.key for one in units if one.row_state == RowState.IN_PROGRESS]
+    if cancel(tx, running) != frozenset(running):
+        raise Contended("A unit ended by itself while it was to be retired.")
     _cancel_at_rest(tx, [one for one in units if one.row_state < RowState.IN_PROGRESS])
     failed = [one for one in units if one.row_state == RowState.ERROR]
     if failed:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
+from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Retried, Settled
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.sql.reviving import revive_later, total
@@ -30,7 +31,8 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
             outcome = str(JobState.CANCELLED)
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
             tx.run("linger", job_id, token, worker)
-            tx.units.grown.add(job_id)
+            if key.startswith(SCHEDULE):
+                tx.units.grown.add(job_id)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
         if row_state == RowState.READY:
             tx.leave(lane_id)
