@@ -17,6 +17,7 @@ SECTIONS = {
     "postgres": "benchmarks.postgres",
     "scheduling": "benchmarks.scheduling",
     "admission": "benchmarks.admission",
+    "journal": "benchmarks.journal",
 }
 
 

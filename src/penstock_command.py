@@ -7,9 +7,11 @@ the time of a short command, and Ctrl-C in the middle of an import would print w
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
@@ -20,16 +22,23 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
+def _imported() -> Callable[[], None]:
+    """The command line. What is imported stays: looking for garbage in it would take longer."""
+    gc.disable()
+    from penstock.cli.main import run as run_command
+
+    gc.freeze()
+    gc.enable()
+    return run_command
+
+
 def run() -> None:
     """Run the command line; Ctrl-C is KeyboardInterrupt only while a command runs."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        from penstock.cli.main import run as run_command
-
-        run_command()  # whoever started us wants no interrupts
+        _imported()()  # whoever started us wants no interrupts
         return
     signal.signal(signal.SIGINT, _leave)
-    from penstock.cli.main import run as run_command
-
+    run_command = _imported()
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run_command()

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -39,6 +40,17 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are imported and stay: let nobody look for garbage among them, ever."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

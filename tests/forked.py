@@ -58,6 +58,8 @@ class Order(msgspec.Struct):
 class Forked(subprocess.Popen[Any]):
     """Is what `subprocess.Popen` is, for `[sys.executable, ...]`; cloned where that is possible."""
 
+    knows: tuple[str, ...] = ()  # modules that a clone need not import, although it does
+
     def _execute_child(self, *given: Any) -> None:
         named = dict(zip(_PARAMETERS, given, strict=True))
         command = [os.fspath(word) for word in named["args"]]
@@ -77,16 +79,23 @@ class Forked(subprocess.Popen[Any]):
             named["process_group"],
             passed,
         )
-        self.pid = _nursery().clone(order, [*streams, *passed])
+        self.pid = _nursery(self.knows).clone(order, [*streams, *passed])
         self._child_created = True
         self._close_pipe_fds(  # type: ignore[attr-defined]
             *(named[end] for end in _PARAMETERS if end.startswith(("p2c", "c2p", "err")))
         )
 
 
+class ForkedWithOpenAI(Forked):
+    """The same for what uses the SDK of OpenAI, whose import takes more than a second."""
+
+    knows = ("openai",)
+
+
 def run_forked(
     command: list[str],
     *,
+    popen: type[Forked] = Forked,
     input: str | bytes | None = None,
     capture_output: bool = False,
     timeout: float | None = None,
@@ -98,7 +107,7 @@ def run_forked(
         options["stdin"] = subprocess.PIPE
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Forked(command, **options) as process:
+    with popen(command, **options) as process:
         try:
             out, err = process.communicate(input, timeout)
         except BaseException:
@@ -146,19 +155,19 @@ class Nursery:
             return int(self._channel.recv(32))
 
 
-_known: list[Nursery] = []  # of this process: one, or none yet
+_known: dict[tuple[str, ...], Nursery] = {}  # of this process, by what they know besides ours
 
 
-def _nursery() -> Nursery:
-    if not _known:
-        _known.append(_start_nursery())
-    return _known[0]
+def _nursery(knows: tuple[str, ...]) -> Nursery:
+    if knows not in _known:
+        _known[knows] = _start_nursery(knows)
+    return _known[knows]
 
 
-def _start_nursery() -> Nursery:
+def _start_nursery(knows: tuple[str, ...]) -> Nursery:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(theirs.fileno())],
+        [sys.executable, "-c", SERVE, str(theirs.fileno()), *knows],
         cwd=REPOSITORY,
         env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
         stdin=subprocess.DEVNULL,
@@ -241,7 +250,7 @@ def _with_own_nursery() -> Order | None:
             os._exit(0)
         return order
     theirs.close()
-    _known[:] = [Nursery(ours)]
+    _known[Forked.knows] = Nursery(ours)
     subprocess.Popen = Forked  # type: ignore[misc]
     return None
 
@@ -292,6 +301,8 @@ def main() -> None:
     import penstock.cli.worker_process
     import penstock.testing  # noqa: F401 (imported once, for all clones)
 
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a clone that ends need not look at what it shares
     order = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -327,6 +327,8 @@ def build_worker(
         },
         lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
+        beat_seconds=runtime.beat_seconds,
+        place=share.index,
         drain=options.drain,
         solo=options.solo,
         runs_suspects=not options.supervised,

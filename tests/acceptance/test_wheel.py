@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,24 @@ def ask_in_thread(ctx: Context, library: str) -> None:
 JOBS = [("ask", "httpx"), ("ask", "aiohttp"), ("ask_in_thread", "requests")]
 
 
-def test_a_bare_install_shows_the_demo_and_names_what_is_missing(tmp_path: Path) -> None:
-    programs = install(build_wheel(tmp_path), tmp_path)
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_it_holds_the_queries_and_no_failpoint_launcher(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert "penstock/stores/sqlite/queries.sql" in names
+    assert "penstock/stores/sqlite/migrations/0001_initial.sql" in names
+    assert "penstock/py.typed" in names
+    assert not [name for name in names if "launcher" in name or name.startswith("tests")]
+
+
+def test_a_bare_install_shows_the_demo_and_names_what_is_missing(
+    wheel: Path, tmp_path: Path
+) -> None:
+    programs = install(wheel, tmp_path)
     work = tmp_path / "work"
     work.mkdir()
     environment = environment_of_strangers() | {"TMPDIR": str(work)}

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.config.load import load_settings
 from tests.docs.test_snippets import PAGES, WITH_SERVER, blocks, run
+from tests.forked import Forked
 from tests.postgres.binaries import find_binaries
 from tests.postgres.cluster import Cluster
 from tests.waiting import wait_until
@@ -88,7 +89,7 @@ def test_the_snippets_work_in_their_order(
                 admin.execute(statement)
         elif language == "sh":
             for command in text.strip().splitlines():
-                done = run(command, tmp_path, cloned=True)
+                done = run(command, tmp_path, cloned=Forked)
                 assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         elif language == "python":
             name = re.match(r"# (\w+\.py)\n", text)

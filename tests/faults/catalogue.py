@@ -119,7 +119,10 @@ def fault_tests(root: Path = REPOSITORY) -> dict[str, list[str]]:
     """The tests that exist, as `path::name`, by the row that their name begins with."""
     found: dict[str, list[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if "def test_f" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
                 match := _TEST.match(node.name)
             ):

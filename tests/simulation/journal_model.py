@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from penstock.model.journal import Answer, CallFigures, CallKey, CallRecord, CallState, Intent
 from penstock.model.spending import Amount, Budget, Period, day_of
 
-Entry = tuple[int, int, int, int, int, int]  # spent, reserved (micros, tokens each), bought, reused
+#: Spent, reserved (micros, tokens each), bought, reused, resent, estimated.
+Entry = tuple[int, int, int, int, int, int, int, int]
 Sum = tuple[str, str, str]  # scope, period, span
 
 
@@ -36,6 +37,8 @@ class ModelCall:
     answer: Answer | None = None
     paid: list[Amount] = field(default_factory=list)
     reused: int = 0
+    resent: int = 0
+    estimated: int = 0
 
     @property
     def in_flight(self) -> bool:
@@ -79,6 +82,10 @@ class JournalModel:
         fresh = ModelCall(intent, "open", (now, self._first_places[intent.key]), sums)
         if call is not None:
             fresh.paid, fresh.reused = call.paid, call.reused
+            fresh.resent, fresh.estimated = call.resent, call.estimated
+        if intent.resent > fresh.resent:
+            more, fresh.resent = intent.resent - fresh.resent, intent.resent
+            self.entries += [(where, (0, 0, 0, 0, 0, 0, more, 0)) for where in sums]
         self.calls[intent.key] = fresh
         return "written"
 
@@ -88,7 +95,8 @@ class JournalModel:
             return
         call.paid.append(answer.used)
         for where in call.sums:
-            self.entries.append((where, (*answer.used, 0, 0, 1, 0)))
+            self.entries.append((where, (*answer.used, 0, 0, 1, 0, 0, answer.is_estimated)))
+        call.estimated += answer.is_estimated
         if call.state != "answered":
             call.state, call.answer, call.ended_at = "answered", answer, now
 
@@ -103,7 +111,7 @@ class JournalModel:
             call.state = "held"
 
     def reused(self, key: CallKey, sums: list[Sum]) -> None:
-        self.entries += [(where, (0, 0, 0, 0, 0, 1)) for where in sums]
+        self.entries += [(where, (0, 0, 0, 0, 0, 1, 0, 0)) for where in sums]
         if key in self.calls:
             self.calls[key].reused += 1
 
@@ -123,12 +131,12 @@ class JournalModel:
     def balance(self, where: Sum, but: CallKey | None = None) -> Entry:
         found = [entry for at, entry in self.entries if at == where]
         found += [
-            (0, 0, *call.intent.reserved, 0, 0)
+            (0, 0, *call.intent.reserved, 0, 0, 0, 0)
             for key, call in self.calls.items()
             if call.in_flight and where in call.sums and key != but
         ]
-        a, b, c, d, e, f = (sum(entry[place] for entry in found) for place in range(6))
-        return a, b, c, d, e, f
+        a, b, c, d, e, f, g, h = (sum(entry[place] for entry in found) for place in range(8))
+        return a, b, c, d, e, f, g, h
 
     def records(self, job: int) -> list[CallRecord]:
         found = sorted(
@@ -147,6 +155,8 @@ class JournalModel:
                 used=added(call.paid),
                 bought=len(call.paid),
                 reused=call.reused,
+                resent=call.resent,
+                estimated=call.estimated,
             )
             for call in found
         ]
@@ -158,6 +168,8 @@ class JournalModel:
             reused=sum(call.reused for call in calls),
             in_doubt=sum(call.in_flight and not self._in_hand(call) for call in calls),
             spent=added([used for call in calls for used in call.paid]),
+            resent=sum(call.resent for call in calls),
+            estimated=sum(call.estimated for call in calls),
         )
 
     def _in_hand(self, call: ModelCall) -> bool:

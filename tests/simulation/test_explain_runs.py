@@ -15,16 +15,21 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.errors import StoreUnavailable
-from penstock.model.lease import WorkerInfo
+from penstock.model.job import WorkerId
+from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
 from penstock.model.run_document import LimitKind
+from penstock.model.worker_status import WorkerStatus
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_words import Said, say
+from penstock.process_mark import own_mark
 from penstock.stores.reply import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
 
 URL = "http://simulated.invalid"
 RIGHT_PERCENT = 80
+_PLACE, _PID, _BEGAN = own_mark().rsplit(" ", 2)
+MARK_OF_NOBODY = f"{_PLACE} {_PID} {int(_BEGAN) - 1}"  # this number was another process's
 
 Simulations = Mapping[str, SimulatedProvider]
 
@@ -363,3 +368,45 @@ def test_two_providers_share_the_blame_by_what_waits_for_them() -> None:
         facts, _ = explained(t)
 
     assert facts.shares[0].kind is LimitKind.SLOTS, facts.shares
+
+
+def test_jobs_that_a_killed_worker_holds_are_not_blamed_on_long_jobs() -> None:
+    app = Penstock("shop")
+    nap = sleepy(app, 0.5)
+
+    with harness(app) as t:
+        t.enqueue_many(nap.job(n=n) for n in range(2))
+        hold(t, "dead", nap.name, process=MARK_OF_NOBODY)
+        t.drain()
+        facts, said = explained(t)
+
+    assert binding(facts) == (LimitKind.LOST, "")
+    assert "gone without a word" in said.sentence
+    assert "Split" not in said.change
+
+
+def test_a_suspect_that_runs_alone_is_told_as_such() -> None:
+    app = Penstock("shop")
+    nap = sleepy(app, 10.0)
+
+    with harness(app) as t:
+        t.enqueue_many(nap.job(n=n) for n in range(3))
+        started = hold(t, "dead", nap.name)
+        t.store.bury(WorkerId("dead"), started, "killed by signal 9", 3).result()
+        t.drain()
+        facts, said = explained(t)
+
+    assert binding(facts) == (LimitKind.SUSPECTS, "")
+    assert "alone, one after the other" in said.sentence
+    assert "what killed the worker" in said.change
+
+
+def hold(t: Harness, worker: str, task: str, **status: Any) -> list[JobRef]:
+    """Somebody else takes all jobs, and does not renew its lease."""
+    name = WorkerId(worker)
+    t.store.register(WorkerInfo(id=name, run_id="before", tasks=(task,)), 30.0).result()
+    request = LeaseRequest(worker=name, tasks=(task,), limit=10, caps=ConfiguredCaps({}))
+    jobs = t.store.lease(request).result().jobs
+    said = WorkerStatus(captured_at=0, lease_ttl_seconds=30.0, running=len(jobs), **status)
+    t.store.publish(name, said.encoded()).result()
+    return [JobRef(job.id, job.token) for job in jobs]

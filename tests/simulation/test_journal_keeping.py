@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import BudgetUsedUp, StoreUnavailable, StoreUnknown
+from penstock.model.job import JobState
 from penstock.model.spending import Amount, Budget, Period
+from penstock.outbound.journal.rules import CALL_MICROS_MAX
 from penstock.stores.reply import Reply as StoreReply
 from penstock.testing import harness
 from penstock.testing.simulated_provider import (
@@ -158,3 +160,40 @@ def test_usage_and_cost_are_settled_and_reserves_given_back() -> None:
         assert call.used == answer.used == Amount(0, usage["total_tokens"])
         assert call.reserved == Amount()
         assert call.model == "gpt-x"
+
+
+def test_half_a_usage_costs_the_other_half_as_it_was_reserved() -> None:
+    def half(request: SimulatedRequest) -> dict[str, Any]:
+        return {"usage": {"prompt_tokens": 12, "completion_tokens": "many"}}
+
+    async def body(shop: Shop) -> None:
+        asked = {"model": "gpt-x", "messages": [], "max_tokens": 50}
+        await shop.api.http.post("/v1/chat/completions", json=asked)
+
+    shop = Shop(body, SimulatedProvider(answer=half))
+    shop.run()
+
+    assert shop.figures.spent == Amount(0, 12 + 50)
+    assert (shop.figures.bought, shop.figures.estimated) == (1, 1)
+
+
+def test_whatever_a_provider_claims_is_counted_or_not_believed() -> None:
+    claimed = iter([2**63, 10**9, 10**8, -1, 1e300])
+
+    def absurd(request: SimulatedRequest) -> dict[str, Any]:
+        count = next(claimed)
+        return {"usage": {"prompt_tokens": count, "completion_tokens": count}}
+
+    async def body(shop: Shop) -> None:
+        for number in range(5):
+            asked = {"model": "gpt-x", "messages": [number], "max_tokens": 50}
+            await shop.api.http.post("/v1/chat/completions", json=asked)
+
+    price = {"usd_per_million_tokens": {"input": 100_000, "output": 100_000}}
+    shop = Shop(body, SimulatedProvider(answer=absurd), models={"gpt-x": price})
+    shop.run()
+
+    assert shop.state is JobState.DONE
+    assert (shop.figures.bought, shop.figures.estimated) == (5, 4)
+    assert shop.figures.spent.tokens > 2 * 10**8
+    assert shop.figures.spent.micros < 2 * CALL_MICROS_MAX

@@ -261,6 +261,40 @@ def test_a_reader_who_leaves_in_the_middle_leaves_a_doubt_that_is_resent() -> No
 
     assert shop.provider.counts.calls == 2
     assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 0)
+    assert shop.figures.resent == 1
+
+
+def test_a_client_that_tries_a_broken_call_again_sends_it_again() -> None:
+    async def body(shop: Shop) -> int:
+        for _ in range(3):
+            try:
+                return await read_stream(shop)
+            except Exception:
+                continue
+        raise AssertionError
+
+    shop = Shop(body, SimulatedProvider(script=stream_cut_once))
+    shop.run()
+
+    assert shop.attempts == 1
+    assert (shop.figures.bought, shop.figures.in_doubt, shop.figures.resent) == (1, 0, 1)
+
+
+def test_a_refused_call_that_is_made_again_is_not_sent_again_for_doubt() -> None:
+    async def body(shop: Shop) -> int:
+        if shop.attempts == 1:
+            await shop.api.http.post("/ask", json={"prompt": "x"})
+            raise Lost
+        return await shop.ask("x")
+
+    def script(request: SimulatedRequest) -> Reply | None:
+        return Reply.of(b"no", status=400) if request.number == 1 else None
+
+    shop = Shop(body, SimulatedProvider(script=script, answer=numbered))
+    shop.run()
+
+    assert shop.provider.counts.calls == 2
+    assert (shop.figures.bought, shop.figures.resent) == (1, 0)
 
 
 def test_a_success_that_is_none_is_not_bought() -> None:
@@ -299,6 +333,7 @@ def test_a_call_in_doubt_is_held_until_a_person_puts_its_job_back() -> None:
         t.store.retry_failed(None, None, JobId(0)).result()
         t.drain()
         assert t.results["job"] == 10
+        assert t.store.call_figures(None).result().resent == 1
         assert [call.state for call in calls_of(t)] == [CallState.ANSWERED]
 
 

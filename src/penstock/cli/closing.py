@@ -18,6 +18,7 @@ from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_words import say as said_of
+from penstock.observe.explain_words import unheard_words
 from penstock.observe.live import Money, RunPicture, money_of
 from penstock.observe.live_reasons import Binding
 from penstock.observe.phrases import command, counted
@@ -55,6 +56,7 @@ class Closing:
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
     is_over_budget: bool = False
+    unheard: str | None = None  # who was killed, and what is not counted for that
 
 
 def closing_lines(closing: Closing) -> Iterator[str]:
@@ -65,6 +67,8 @@ def closing_lines(closing: Closing) -> Iterator[str]:
     more = len(closing.providers) - PROVIDERS_NAMED
     if more > 0:
         yield f"{counted(more, 'more provider')}: {command('providers')}"
+    if closing.unheard is not None:
+        yield closing.unheard
     if closing.money is not None:
         yield _paid(closing.money, closing.in_doubt)
     if closing.limited_by is not None:
@@ -90,9 +94,11 @@ def _provider(total: ProviderTotal) -> str:
 
 def _paid(money: Money, in_doubt: int) -> str:
     doubt = f", {in_doubt:,} in doubt" if in_doubt else ""
+    again = f", {money.resent:,} sent again" if money.resent else ""
+    guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
-        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}; "
-        f"{dollars(money.spent_micros)} spent"
+        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
+        f"{dollars(money.spent_micros)} spent{guessed}"
     )
 
 
@@ -123,7 +129,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
     except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
-    facts = facts_of(parts, is_alive=False)
+    facts = facts_of(parts, alive=())
     pace = look.paced(stats)
     lines = look.picture.providers if look.picture else ()
     is_over_budget = bool(pace.left) and any(one.binding is Binding.BUDGET for one in lines)
@@ -137,6 +143,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         in_doubt=0 if figures is None else figures.in_doubt,
         limited_by=_limited_by(facts) if is_told else None,
         is_over_budget=is_over_budget,
+        unheard=unheard_words(facts) if isinstance(facts, RunFacts) else None,
     )
     for line in closing_lines(closing):
         if not say(line):

@@ -12,13 +12,13 @@ from contextlib import suppress
 from penstock.cli.closing import say_closing
 from penstock.cli.live.display import LiveDisplay
 from penstock.cli.live.look import RunLook
-from penstock.cli.live.news import ProviderNews
+from penstock.cli.live.news import RunNews
 from penstock.cli.live.terminal import in_foreground
 from penstock.cli.pace import PaceView
 from penstock.cli.text import dollars, escaped, is_open, span, warn
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
-from penstock.observe.live import RunPicture, standstill
+from penstock.observe.live import RunPicture, lost_words, standstill
 from penstock.redaction import redacted
 from penstock.runtime.display import Course, Wish
 from penstock.runtime.moving_limits import LimitWatch, limit_words
@@ -54,7 +54,7 @@ class PlainDisplay:
         self._store: Store | None = None
         self._look: RunLook | None = None
         self._limits = LimitWatch(self._clock.monotonic())
-        self._news = ProviderNews()
+        self._news = RunNews()
         self._next_at: float | None = None
 
     def started(self, store: Store, run_id: str) -> None:
@@ -74,7 +74,7 @@ class PlainDisplay:
         moved = self._limits.take(look.workers, now)
         if moved is not None:
             log.info("%s.", moved)
-        for news in self._news.of(look.picture.providers):
+        for news in self._news.of(look.picture):
             log.warning("%s.", news)
         if self._next_at is None:
             store = "" if self._store is None else redacted(self._store.url)
@@ -112,4 +112,6 @@ def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list
         )
     if pace.left and pace.rate < NOTHING_PER_SECOND:
         words.append(f"nothing ends: {standstill(picture)}")
+    elif picture.silent:
+        words.append(f"{picture.work.lost:,} lost: {lost_words(picture.silent)}")
     return words

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.model.capacity import AsyncCapacityPlan
 from penstock.observe.capacity import capacity_of, sections
 from penstock.observe.explain import RunFacts
-from penstock.observe.explain_words import Said, name_of
+from penstock.observe.explain_words import Said, name_of, run_state, unheard_words
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.phrases import counted
 
@@ -58,6 +58,8 @@ def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> di
         "as_of_seconds": None if facts.is_over else _age(facts, now),
         "wall_seconds": facts.wall_seconds,
         "workers": facts.workers,
+        "unheard_workers": facts.unheard,
+        "unheard_seconds": facts.unheard_seconds,
         "idle_seconds": facts.idle_seconds,
         "sentence": None if said is None else said.sentence,
         "change": None if said is None else said.change,
@@ -80,10 +82,15 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     )
     if not facts.is_over:
         head += f", as of {span(_age(facts, now))} ago"
+    elif facts.unheard == facts.workers:
+        head += f", {run_state(facts)}"
     lines = [head, ""]
+    unheard = unheard_words(facts)
+    if unheard is not None:
+        lines += [unheard, ""]
     if facts.over_budget is not None:
         lines += [f"A budget has ended workers of it: {escaped(facts.over_budget)}", ""]
-    lines += _answer(said_of(facts))
+    lines += _answer(said_of(facts), facts)
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:
         rows = [[name_of(share, facts), f"{share.percent}%"] for share in shares]
@@ -98,7 +105,9 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     return lines
 
 
-def _answer(said: Said | None) -> list[str]:
+def _answer(said: Said | None, facts: RunFacts) -> list[str]:
+    if said is None and facts.unheard:
+        return ["It has not said what limited it."]
     if said is None:
         return ["Nothing limited this run: there was nothing to do."]
     return [escaped(said.sentence), f"What would help most: {escaped(said.change)}"]

@@ -20,6 +20,8 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
         "bought": figures.bought,
         "reused": figures.reused,
         "in_doubt": figures.in_doubt,
+        "resent": figures.resent,
+        "estimated": figures.estimated,
         "spent_usd": usd(figures.spent.micros),
         "spent_tokens": figures.spent.tokens,
     }
@@ -27,9 +29,11 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
 
 def calls_line(calls: Mapping[str, object]) -> str:
     """The same for people."""
+    again = f", {calls['resent']:,} sent again" if calls["resent"] else ""
+    guessed = f" ({calls['estimated']:,} answers at an estimate)" if calls["estimated"] else ""
     return (
-        f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt; "
-        f"spent ${calls['spent_usd']}, {calls['spent_tokens']:,} tokens"
+        f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt"
+        f"{again}; spent ${calls['spent_usd']}, {calls['spent_tokens']:,} tokens{guessed}"
     )
 
 

@@ -14,8 +14,10 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
 from penstock.model.spending import day_of
 from penstock.model.views import WorkerView
+from penstock.model.worker_silence import answering
 from penstock.observe.provider_board import LearnedBefore, LiveLimit, ProviderRow, provider_rows
 from penstock.observe.spending_board import budget_uses, spending_of
+from penstock.process_mark import is_gone
 from penstock.redaction import redacted
 
 LIVE = (
@@ -44,7 +46,7 @@ def providers(
     budgets = budgets_of(target.configured().settings)
     with target.opened_store() as opened:
         now = round(SystemClock().now() * MICROSECONDS)
-        workers = opened.workers().result()
+        workers = answering(opened.workers().result(), is_gone)
         rows = provider_rows(workers, opened.learned().result(), now)
         runs = live_runs(workers) or opened.runs(1).result()
         balances = opened.balances([*runs, day_of(now)]).result()

@@ -14,9 +14,15 @@ from penstock.cli.money import calls_document, calls_line
 from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
+from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.model.job import Attempt, AttemptError, Job
+from penstock.model.job import Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
+from penstock.model.worker_status import WorkProgress
+from penstock.observe.phrases import counted
+from penstock.observe.why import explain
+from penstock.observe.why_facts import Facts
+from penstock.observe.why_gather import gather
 
 _NO_CALLS = CallFigures()
 
@@ -40,13 +46,15 @@ def show(
         job = opened.job(key).result()
         history = opened.attempts(key).result()
         calls = CallFigures() if job is None else opened.call_figures(job.id).result()
+        is_held = job is not None and job.state is JobState.IN_PROGRESS
+        facts = gather(opened, key, {}, SystemClock()) if is_held else None
         url = opened.url
     if job is None:
         raise UsageError(
             f"No job has the key {key!r} in the store {url}. Correct the key, or name another "
             "store with --store."
         )
-    document = document_of(job, history, calls)
+    document = document_of(job, history, calls, facts)
     if as_json:
         print_document(document)
     else:
@@ -55,9 +63,20 @@ def show(
 
 
 def document_of(
-    job: Job, history: Sequence[Attempt], calls: CallFigures = _NO_CALLS
+    job: Job,
+    history: Sequence[Attempt],
+    calls: CallFigures = _NO_CALLS,
+    facts: Facts | None = None,
 ) -> dict[str, object]:
-    """All fields of a job: times as ISO in UTC, payload and result as JSON values."""
+    """All fields of a job: times as ISO in UTC, payload and result as JSON values.
+
+    Args:
+        job: as the store has it.
+        history: of its attempts.
+        calls: of it that cost money.
+        facts: around it; None: it is not held by anybody.
+    """
+    standing = None if facts is None else explain(facts)
     return {
         "key": job.key,
         "task": job.task,
@@ -73,6 +92,9 @@ def document_of(
         "crashes": job.crashes,
         "suspect": job.suspect,
         "worker": job.worker,
+        "standing": None if standing is None else standing.sentence,
+        "gate": None if standing is None else standing.gate.value,
+        "progress": None if facts is None else _progress_of(facts),
         "token": job.token,
         "waits_for": job.pending,
         "calls": calls_document(calls),
@@ -102,6 +124,9 @@ def document_of(
 def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[str]:
     """The same for people; what is empty is left out."""
     width = max(map(len, document))
+    lost = sum(attempt.outcome == "lost" for attempt in history)
+    if lost:
+        document = document | {"crashes": f"{document['crashes']} alone; {_losses(lost)}"}
     lines = [
         f"{name.ljust(width)}  {_shown(name, value)}"
         for name, value in document.items()
@@ -118,9 +143,22 @@ def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[st
     return lines
 
 
+def _losses(count: int) -> str:
+    """A worker that dies takes many jobs with it: who was at fault shows only who runs alone."""
+    return f"{counted(count, 'loss', 'losses')} of a worker that ran others too: not charged"
+
+
+def _progress_of(facts: Facts) -> dict[str, object] | None:
+    said = [answer.standing.progress for answer in facts.answers]
+    found = next((one for one in said if one is not None), None)
+    return None if found is None else msgspec.to_builtins(found)
+
+
 def _shown(name: str, value: object) -> str:
     if name in ("payload", "result"):
         return escaped(msgspec.json.encode(value).decode())
+    if name == "progress":
+        return msgspec.convert(value, WorkProgress).words()
     if name == "calls" and isinstance(value, dict):
         return calls_line(value)
     if isinstance(value, dict):  # an error

@@ -12,6 +12,7 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
 from penstock.model.spending import MICROS
 from penstock.observe.explain import RunFacts
+from penstock.observe.explain_words import run_state, unheard_words
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.phrases import counted
 from penstock.observe.run_report import RunReport, Spent, report_of
@@ -48,6 +49,8 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
         "workers": found.workers,
+        "unheard_workers": facts.unheard,
+        "unheard_seconds": facts.unheard_seconds,
         "wall_seconds": found.wall_seconds,
         "ended": {state.value: count for state, count in found.ended.items()},
         "per_second": found.per_second,
@@ -72,14 +75,30 @@ def _spent_document(one: Spent) -> dict[str, object]:
         "reserved_tokens": one.reserved_tokens,
         "bought": one.bought,
         "reused": one.reused,
+        "resent": one.resent,
+        "estimated": one.estimated,
     }
+
+
+def _after_paying(found: RunReport, whole: Spent) -> list[str]:
+    """What is not settled, and what was settled by a guess."""
+    lines, reserved = [], whole.reserved_usd_micros
+    if whole.resent:
+        lines.append(f"{counted(whole.resent, 'call')} in doubt sent again.")
+    if whole.estimated:
+        lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
+    if found.in_doubt or reserved:
+        lines.append(
+            f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
+        )
+    return lines
 
 
 def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     """The same for people."""
     total = sum(found.ended.values())
     age = max(0, now - facts.told_at) / MICROSECONDS
-    state = "over" if found.is_over else f"still running, as of {span(age)} ago"
+    state = run_state(facts) if found.is_over else f"still running, as of {span(age)} ago"
     lines = [
         f"Run {escaped(found.run_id)}, {state}",
         "",
@@ -87,6 +106,9 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed.",
         *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
+    unheard = unheard_words(facts)
+    if unheard is not None:
+        lines.append(unheard)
     if found.requests:
         lines += [
             "",
@@ -100,11 +122,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
             for one in found.spent
         ]
         lines += ["", *table(head, rows)]
-        reserved = found.spent[0].reserved_usd_micros
-        if found.in_doubt or reserved:
-            lines.append(
-                f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
-            )
+        lines += _after_paying(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
     said = said_of(facts)

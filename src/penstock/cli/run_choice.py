@@ -11,7 +11,9 @@ import typer
 from penstock.cli.text import escaped
 from penstock.errors import PenstockError, UsageError
 from penstock.model.run import RunPart
+from penstock.model.worker_silence import answering
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.process_mark import is_gone
 from penstock.redaction import redacted
 from penstock.stores.store import Store
 
@@ -27,15 +29,14 @@ RunOption = Annotated[
 def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
     """What the workers of a run left behind; a sentence if there is nothing."""
     parts = store.run_parts(run_id).result()
-    workers = store.workers().result() if parts else []
-    alive = any(one.alive and one.run_id == parts[0].run_id for one in workers)
-    facts = facts_of(parts, is_alive=alive)
+    workers = answering(store.workers().result(), is_gone) if parts else []
+    alive = {one.id for one in workers if one.alive and one.run_id == parts[0].run_id}
+    facts = facts_of(parts, alive=alive)
     url = redacted(store.url)
     if facts is None and run_id is None:
         raise PenstockError(
-            f"No run has left a record in the store {url} yet: a worker writes one after ten "
-            "seconds and at its end. Run 'penstock queue run' first, or name another store with "
-            "--store."
+            f"No run has left a record in the store {url} yet: a worker writes one as soon as it "
+            "begins. Run 'penstock queue run' first, or name another store with --store."
         )
     if facts is None:
         raise UsageError(f"No run {run_id!r} is known in the store {url}{_known(store, run_id)}.")

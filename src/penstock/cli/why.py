@@ -28,6 +28,7 @@ KEYS_NAMED = 3
 WHEN = {
     Gate.NOT_DUE: "at",
     Gate.RUNNING: "by",
+    Gate.SILENT: "at",
     Gate.LINGERING: "by",
     Gate.SLOTS: "about",
     Gate.FAIR_SHARE: "about",

@@ -9,6 +9,7 @@ from decimal import Decimal
 from penstock.model.spending import MICROS
 
 USD_MAX = 10**9  # of a budget or a price; more is a slip of the pen
+TOKEN_PRICE_MAX = 100_000  # dollars of a million tokens; more is a slip of the pen as well
 DECIMALS = 6  # a micro-dollar is the smallest sum
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
@@ -38,6 +39,14 @@ def parse_dollars(value: object) -> Decimal:
     dollars = parse_price(value)
     if not dollars:
         raise ValueError("must be > 0")
+    return dollars
+
+
+def parse_token_price(value: object) -> Decimal:
+    """Dollars of a million tokens, from 0."""
+    dollars = parse_price(value)
+    if dollars > TOKEN_PRICE_MAX:
+        raise ValueError(f"must be <= {TOKEN_PRICE_MAX} dollars of a million tokens")
     return dollars
 
 

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from penstock.config.durations import parse_duration
-from penstock.config.money import parse_dollars, parse_price
+from penstock.config.money import parse_dollars, parse_token_price
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
 from penstock.redaction import SecretUrl
@@ -135,7 +135,7 @@ ModelName = Annotated[Name, AfterValidator(_shown_name)]
 ProviderName = Annotated[ModelName, BeforeValidator(_provider_name)]
 ModelOfProvider = Annotated[Text, AfterValidator(_shown_name), BeforeValidator(_model_of_provider)]
 Usd = Annotated[Decimal, BeforeValidator(parse_dollars)]
-UsdPrice = Annotated[Decimal, BeforeValidator(parse_price)]
+UsdPrice = Annotated[Decimal, BeforeValidator(parse_token_price)]
 Tokens = Annotated[int, Field(gt=0, le=TOKENS_MAX), BeforeValidator(_whole_number)]
 BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
@@ -155,7 +155,7 @@ def available_cores() -> int:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RuntimeSettings(_Section):

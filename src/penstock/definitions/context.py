@@ -119,7 +119,7 @@ class Context:
         return self._preflight
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Say how far the work is; the live view, which comes later, shows it."""
+        """Say how far the work is; `penstock why` and `queue show` tell it while it runs."""
         self._progress = (done, total)
 
     def admit(

@@ -49,6 +49,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     provider: str
     model: str
     reserved: Amount  # the most that it is expected to cost
+    resent: int = 0  # how often it was sent though its end was in doubt, this time included
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     input_tokens: int = 0
     output_tokens: int = 0
     token: int = 0  # of its intent; told twice under one, it counts once. 0: nobody remembers
+    is_estimated: bool = False  # it did not tell all that it used: the rest is what was reserved
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +80,8 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
     used: Amount = Amount()  # over all times that it was bought
     bought: int = 0
     reused: int = 0
+    resent: int = 0  # times that it was sent again because its end was in doubt
+    estimated: int = 0  # times that its cost was not told wholly
 
 
 class IntentVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -96,3 +100,5 @@ class CallFigures(msgspec.Struct, frozen=True, gc=False):
     reused: int = 0
     in_doubt: int = 0
     spent: Amount = Amount()
+    resent: int = 0  # sent again because their end was in doubt: some may be paid twice
+    estimated: int = 0  # of those bought, how many did not tell all that they cost

@@ -59,6 +59,7 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     readings: tuple[QuotaReading, ...] = ()
     tokens_used: int | None = None  # as the reply counts them
     was_sent: bool = True  # False: it never left, so nobody has counted it
+    is_error: bool = False  # its status is 400 or more: whoever counts costs counts nothing
 
     def tokens_of(self, reserved: float) -> float:
         """What was used of so many; without a count all of them, unless it was not served."""
@@ -66,6 +67,13 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
             return float(self.tokens_used)
         is_unserved = not self.was_sent or self.outcome is RequestOutcome.RATE_LIMITED
         return 0.0 if is_unserved else reserved
+
+    def tokens_served(self, estimate: int | None) -> int:
+        """What its answer has used, for people; nothing was answered, so nothing was used."""
+        if self.tokens_used is not None:
+            return self.tokens_used
+        is_served = self.outcome is RequestOutcome.SUCCESS and not self.is_error
+        return (estimate or 0) if is_served else 0
 
 
 class RequestGroupSpec(msgspec.Struct, frozen=True):

@@ -35,6 +35,8 @@ class LimitKind(StrEnum):
     DEPENDENCIES = "dependencies"  # jobs wait for others to end
     DELAYS = "delays"  # jobs are for later, or to be tried again
     ELSEWHERE = "elsewhere"  # other workers hold what is left
+    SUSPECTS = "suspects"  # jobs that may have killed a worker run alone
+    LOST = "lost"  # workers that no longer answer hold what is left, until their leases end
     PAUSED = "paused"  # by an operator
     STORE = "store"  # a lease call or an acknowledgement is on its way
     IDLE = "idle"  # nothing was to do: not part of the whole
@@ -92,6 +94,10 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     began_at: int
     told_at: int
     over: bool = False  # this is its last word
+    within_seconds: float = 10.0  # else the next comes so soon, if there is anything to say
+    worker: str = ""  # the name that it has now; its part has the first one
+    place: int | None = None  # which of the run's workers it is; who replaces it has the same
+    solo: bool = False  # it ran suspects only
     over_budget: tuple[str, ...] = ()  # budgets that ended it before its work was done: sentences
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
     doing: tuple[Doing, ...] = ()

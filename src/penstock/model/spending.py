@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 MICROS = 1_000_000  # of a dollar
+DAY_MICROS = 86_400 * 1_000_000  # of time
 ALL = "all"  # the scope of everything
 
 
@@ -75,6 +76,8 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
     reserved: Amount  # estimates of calls that have begun and not ended, those in doubt included
     bought: int = 0  # answers that were paid for
     reused: int = 0  # answers that came from the journal
+    resent: int = 0  # calls in doubt that were sent again
+    estimated: int = 0  # of those bought, how many did not tell all that they cost
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):

@@ -54,6 +54,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: int
     alive: bool
+    lease_seconds: float = 0.0  # that are left of its lease; 0: it is over
     tasks: tuple[str, ...]  # that it knows
     status: str | None  # JSON document of its last publication
     status_at: int | None

@@ -27,6 +27,11 @@ class SlotUse(msgspec.Struct, frozen=True):
 
     limit: int | None  # None: as much as is asked for
     used: int
+    lent: int = 0  # of what is used: by those that wait for a provider, so others may have more
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.used >= self.limit + self.lent
 
 
 class GroupUse(msgspec.Struct, frozen=True):
@@ -88,6 +93,11 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment."""
 
     captured_at: int
+    process: str = ""  # its mark: whoever is on the same machine can see whether it is gone
+    lease_ttl_seconds: float = 0.0  # that every renewal gives it
+    beat_seconds: float = 0.0  # between two renewals
+    solo: bool = False  # it runs one job after the other, those that may have killed a worker
+    place: int | None = None  # which of its run's workers it is; who replaces it has the same
     stopping: bool = False
     slots: dict[str, SlotUse] = {}  # by resource
     task_slots: dict[str, str] = {}  # task → the resource that its bodies run on; a bounded number
@@ -121,6 +131,20 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"  # this worker has no such lease
 
 
+class WorkProgress(msgspec.Struct, frozen=True):
+    """How far a body is, as it says."""
+
+    done: float
+    total: float | None = None
+
+    def words(self) -> str:
+        """12 of 40 (30%); 12 if nobody knows of how many."""
+        if self.total is None:
+            return f"{self.done:,g}"
+        part = "" if not self.total > 0 else f" ({int(100 * self.done / self.total)}%)"
+        return f"{self.done:,g} of {self.total:,g}{part}"
+
+
 class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker answers about one lease."""
 
@@ -131,6 +155,7 @@ class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
     permit_since_at: int | None = None  # since when it waits for a provider's permit
     permit_of: str | None = None  # whose, if its task says so
     money_of: str | None = None  # the budget that it waits for, and no permit
+    progress: WorkProgress | None = None  # as its body says
     denied: BlockedTasks | None = None  # why it does not start, if anything is known to stop it
 
     def encoded(self) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.model.capacity import AsyncCapacityPlan, CapacityFact, CapacityValue
 from penstock.model.run import RunPart
-from penstock.model.run_document import read_document
+from penstock.observe.run_places import PlaceOfRun, places_of, read_parts
 
 __all__ = ["AsyncCapacityPlan", "CapacityValue", "capacity_of", "sections"]
 
@@ -22,9 +22,7 @@ SECTIONS = ("configured", "runtime_snapshot", "observed_maxima")
 
 def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
     """The plan of a run; None if no worker has left one."""
-    read = (read_document(part.document) for part in parts)
-    plans = [document.capacity for document in read if document is not None]
-    plans = [plan for plan in plans if plan.configured or plan.observed_maxima]
+    plans = [plan for place in places_of(read_parts(parts)) if (plan := _plan_of(place))]
     if not plans:
         return None
     return AsyncCapacityPlan(
@@ -32,6 +30,22 @@ def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
         _added(plan.runtime_snapshot for plan in plans),
         _added(plan.observed_maxima for plan in plans),
     )
+
+
+def _plan_of(place: PlaceOfRun) -> AsyncCapacityPlan | None:
+    """Of those who had a place one after the other: the last, and the most of all."""
+    plans = [document.capacity for document in place.documents]
+    plans = [plan for plan in plans if plan.configured or plan.observed_maxima]
+    if not plans:
+        return None
+    most: dict[str, CapacityValue] = {}
+    for name, one in (entry for plan in plans for entry in plan.observed_maxima.items()):
+        known = most.get(name)
+        if known is None or known.value is None:
+            most[name] = one
+        elif one.value is not None:
+            most[name] = msgspec.structs.replace(known, value=_most(known.value, one.value))
+    return msgspec.structs.replace(plans[-1], observed_maxima=most)
 
 
 def sections(plan: AsyncCapacityPlan) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
@@ -64,6 +78,14 @@ def _sum(one: CapacityFact, other: CapacityFact) -> CapacityFact:
         return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in [*one, *other]}
     if isinstance(one, int | float) and isinstance(other, int | float):
         return one + other
+    return one
+
+
+def _most(one: CapacityFact, other: CapacityFact) -> CapacityFact:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in [*one, *other]}
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return max(one, other)
     return one
 
 

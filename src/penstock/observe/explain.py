@@ -6,11 +6,12 @@ Pure: the parts that workers left of a run go in, an explanation comes out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from penstock.clock import MICROSECONDS
+from penstock.model.job import WorkerId
 from penstock.model.run import RunPart
 from penstock.model.run_document import (
     CauseTime,
@@ -18,8 +19,8 @@ from penstock.model.run_document import (
     LimitKind,
     ModelFigures,
     RunDocument,
-    read_document,
 )
+from penstock.observe.run_places import PlaceOfRun, name_in, places_of, read_parts
 
 WHOLE = 100  # percent
 
@@ -51,7 +52,10 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     workers: int
+    at_once: int  # who replaces another is not one more
     is_over: bool  # no worker is left
+    unheard: int  # workers that are gone without a last word: killed, most likely
+    unheard_seconds: float  # what they did in so many seconds before is not known
     over_budget: str | None  # what has ended workers before the work was done, and what to raise
     began_at: int
     told_at: int  # the oldest of the last words of those that still run
@@ -66,13 +70,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...]  # they add up to 100 percent, or there are none
     doing: tuple[Doing, ...]  # seconds summed over attempts
     models: tuple[ModelFigures, ...]
-
-    @property
-    def running_mean(self) -> float:
-        """How many attempts ran at once, on average."""
-        if not self.busy_seconds:
-            return 0.0
-        return sum(one.seconds for one in self.doing) * self.workers / self.busy_seconds
+    running_mean: float  # how many attempts ran at once
 
     def model(self, where: str) -> ModelFigures | None:
         """The figures of a model, or of all models of a provider as one."""
@@ -88,44 +86,58 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 def facts_of(
-    parts: Sequence[RunPart], *, is_alive: bool | None = None
+    parts: Sequence[RunPart], *, alive: Collection[WorkerId] | None = None
 ) -> RunFacts | Unreadable | None:
     """A run from what its workers left; None if they left nothing.
 
     Args:
         parts: the last words of its workers.
-        is_alive: whether any of them still works; None: nobody knows, and those that have not
+        alive: those of its workers that still answer; None: nobody knows, and those that have not
             said that they end are believed to. Whoever was killed could not say it.
     """
     if not parts:
         return None
     run_id = parts[0].run_id
-    read = [(part, document) for part in parts if (document := read_document(part.document))]
+    read = read_parts(parts)
     if not read:
         return Unreadable(run_id, len(parts))
     documents = [document for _, document in read]
-    alive = [part.saved_at for part, document in read if not document.over]
+    places = places_of(read)
+    at_work = [document for place in places for document in place.serving]
+    going_on = [(part, document) for part, document in read if not document.over]
+    unheard: list[RunDocument] = []
+    if alive is not None:
+        unheard = [said for part, said in going_on if name_in(part, said) not in alive]
+        going_on = [(part, said) for part, said in going_on if name_in(part, said) in alive]
     began_at = min(document.began_at for document in documents)
     ended_at = max(document.told_at for document in documents)
-    shares, busy = shares_of(documents)
+    shares, busy = shares_of(places)
+    running = sum(one.seconds for document in at_work for one in document.doing)
     return RunFacts(
         run_id=run_id,
         workers=len(documents),
-        is_over=not alive if is_alive is None else not is_alive,
+        at_once=len(places),
+        is_over=not (going_on if alive is None else alive),
+        unheard=len(unheard),
+        unheard_seconds=max((said.within_seconds for said in unheard), default=0.0),
         over_budget=_over_budget(documents),
         began_at=began_at,
-        told_at=min(alive, default=max(part.saved_at for part, _ in read)),
+        told_at=min(
+            (part.saved_at for part, _ in going_on),
+            default=max(part.saved_at for part, _ in read),
+        ),
         wall_seconds=max(0, ended_at - began_at) / MICROSECONDS,
         busy_seconds=busy,
-        idle_seconds=_seconds(documents) - busy,
-        cpu_seconds=sum(document.cpu_seconds for document in documents),
-        late_seconds=sum(document.late_seconds for document in documents),
+        idle_seconds=_seconds(at_work) - busy,
+        cpu_seconds=sum(document.cpu_seconds for document in at_work),
+        late_seconds=sum(document.late_seconds for document in at_work),
         ended=sum(document.ended for document in documents),
         retries=sum(document.retries for document in documents),
-        slots=_slots(documents),
+        slots=_slots(places),
         shares=shares,
         doing=_doing(documents),
-        models=_models(documents),
+        models=_models(places),
+        running_mean=running * len(places) / busy if busy else 0.0,
     )
 
 
@@ -136,20 +148,17 @@ def _over_budget(documents: Iterable[RunDocument]) -> str | None:
     return None if last is None else " ".join(last.over_budget)
 
 
-def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], float]:
+def shares_of(places: Sequence[PlaceOfRun]) -> tuple[tuple[Share, ...], float]:
     """What limited a run, the most first, and all the seconds in which there was something."""
-    documents = tuple(documents)
-    only = _only_models(documents)
+    only = _only_models(document for place in places for document in place.documents)
     seconds: dict[tuple[LimitKind, str], float] = {}
     levels: dict[tuple[LimitKind, str], float] = {}
-    for cause in (cause for document in documents for cause in document.causes):
-        if cause.kind is LimitKind.IDLE or cause.seconds <= 0:
-            continue
-        where = only.get(cause.where) if cause.kind in OF_PROVIDERS else None
-        key = (cause.kind, where or cause.where)
-        seconds[key] = seconds.get(key, 0.0) + cause.seconds
-        if cause.level is not None:  # each worker has its own part of a limit
-            levels[key] = levels.get(key, 0.0) + cause.level
+    for place in places:
+        own = _causes(place, only)
+        for key, (spent, levelled, level_seconds) in own.items():
+            seconds[key] = seconds.get(key, 0.0) + spent
+            if levelled:  # each place has its own part of a limit
+                levels[key] = levels.get(key, 0.0) + level_seconds / levelled
     keys = sorted(seconds, key=lambda key: (-seconds[key], key))
     percents = whole_percents([seconds[key] for key in keys])
     shares = tuple(
@@ -157,6 +166,24 @@ def shares_of(documents: Iterable[RunDocument]) -> tuple[tuple[Share, ...], floa
         for key, percent in zip(keys, percents, strict=True)
     )
     return shares, sum(seconds.values())
+
+
+def _causes(
+    place: PlaceOfRun, only: Mapping[str, str]
+) -> dict[tuple[LimitKind, str], tuple[float, float, float]]:
+    """Of each cause: its seconds, those with a level, and the level summed over these."""
+    found: dict[tuple[LimitKind, str], tuple[float, float, float]] = {}
+    for cause in (cause for document in place.serving for cause in document.causes):
+        if cause.kind is LimitKind.IDLE or cause.seconds <= 0:
+            continue
+        where = only.get(cause.where) if cause.kind in OF_PROVIDERS else None
+        key = (cause.kind, where or cause.where)
+        spent, levelled, level_seconds = found.get(key, (0.0, 0.0, 0.0))
+        if cause.level is not None:
+            levelled += cause.seconds
+            level_seconds += cause.level * cause.seconds
+        found[key] = spent + cause.seconds, levelled, level_seconds
+    return found
 
 
 def _only_models(documents: Iterable[RunDocument]) -> dict[str, str]:
@@ -185,7 +212,7 @@ def model_name(one: ModelFigures) -> str:
 
 
 def merged(found: Sequence[ModelFigures]) -> ModelFigures:
-    """Figures of several workers, or of several models, as one."""
+    """Figures of several places, or of several models, as one."""
     first = found[0]
     ceilings = [one.ceiling for one in found if one.ceiling is not None]
     same = all(one.model == first.model for one in found)
@@ -220,9 +247,9 @@ def _seconds(documents: Iterable[RunDocument]) -> float:
     return sum(cause.seconds for cause in causes)
 
 
-def _slots(documents: Iterable[RunDocument]) -> dict[str, int]:
+def _slots(places: Iterable[PlaceOfRun]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for kind, count in (slot for document in documents for slot in document.slots.items()):
+    for kind, count in (slot for place in places for slot in place.last.slots.items()):
         found[kind] = found.get(kind, 0) + count
     return found
 
@@ -235,9 +262,9 @@ def _doing(documents: Iterable[RunDocument]) -> tuple[Doing, ...]:
     return tuple(Doing(*key, found[key]) for key in order)
 
 
-def _models(documents: Iterable[RunDocument]) -> tuple[ModelFigures, ...]:
+def _models(places: Iterable[PlaceOfRun]) -> tuple[ModelFigures, ...]:
     found: dict[str, list[ModelFigures]] = {}
-    for one in (one for document in documents for one in document.models):
+    for one in (one for place in places for one in place.models()):
         found.setdefault(model_name(one), []).append(one)
     every = [merged(same) for same in found.values()]
     return tuple(sorted(every, key=lambda one: (-one.requests, model_name(one))))

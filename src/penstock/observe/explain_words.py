@@ -41,6 +41,8 @@ def name_of(share: Share, facts: RunFacts) -> str:
         LimitKind.DEPENDENCIES: "dependencies",
         LimitKind.DELAYS: "delays and retries",
         LimitKind.ELSEWHERE: "jobs held by other workers",
+        LimitKind.SUSPECTS: "jobs run alone after a crash",
+        LimitKind.LOST: "jobs held by dead workers",
         LimitKind.PAUSED: "the queue was paused",
         LimitKind.STORE: "the store",
         LimitKind.IDLE: "nothing to do",
@@ -100,7 +102,7 @@ def _slots(share: Share, facts: RunFacts) -> tuple[str, str]:
         f"All {counted(count, f'{share.where} slot')} were taken {_during(share)}, while other "
         "jobs were ready."
     )
-    each = count // max(facts.workers, 1)
+    each = count // max(facts.at_once, 1)
     spent = sum(one.seconds for one in facts.doing)
     own = sum(one.seconds for one in facts.doing if one.kind is LimitKind.OWN_CODE)
     if spent and own < MOST * spent:
@@ -131,7 +133,7 @@ def _crowded(facts: RunFacts) -> str | None:
     cpu, late = facts.cpu_seconds / whole, facts.late_seconds / whole
     if cpu >= BUSY:
         return (
-            f"Add worker processes (penstock queue run --processes {2 * facts.workers}): each kept "
+            f"Add worker processes (penstock queue run --processes {2 * facts.at_once}): each kept "
             f"a processor busy {min(cpu, 1.0):.0%} of the time, and more slots would not help."
         )
     if late >= MOST:
@@ -155,7 +157,7 @@ def _fair_order(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 
 def _keyed(share: Share, facts: RunFacts) -> tuple[str, str]:
-    level = 0 if share.level is None else round(share.level / max(facts.workers, 1))
+    level = 0 if share.level is None else round(share.level / max(facts.at_once, 1))
     return (
         f"The limit {share.where!r} of {level:,} was full {_during(share)}, while slots were free.",
         f"Raise it if what it protects can take more: "
@@ -165,20 +167,25 @@ def _keyed(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _adaptive(share: Share, facts: RunFacts) -> tuple[str, str]:
     model = _model(share, facts)
-    where, level = _where(share, facts), f"{round(share.level or model.limit):,}"
+    where, level = _where(share, facts), f"{round(model.limit or share.level or 0):,}"
     sentence = f"{where} sat at its adaptive limit of {level} {_during(share)}"
     if model.refused:
         at = "" if model.ceiling is None else f" at {round(model.ceiling) + 1:,}"
         return (
             f"{sentence}; the provider answered 429{at} ({_refusals(model)}).",
-            f"Ask {model.provider} for a higher limit than {level} at once, or send a part of the "
-            "work to another model: more slots or workers would not help.",
+            f"Ask {model.provider} for a higher limit than {_learned(model, level)} at once, or "
+            "send a part of the work to another model: more slots or workers would not help.",
         )
     return (
         f"{sentence}, and was never refused.",
         f"Let it run on: the limit had grown to {model.limit_reached:,} and was still looking for "
         f"the provider's own, which the next run begins with.",
     )
+
+
+def _learned(model: ModelFigures, level: str) -> str:
+    """How many at once a provider takes, as was learned last."""
+    return level if model.ceiling is None else f"{round(model.ceiling):,}"
 
 
 def _rate(share: Share, facts: RunFacts) -> tuple[str, str]:
@@ -295,6 +302,24 @@ def _elsewhere(share: Share, facts: RunFacts) -> tuple[str, str]:
     )
 
 
+def _suspects(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Jobs that ran when a worker died were run again alone, one after the other, "
+        f"{_during(share)}.",
+        "Find out what killed the worker (the log names the signal; memory is the usual reason): "
+        "without a crash nothing has to run alone.",
+    )
+
+
+def _lost(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Workers that were gone without a word held what was left {_during(share)}: nobody else "
+        "could have it before their leases ended.",
+        "Stop a run with Ctrl-C or SIGTERM, which gives its jobs back at once; "
+        "runtime.lease_ttl_seconds is how long those of a dead machine wait.",
+    )
+
+
 def _paused(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (f"The queue was paused {_during(share)}.", command("queue", "resume"))
 
@@ -327,7 +352,25 @@ _WORDS: dict[LimitKind, Callable[[Share, RunFacts], tuple[str, str]]] = {
     LimitKind.DEPENDENCIES: _dependencies,
     LimitKind.DELAYS: _delays,
     LimitKind.ELSEWHERE: _elsewhere,
+    LimitKind.SUSPECTS: _suspects,
+    LimitKind.LOST: _lost,
     LimitKind.PAUSED: _paused,
     LimitKind.STORE: _store,
     LimitKind.IDLE: _idle,
 }
+
+
+def unheard_words(facts: RunFacts) -> str | None:
+    """Who is gone without a last word, and how much of what they did is not known."""
+    if not facts.unheard:
+        return None
+    whose = "it" if facts.unheard == 1 else "each of them"
+    return (
+        f"{counted(facts.unheard, 'worker')} ended without a last word, killed most likely: what "
+        f"{whose} did in its last {max(facts.unheard_seconds, 1):,.0f} s or so is not counted here."
+    )
+
+
+def run_state(facts: RunFacts) -> str:
+    """How a run that is over has ended."""
+    return "ended without a word" if facts.unheard == facts.workers else "over"

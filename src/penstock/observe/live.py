@@ -14,6 +14,7 @@ from penstock.clock import MICROSECONDS
 from penstock.model.job import JobState
 from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.observe.live_reasons import (
     Binding,
@@ -50,6 +51,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int = 0  # for later, or to be tried again
     waiting: int = 0  # for other jobs
     running: int = 0
+    lost: int = 0  # held by workers that no longer answer
     done: int = 0  # in this run, as the two below
     failed: int = 0
     skipped: int = 0
@@ -58,16 +60,19 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     next_due_at: int | None = None
 
     @classmethod
-    def of(cls, stats: Stats, outlook: Outlook, leased: int) -> Work:
+    def of(cls, stats: Stats, outlook: Outlook, leased: int, lost: int = 0) -> Work:
         ended = outlook.ended_in_run
         held = stats.states.get(JobState.IN_PROGRESS, 0)
-        leased = min(leased, held)  # rows of workers are a second old
+        lost = min(lost, held)
+        leased = min(leased, held - lost)  # rows of workers are a second old
+        queued = stats.states.get(JobState.QUEUED, 0)
         return cls(
-            ready=max(stats.states.get(JobState.QUEUED, 0) - stats.delayed, 0),
+            ready=max(queued - stats.delayed - stats.suspects, 0),
             leased=leased,
             delayed=stats.delayed,
             waiting=stats.states.get(JobState.WAITING, 0),
-            running=held - leased,
+            running=held - leased - lost,
+            lost=lost,
             done=ended.get(JobState.DONE, 0),
             failed=ended.get(JobState.ERROR, 0),
             skipped=ended.get(JobState.SKIPPED, 0),
@@ -78,7 +83,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued(self) -> int:
-        """What could run, and has not started."""
+        """What could run among others, and has not started."""
         return self.ready + self.leased
 
 
@@ -90,6 +95,8 @@ class Money(msgspec.Struct, frozen=True):
     tokens: int
     bought: int
     reused: int
+    resent: int = 0  # calls in doubt
+    estimated: int = 0  # answers that did not tell all that they cost
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -106,6 +113,7 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
     work: Work
+    silent: tuple[Silence, ...] = ()  # workers of any run that hold jobs and no longer answer
     providers: tuple[ProviderLine, ...] = ()
     reasons: tuple[Reason, ...] = ()
     workers: Workers = Workers()
@@ -119,6 +127,7 @@ def picture_of(
     balances: Iterable[Balance],
     run_id: str,
     now_at: int,
+    silent: Collection[Silence] = (),
 ) -> RunPicture:
     """How a run stands.
 
@@ -129,20 +138,26 @@ def picture_of(
         balances: of this run.
         run_id: of which run.
         now_at: by the clock of this machine.
+        silent: those of the workers that no longer answer.
     """
-    views = [view for view in workers if view.alive]
+    unheard = {silence.worker for silence in silent}
+    holders = tuple(silence for silence in silent if silence.jobs)
+    views = [view for view in workers if view.alive and view.id not in unheard]
     own = [view for view in views if view.run_id == run_id]
     statuses = {view.pid: read_status(view.status) for view in own}
     known = {pid: status for pid, status in statuses.items() if status is not None}
     balances = [one for one in balances if one.account.period is Period.RUN]
-    work = Work.of(stats, outlook, sum(status.waiting for status in known.values()))
+    leased = sum(status.waiting for status in known.values())
+    work = Work.of(stats, outlook, leased, sum(silence.jobs for silence in silent))
     refused = {one.where for status in known.values() for one in status.over_budget.values()}
     lines = provider_lines(own, balances, now_at, refused)
     return RunPicture(
         work=work,
+        silent=holders if work.lost else (),
         providers=lines,
         reasons=(
             *_of_all(work),
+            *_of_lost(work, holders),
             *reasons(
                 list(known.values()) if work.queued else [],
                 {line.name: line.live for line in lines},
@@ -183,7 +198,13 @@ def money_of(balances: Iterable[Balance]) -> Money | None:
     for one in balances:
         if one.account.scope == ALL:
             return Money(
-                one.spent.micros, one.reserved.micros, one.spent.tokens, one.bought, one.reused
+                one.spent.micros,
+                one.reserved.micros,
+                one.spent.tokens,
+                one.bought,
+                one.reused,
+                one.resent,
+                one.estimated,
             )
     return None
 
@@ -205,6 +226,20 @@ def _of_all(work: Work) -> Iterator[Reason]:
     """What holds everything up."""
     if work.paused:
         yield Reason("the queue is paused", work.ready)
+
+
+def _of_lost(work: Work, silent: Sequence[Silence]) -> Iterator[Reason]:
+    """What is held by workers that were killed, most likely."""
+    if work.lost:
+        yield Reason(lost_words(silent), work.lost)
+
+
+def lost_words(silent: Sequence[Silence]) -> str:
+    """Who holds jobs without running them, and until when."""
+    last = f"{max(one.lease_seconds for one in silent):,.0f} s"
+    if len(silent) == 1:
+        return f"worker pid {silent[0].pid} no longer answers, its lease ends in {last}"
+    return f"{len(silent):,} workers no longer answer, the last of their leases ends in {last}"
 
 
 def _of_some(work: Work, now_at: int) -> Iterator[Reason]:

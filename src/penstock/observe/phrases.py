@@ -37,9 +37,9 @@ def some(names: Sequence[str], total: int | None = None) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
     """A number of things: 1 group, 2 groups."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
 def short(text: str) -> str:

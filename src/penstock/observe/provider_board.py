@@ -9,9 +9,8 @@ import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
-from penstock.model.provider import ProviderModelKey
+from penstock.model.serving import ToldUse, told_uses
 from penstock.model.views import KeptLimit, WorkerView
-from penstock.model.worker_status import ProviderUse, read_status
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +60,7 @@ def provider_rows(
     workers: Iterable[WorkerView], kept: Iterable[KeptLimit], now: int
 ) -> list[ProviderRow]:
     """One row for each model that a live worker uses or a run has learned about, by name."""
-    uses: dict[ProviderModelKey, list[tuple[ProviderUse, int]]] = {}
-    for worker in workers:
-        status = read_status(worker.status)
-        if not worker.alive or status is None:
-            continue
-        told_at = worker.status_at if worker.status_at is not None else status.captured_at
-        late = told_at - status.captured_at  # clocks differ: times are told by the store's
-        for use in status.providers:
-            key = ProviderModelKey(use.provider, use.model)
-            uses.setdefault(key, []).append((_shifted(use, late), told_at))
+    uses = told_uses(workers)
     learned = {one.key: found for one in kept if (found := _learned(one, now)) is not None}
     return [
         ProviderRow(
@@ -83,21 +73,25 @@ def provider_rows(
     ]
 
 
-def _shifted(use: ProviderUse, late: int) -> ProviderUse:
-    until = use.blocked_until_at
-    if until is None:
-        return use
-    return msgspec.structs.replace(use, blocked_until_at=until + late)
+def _told_at(one: ToldUse) -> int:
+    at = one.view.status_at
+    return one.status.captured_at if at is None else at
 
 
-def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
-    uses = [use for use, _ in said]
-    until = max((use.blocked_until_at or 0 for use in uses), default=0)
-    ceilings = [use.ceiling for use in uses if use.ceiling is not None]
+def _blocked_until(one: ToldUse) -> int:
+    """Clocks differ: times are told by the store's."""
+    until = one.use.blocked_until_at
+    return 0 if until is None else until + _told_at(one) - one.status.captured_at
+
+
+def _live(said: list[ToldUse], now: int) -> LiveLimit:
+    uses = [one.use for one in said]
+    parts = [one.use for one in said if one.is_own_part]
+    until = max(map(_blocked_until, said))
     return LiveLimit(
         workers=len(uses),
-        limit=sum(use.limit for use in uses),
-        limit_max=sum(use.limit_max for use in uses),
+        limit=sum(use.limit for use in parts),
+        limit_max=sum(use.limit_max for use in parts),
         in_flight=sum(use.in_flight for use in uses),
         waiting=sum(use.waiting for use in uses),
         refused=sum(use.refused for use in uses),
@@ -106,13 +100,13 @@ def _live(said: list[tuple[ProviderUse, int]], now: int) -> LiveLimit:
         cooldown_seconds=max(0, until - now) / MICROSECONDS,
         requests_last_minute=sum(use.requests_last_minute for use in uses),
         tokens_last_minute=sum(use.tokens_last_minute for use in uses),
-        rpm=_sum([use.rpm for use in uses]),
-        tpm=_sum([use.tpm for use in uses]),
-        algorithm=uses[0].algorithm,
-        mode=uses[0].mode,
-        rate=_sum([use.rate for use in uses]),
-        ceiling=sum(ceilings) if ceilings else None,
-        as_of_seconds=max(0, now - min(told_at for _, told_at in said)) / MICROSECONDS,
+        rpm=_sum([use.rpm for use in parts]),
+        tpm=_sum([use.tpm for use in parts]),
+        algorithm=parts[0].algorithm,
+        mode=parts[0].mode,
+        rate=_sum([use.rate for use in parts]),
+        ceiling=_sum([use.ceiling for use in parts]),
+        as_of_seconds=max(0, now - min(map(_told_at, said))) / MICROSECONDS,
     )
 
 

@@ -100,6 +100,8 @@ def _limits(facts: QueueFacts) -> Finding:
 
 def _calls(calls: CallFigures) -> Finding:
     text = f"{calls.bought:,} bought, {calls.reused:,} reused, {calls.in_doubt:,} in doubt"
+    if calls.resent:
+        text += f", {calls.resent:,} sent again"
     if calls.in_doubt:
         text += (
             "; those are sent again with their jobs, or held where a provider says in_doubt = "

@@ -24,6 +24,8 @@ class Spent(msgspec.Struct, frozen=True):
     reserved_tokens: int
     bought: int
     reused: int
+    resent: int  # calls in doubt that were sent again
+    estimated: int  # answers that did not tell all that they cost
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,4 +87,6 @@ def _spent(one: Balance) -> Spent:
         one.reserved.tokens,
         one.bought,
         one.reused,
+        one.resent,
+        one.estimated,
     )

@@ -225,6 +225,7 @@ def _waiting(facts: Facts) -> Why:
             now=facts.now,
             stats=facts.stats,
             workers=facts.workers,
+            silent=facts.silent,
             caps=facts.caps,
             answers=facts.answers,
             budgets=facts.budgets,

@@ -12,6 +12,7 @@ from penstock.model.circumstances import Circumstances, Dependency, HeldKey
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
 from penstock.model.views import Stats, WorkerView
+from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import JobStanding, WorkerStatus, read_status
 from penstock.observe.spending_board import BudgetUse
 
@@ -35,6 +36,7 @@ class Gate(StrEnum):
     STOPPING = "stopping"  # its worker stops, and gives it back
     TURN = "turn"  # nothing that is known: it is among the next
     RUNNING = "running"
+    SILENT = "silent"  # its worker no longer answers, and holds it until its lease ends
     LINGERING = "lingering"  # its lease is over, and its body goes on
     FINISHED = "finished"
 
@@ -111,13 +113,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     chain: tuple[Circumstances, ...] = ()  # what it waits for, link by link
     stats: Stats
     workers: tuple[WorkerView, ...] = ()
+    silent: Mapping[WorkerId, Silence] = {}  # workers that no longer answer
     caps: KnownCaps = KnownCaps()
     answers: tuple[Answer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
 
     @property
     def alive(self) -> list[WorkerView]:
-        return [worker for worker in self.workers if worker.alive]
+        """Those that work, as far as anybody can tell."""
+        return [one for one in self.workers if one.alive and one.id not in self.silent]
 
     @property
     def statuses(self) -> dict[WorkerId, WorkerStatus]:

@@ -7,7 +7,7 @@ answer in time, or a store that may not be written, leaves what the store knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,9 +18,11 @@ from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.spending import Budget, day_of
 from penstock.model.views import WorkerView
+from penstock.model.worker_silence import silent_workers
 from penstock.model.worker_status import JobStanding, read_standing, read_status
 from penstock.observe.spending_board import BudgetUse, budget_uses
 from penstock.observe.why_facts import Answer, Facts, KnownCaps
+from penstock.process_mark import is_gone
 from penstock.stores.store import Store
 
 ANSWER_SECONDS = 1.5  # workers that are busy answer within one
@@ -35,8 +37,18 @@ def gather(
     configured: Mapping[str, int],
     clock: Clock,
     budgets: Sequence[Budget] = (),
+    gone: Callable[[str], bool] = is_gone,
 ) -> Facts | None:
-    """All facts about one job; None if there is no such job."""
+    """All facts about one job; None if there is no such job.
+
+    Args:
+        store: of the job.
+        key: of the job.
+        configured: caps of limit keys by the settings of this folder.
+        clock: of this process.
+        budgets: by the settings of this folder.
+        gone: is the process that has left this mark gone for certain?
+    """
     began = clock.monotonic()
     this = store.circumstances(key).result()
     if this is None:
@@ -44,16 +56,19 @@ def gather(
     chain = tuple(_chain(store, this))
     workers = tuple(store.workers().result())
     stats, overrides = store.stats().result(), store.caps().result()
-    answers = tuple(_ask(store, chain[-1] if chain else this, workers, clock))
+    silent = silent_workers(workers, gone)
+    living = [worker for worker in workers if worker.id not in silent]
+    answers = tuple(_ask(store, chain[-1] if chain else this, living, clock))
     return Facts(
         this=this,
         now=this.now + round((clock.monotonic() - began) * MICROSECONDS),
         chain=chain,
         stats=stats,
         workers=workers,
+        silent=silent,
         caps=KnownCaps(overrides, configured),
         answers=answers,
-        budgets=tuple(_budgets(store, workers, budgets, day_of(this.now))),
+        budgets=tuple(_budgets(store, living, budgets, day_of(this.now))),
     )
 
 
@@ -93,7 +108,7 @@ def _before(link: Circumstances) -> str | None:
 
 
 def _ask(
-    store: Store, link: Circumstances, workers: tuple[WorkerView, ...], clock: Clock
+    store: Store, link: Circumstances, workers: Sequence[WorkerView], clock: Clock
 ) -> Iterator[Answer]:
     """Ask whoever may know more than the store."""
     ref = JobRef(link.job.id, link.job.token)
@@ -125,7 +140,7 @@ def _by_our_clock(standing: JobStanding, asked_at: int) -> JobStanding:
     return msgspec.structs.replace(standing, status=status)
 
 
-def _whom(link: Circumstances, workers: tuple[WorkerView, ...]) -> list[WorkerId]:
+def _whom(link: Circumstances, workers: Sequence[WorkerView]) -> list[WorkerId]:
     """Its holder; of a ready job, workers that could take it and have something to do."""
     alive = {worker.id: worker for worker in workers if worker.alive}
     job = link.job

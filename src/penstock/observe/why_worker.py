@@ -5,8 +5,16 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.clock import MICROSECONDS
 from penstock.model.job import WorkerId
-from penstock.model.worker_status import BlockedTasks, JobStanding, Standing, WorkerStatus
+from penstock.model.worker_silence import Silence
+from penstock.model.worker_status import (
+    BlockedTasks,
+    JobStanding,
+    SlotUse,
+    Standing,
+    WorkerStatus,
+)
 from penstock.observe.phrases import at, command, counted, some, span
 from penstock.observe.why_budget import held_by_budget, waits_for_money
 from penstock.observe.why_facts import Facts, Gate, Why
@@ -29,6 +37,8 @@ def held_by_worker(facts: Facts) -> Why:
     this = facts.this
     job, worker = this.job, this.job.worker or WorkerId("")
     leased = span(this.now - job.updated_at)
+    if worker in facts.silent:
+        return _silent(facts, facts.silent[worker], leased)
     if all(view.id != worker for view in facts.alive):
         return Why(
             key=job.key,
@@ -75,15 +85,39 @@ def held_by_worker(facts: Facts) -> Why:
     )
 
 
+def _silent(facts: Facts, silence: Silence, leased: str) -> Why:
+    """Whoever holds it was killed, most likely; its lease has not ended yet."""
+    job, left = facts.this.job, round(silence.lease_seconds * MICROSECONDS)
+    why = "its process is gone" if silence.is_gone else "its lease was not renewed in time"
+    return Why(
+        key=job.key,
+        state=job.state,
+        gate=Gate.SILENT,
+        sentence=(
+            f"{job.key!r} is held by worker {silence.name}, which no longer answers: {why}. It is "
+            f"taken back in {span(left)}, when that worker's lease ends."
+        ),
+        unblocks="the lease ends and any worker asks for work",
+        when=facts.this.now + left,
+        command=None if facts.alive else command("queue", "run"),
+        details=(f"It was leased {leased} ago.",),
+        worker=silence.worker,
+    )
+
+
 def _not_answered(facts: Facts, worker: WorkerId, leased: str) -> Why:
     job, status = facts.this.job, facts.statuses.get(worker)
+    view = next(view for view in facts.alive if view.id == worker)
+    rest = span(round(view.lease_seconds * MICROSECONDS))
+    is_unheard = view.lease_seconds > 0 and all(x.worker != worker for x in facts.answers)
+    ends = f" If it is gone, the job is taken back in {rest}." if is_unheard else ""
     found = Why(
         key=job.key,
         state=job.state,
         gate=Gate.RUNNING,
         sentence=(
             f"{job.key!r} was leased by worker {worker!r} {leased} ago: it runs there, or is about "
-            "to. That worker has not said which."
+            f"to. That worker has not said which.{ends}"
         ),
         unblocks="its attempt ends",
         worker=worker,
@@ -107,11 +141,12 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
         limit = f"its time limit is {at(until)}"
     else:
         limit = "its time limit stands still"
+    progress = "" if answer.progress is None else f" It says: {answer.progress.words()} done."
     running = msgspec.structs.replace(
         found,
         sentence=(
             f"{job.key!r} is running on worker {found.worker!r}{began}: attempt {attempt}, and "
-            f"{limit}."
+            f"{limit}.{progress}"
         ),
         unblocks="its attempt ends",
         when=until,
@@ -177,7 +212,14 @@ def _slots(resource: str, status: WorkerStatus) -> str:
     use = status.slots.get(resource)
     if use is None or use.limit is None:
         return f"{resource!r}"
-    return f"one of its {use.limit:,} {resource!r} slots, of which {use.used:,} are in use"
+    return (
+        f"one of its {use.limit:,} {resource!r} slots, of which {use.used:,} are in use{_lent(use)}"
+    )
+
+
+def _lent(use: SlotUse) -> str:
+    """Bodies that wait for their provider need no slot meanwhile."""
+    return f", {use.lent:,} of them lent while they wait for a provider" if use.lent else ""
 
 
 def _more_slots(kind: str | None, status: WorkerStatus) -> str | None:
@@ -215,7 +257,9 @@ def _use(worker: WorkerId, status: WorkerStatus) -> str:
     ]
     text = f"Worker {worker!r}: {status.running:,} running"
     if slots:
-        text += f" ({', '.join(slots)} slots)"
+        lent = sum(use.lent for use in status.slots.values())
+        besides = f"; {lent:,} of them lent while they wait for a provider" if lent else ""
+        text += f" ({', '.join(slots)} slots{besides})"
     return (
         f"{text}, {status.waiting:,} leased and waiting, of "
         f"{counted(status.groups_total, 'group')}."
@@ -283,7 +327,9 @@ def busy(facts: Facts) -> Why:
     kind = status.task_slots.get(job.task)
     slots = "slot" if kind is None else f"{kind!r} slot"
     use = None if kind is None else status.slots.get(kind)
-    count = "" if use is None or use.limit is None else f" ({use.used:,} of {use.limit:,})"
+    count = (
+        "" if use is None or use.limit is None else f" ({use.used:,} of {use.limit:,}{_lent(use)})"
+    )
     names = some([repr(name) for name in full])
     every = "Every" if len(full) > 1 else "The only"
     return msgspec.structs.replace(
@@ -306,11 +352,7 @@ def _is_stopping(status: WorkerStatus | None) -> bool:
 def is_full(status: WorkerStatus, task: str) -> bool:
     """Would a worker have no slot for one more job of this task?"""
     kind = status.task_slots.get(task)
-    return any(
-        use.limit is not None and use.used >= use.limit
-        for name, use in status.slots.items()
-        if kind is None or name == kind
-    )
+    return any(use.is_full for name, use in status.slots.items() if kind is None or name == kind)
 
 
 def on_worker(facts: Facts, found: Why) -> Why:

@@ -26,7 +26,6 @@ from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.clock import Clock
 from penstock.errors import InternalError, RequestAdmissionError, UsageError
-from penstock.events.correlation import Correlation
 from penstock.events.sink import RequestEvents
 from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
@@ -149,14 +148,6 @@ class RequestAdmissionController:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._abandon, ticket)
             raise
-
-    def cancel(self, context: Correlation) -> None:
-        """Threads of this attempt that wait for a lease get none."""
-        for waiter, answer in [*self._answers.items()]:
-            if isinstance(answer, _Ticket) and waiter.item.event_context == context:
-                self.core.deny(waiter, RequestDenialReason.CANCELLATION)
-                self._answer([waiter])
-        self._pump_soon()
 
     # ── Releasing ─────────────────────────────────────────────────────────────────────────────
 

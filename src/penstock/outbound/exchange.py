@@ -28,7 +28,7 @@ from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
-from penstock.outbound.usage import TokensUsed, UsageReader
+from penstock.outbound.usage import NOTHING_TOLD, TokensTold, UsageReader
 
 log = logging.getLogger("penstock.outbound")
 
@@ -170,9 +170,9 @@ class Exchange:
         return self._usage is not None
 
     @property
-    def used(self) -> TokensUsed | None:
+    def used(self) -> TokensTold:
         """What the reply says that it has cost."""
-        return None if self._usage is None else self._usage.used()
+        return NOTHING_TOLD if self._usage is None else self._usage.used()
 
     @property
     def is_success(self) -> bool:
@@ -199,7 +199,9 @@ class Exchange:
         wait_seconds = head.retry_after_seconds
         if wait_seconds is None and outcome is RequestOutcome.RATE_LIMITED:
             wait_seconds = until_refilled(head)
-        self.ending = RequestReleaseOutcome(outcome, wait_seconds, head.readings)
+        self.ending = RequestReleaseOutcome(
+            outcome, wait_seconds, head.readings, is_error=status >= 400
+        )
 
     def decodes(self) -> bool:
         """Is the body decoded here, so that its reader gets it plain?"""

@@ -34,7 +34,13 @@ from penstock.outbound.journal.paid_call import PaidCall
 from penstock.outbound.known_hosts import KnownHosts
 from penstock.outbound.outcomes import PEEK_BYTES
 from penstock.outbound.standing import Standing
-from penstock.outbound.usage import Asked, TokenEstimate, TokensUsed, read_request
+from penstock.outbound.usage import (
+    Asked,
+    TokenEstimate,
+    TokensUsed,
+    prompt_tokens,
+    read_request,
+)
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
 
@@ -267,10 +273,10 @@ class ModelRequestExecutor:
     def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
         on_used: Callable[[int], None] | None = None
         if lease.item.tokens_estimate is not None:
-            estimate, size = self._estimate(lease.item.resource), len(facts.body or b"")
+            estimate, prompt = self._estimate(lease.item.resource), prompt_tokens(facts.body)
 
             def on_used(used: int) -> None:
-                estimate.learn(size, used)
+                estimate.learn(prompt, used)
 
         return Exchange(self.admission, lease, self._limits, self.clock, self._deadlines, on_used)
 

@@ -16,11 +16,6 @@ from penstock.events.sink import RequestEvents
 from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
 
-_WAIT_ENDS = {
-    RequestDenialReason.QUEUE_TIMEOUT: Kind.REQUEST_WAIT_TIMEOUT,
-    RequestDenialReason.CANCELLATION: Kind.REQUEST_WAIT_CANCELLED,
-}
-
 
 class RequestTelling:
     """Turns what happens to permits into events, and hands on what the core has noted."""
@@ -61,7 +56,8 @@ class RequestTelling:
     def wait_cancelled(self, waiter: RequestWaiter) -> None:
         self.told()
         if waiter.lease is None:
-            self._emit(Kind.REQUEST_WAIT_CANCELLED, waiter.item)
+            reason = RequestDenialReason.CANCELLATION.value
+            self._emit(Kind.REQUEST_WAIT_CANCELLED, waiter.item, reason)
 
     def answered(self, waiter: RequestWaiter) -> None:
         """Somebody who waited has an answer."""
@@ -71,7 +67,8 @@ class RequestTelling:
             self._emit(Kind.REQUEST_WAIT_COMPLETED, waiter.item, None, {"seconds": seconds})
             self._acquired(lease)
         elif denied is not None:
-            kind = _WAIT_ENDS.get(denied.reason, Kind.REQUEST_ACQUIRE_DENIED)
+            is_late = denied.reason is RequestDenialReason.QUEUE_TIMEOUT
+            kind = Kind.REQUEST_WAIT_TIMEOUT if is_late else Kind.REQUEST_ACQUIRE_DENIED
             self._emit(kind, waiter.item, denied.reason.value)
 
     def sent(self, lease: RequestAdmissionLease) -> None:

@@ -18,10 +18,15 @@ import msgspec
 from penstock.errors import UsageError
 
 BYTES_PER_TOKEN = 4  # of English text and of JSON around it
-PROMPT_TOKENS_MAX = 100_000  # an estimate; images in a body are not read as text
+FILES_TOKENS_MAX = 100_000  # of images and files in one body, whose bytes are no text
 TOKENS_MAX = 10**9  # more than this is no count
+TOLD_TOKENS_MAX = 10**8  # of a reply; more than this nobody believes
 HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
+
+#: How clients say that a string of JSON is a file.
+_FILE_SIGNS = (b"base64", b"inlineData", b"inline_data")
+FILE_BYTES_MIN = 4_096  # a shorter string without a space may be anything
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage of a document
@@ -32,6 +37,34 @@ class TokensUsed(NamedTuple):
 
     input: int
     output: int
+
+
+class TokensTold(NamedTuple):
+    """The same as a reply tells it; None: it does not, or nothing that could be believed."""
+
+    input: int | None
+    output: int | None
+    total: int | None = None
+
+    def settled(self, expected: TokensUsed) -> tuple[TokensUsed, bool]:
+        """What is to be paid, and whether some of it is only what was expected."""
+        read, written, total = self
+        if total and not read and not written:  # how much of it was the dearer half?
+            written = min(expected.output, total)
+            return TokensUsed(total - written, written), written > 0
+        if total is not None and read is not None and written is None:
+            written = max(total - read, 0)
+        elif total is not None and written is not None and read is None:
+            read = max(total - written, 0)
+        is_estimated = read is None or written is None
+        used = TokensUsed(
+            expected.input if read is None else read,
+            expected.output if written is None else written,
+        )
+        return used, is_estimated and any(expected)
+
+
+NOTHING_TOLD = TokensTold(None, None)
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +128,29 @@ def read_request(body: bytes | None) -> Asked:
         return _NOTHING_ASKED
 
 
+def prompt_tokens(body: bytes | None) -> int:
+    """About how many tokens a request's body is.
+
+    Text counts by its length, however long. Images and files in it do not: what they cost has
+    little to do with their bytes.
+    """
+    size = len(body or b"")
+    if body is None or size <= FILES_TOKENS_MAX * BYTES_PER_TOKEN:
+        return size // BYTES_PER_TOKEN
+    if body.lstrip()[:1] not in (b"{", b"["):
+        return FILES_TOKENS_MAX
+    files = 0
+    if any(sign in body for sign in _FILE_SIGNS):
+        files = sum(len(part) for part in body.split(b'"') if _is_file(part))
+    text = (size - files) // BYTES_PER_TOKEN
+    return min(text + min(files // BYTES_PER_TOKEN, FILES_TOKENS_MAX), TOKENS_MAX)
+
+
+def _is_file(part: bytes) -> bool:
+    is_long = len(part) >= FILE_BYTES_MIN
+    return is_long and b" " not in part and b"\\" not in part and part.isascii()
+
+
 class TokenEstimate:
     """Guesses what a request will need; learns what answers cost where requests do not say."""
 
@@ -109,13 +165,12 @@ class TokenEstimate:
 
     def parts(self, body: bytes | None, asked: Asked) -> TokensUsed:
         """The same, one by one."""
-        prompt = min(len(body or b"") // BYTES_PER_TOKEN, PROMPT_TOKENS_MAX)
         output = asked.output_tokens
-        return TokensUsed(prompt, int(self._mean_output) if output is None else output)
+        return TokensUsed(prompt_tokens(body), int(self._mean_output) if output is None else output)
 
-    def learn(self, body_bytes: int, used: int) -> None:
-        """A reply told its usage."""
-        output = max(0, used - min(body_bytes // BYTES_PER_TOKEN, PROMPT_TOKENS_MAX))
+    def learn(self, prompt: int, used: int) -> None:
+        """A reply told its usage; the tokens of its request were guessed to be so many."""
+        output = max(0, used - prompt)
         self._mean_output += 0.1 * (output - self._mean_output)
 
 
@@ -138,31 +193,31 @@ class UsageReader:
     def tokens(self) -> int | None:
         """What the reply counts; None: nothing that can be read."""
         most = self._most()
-        if "total_tokens" in most:
-            return most["total_tokens"]
-        counted = [count for name, count in most.items() if name in _FOR_LIMITS]
-        return sum(counted) if counted else None
+        if (total := most.get("total_tokens")) is not None:
+            return total
+        counted = [count for name, count in most.items() if name in _FOR_LIMITS and count]
+        is_whole = None not in most.values()
+        return sum(counted) if is_whole and most else None
 
-    def used(self) -> TokensUsed | None:
-        """The same, one by one, for money; None: nothing that can be read."""
+    def used(self) -> TokensTold:
+        """The same, one by one, for money."""
         most = self._most()
-        if not most:
-            return None
-        output = most.get("completion_tokens", most.get("output_tokens", 0))
-        read = most.get("prompt_tokens")
-        if read is None:
-            read = sum(most.get(name, 0) for name in _INPUT)
-        if not read and not output:  # only their sum is told: the dearer half is not known
-            read = most.get("total_tokens", 0)
-        return TokensUsed(read, output)
+        read = [most[name] for name in _INPUT if name in most]
+        if "prompt_tokens" in most:
+            read = [most["prompt_tokens"]]
+        output = most.get("completion_tokens", most.get("output_tokens"))
+        return TokensTold(_sum(read), output, most.get("total_tokens"))
 
-    def _most(self) -> dict[str, int]:
-        most: dict[str, int] = {}
+    def _most(self) -> dict[str, int | None]:
+        """The most that each field says; None: at last it says nothing that can be believed."""
+        most: dict[str, int | None] = {}
         for usage in self._usages():
             for field in usage.__struct_fields__:
-                count = _count(getattr(usage, field))
-                if count is not None:
-                    most[field] = max(count, most.get(field, 0))
+                said = getattr(usage, field)
+                if said is None:
+                    continue
+                count = _count(said, TOLD_TOKENS_MAX)
+                most[field] = None if count is None else max(count, most.get(field) or 0)
         return most
 
     def _usages(self) -> list[_Usage]:
@@ -217,7 +272,15 @@ def _object_end(part: bytes, start: int) -> int | None:
     return None
 
 
-def _count(value: object) -> int | None:
-    if type(value) is int and 0 <= value <= TOKENS_MAX:
+def _sum(counts: list[int | None]) -> int | None:
+    """None: there are none, or one of them cannot be read."""
+    if not counts:
+        return None
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count(value: object, most: int = TOKENS_MAX) -> int | None:
+    if type(value) is int and 0 <= value <= most:
         return value
     return None

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How does a turn leave the worker: what stops who is next?
 
-Asked at the end of every turn, from what is at hand. Only whether jobs wait for others is asked of
-the store, when slots are free while something runs; not more often than once a second.
+Asked at the end of every turn, from what is at hand. The store is asked for two things, not more
+often than once a second: whether jobs wait for others, when slots are free while something runs;
+and who holds what is left, when nothing does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.clock import Clock
@@ -18,6 +19,9 @@ from penstock.model.resource import SUBMISSION
 from penstock.model.run_document import LimitKind
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
+from penstock.model.worker_silence import silent_workers
+from penstock.model.worker_status import read_status
+from penstock.process_mark import is_gone, own_mark
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
@@ -25,7 +29,7 @@ from penstock.runtime.job_window import JobWindow
 from penstock.runtime.leasing import Leasing
 from penstock.runtime.limiting import Limiting, Stand, place_name
 from penstock.runtime.slots import Slots
-from penstock.stores.store import JobStore
+from penstock.stores.store import Store
 
 LOOK_SECONDS = 1.0  # between two questions whether jobs wait for others
 
@@ -35,6 +39,8 @@ _IDLE = Stand(LimitKind.IDLE)
 _PAUSED = Stand(LimitKind.PAUSED)
 _DELAYS = Stand(LimitKind.DELAYS)
 _ELSEWHERE = Stand(LimitKind.ELSEWHERE)
+_SUSPECTS = Stand(LimitKind.SUSPECTS)
+_LOST = Stand(LimitKind.LOST)
 _FAIR_ORDER = Stand(LimitKind.FAIR_ORDER, by_holders=True)
 _DEPENDENCIES = Stand(LimitKind.DEPENDENCIES, by_holders=True)
 
@@ -47,7 +53,7 @@ class LimitingLook:
         limiting: Limiting,
         run_id: str,
         kinds: Mapping[str, str],
-        store: JobStore,
+        store: Store,
         clock: Clock,
         window: JobWindow,
         slots: Slots,
@@ -76,6 +82,8 @@ class LimitingLook:
         self._is_looking = False
         self._looked_monotonic = -LOOK_SECONDS
         self._waiting_jobs = 0  # in the store, for others to end
+        self._mark = own_mark()
+        self._holders = _ELSEWHERE  # who seems to hold what is left
 
     def look(self, goes_on: bool) -> None:
         """Say how this turn leaves the worker; `goes_on`: it could begin something."""
@@ -84,6 +92,8 @@ class LimitingLook:
 
     def _stand(self, running: int, goes_on: bool) -> Stand:
         leasing = self._leasing
+        if running == 1 and next(iter(self._slots.running.values())).job.solo:
+            return _SUSPECTS  # it runs alone
         if self._queue.queued_total:  # 1. something ready waits
             denied = self._queue.binding()
             if denied is None or not goes_on:
@@ -134,7 +144,7 @@ class LimitingLook:
                 cooldown = {"cooldown_seconds": gate.cooldown_seconds}
                 return self._gate(gate.resource, None, cooldown)
         if running and room and not self._leasing.busy:
-            self._ask()
+            self._ask(self._find_waiting)
         return None
 
     def _left(self, paused: bool) -> Stand:
@@ -147,9 +157,12 @@ class LimitingLook:
             return _IDLE if found is _DELAYS else found
         states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
         if states[JobState.IN_PROGRESS]:
-            return _DEPENDENCIES if states[JobState.WAITING] else _ELSEWHERE
+            self._ask(self._find_holders)
+            if self._holders is _ELSEWHERE and states[JobState.WAITING]:
+                return _DEPENDENCIES
+            return self._holders
         if outlook.suspects:
-            return _ELSEWHERE
+            return _SUSPECTS
         if self._drain.next_due_at is not None and states[JobState.QUEUED]:
             return self._delays()
         if states[JobState.QUEUED]:
@@ -175,22 +188,42 @@ class LimitingLook:
         free = self._slots.free()
         return next((kind for kind in self._kinds if not free[kind]), None)
 
-    def _ask(self) -> None:
+    def _ask(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
         now = self._clock.monotonic()
         if not self._is_looking and now - self._looked_monotonic >= LOOK_SECONDS:
             self._is_looking, self._looked_monotonic = True, now
-            self._background.spawn(self._find_waiting())
+            self._background.spawn(self._find(find))
 
-    async def _find_waiting(self) -> None:
-        """Do jobs wait for others? What cannot be told now is not said."""
+    async def _find(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Ask the store; what cannot be told now is not said."""
         try:
-            outlook = await self._store.outlook(WorkerId(""), self._run_id)
-            self._waiting_jobs = _states(outlook, self._tasks)[JobState.WAITING]
+            await find()
         except StoreError:
-            self._waiting_jobs = 0
+            self._waiting_jobs, self._holders = 0, _ELSEWHERE
         finally:
             self._is_looking = False
             self._wake()
+
+    async def _find_waiting(self) -> None:
+        """Do jobs wait for others?"""
+        outlook = await self._store.outlook(WorkerId(""), self._run_id)
+        self._waiting_jobs = _states(outlook, self._tasks)[JobState.WAITING]
+
+    async def _find_holders(self) -> None:
+        """Who holds what is left: others that work, one that runs suspects, or one that died?"""
+        views = await self._store.workers()
+        silent = silent_workers(views, is_gone)
+        busy = [
+            status
+            for view in views
+            if view.alive and view.id not in silent and (status := read_status(view.status))
+            if status.process != self._mark and (status.running or status.waiting)
+        ]
+        if busy:
+            self._holders = _SUSPECTS if all(one.solo for one in busy) else _ELSEWHERE
+        else:
+            is_lost = any(silence.jobs for silence in silent.values())
+            self._holders = _LOST if is_lost else _ELSEWHERE
 
 
 def _slot_kind(denied: TaskAdmissionDenied) -> str:

@@ -14,8 +14,8 @@ import msgspec
 from penstock.clock import MICROSECONDS
 from penstock.limits.token_bucket import TokenBucket
 from penstock.model.provider import ProviderModelKey
+from penstock.model.serving import ToldUse, told_uses
 from penstock.model.views import WorkerView
-from penstock.model.worker_status import read_status
 
 NAMED_MAX = 4  # limits in one line
 NOTICED_PART = 0.25  # of a limit: so much up or down is news
@@ -49,23 +49,26 @@ class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 def seen_limits(workers: Iterable[WorkerView]) -> list[SeenLimit]:
     """The limits that move, as live workers tell them, by name."""
-    found: dict[ProviderModelKey, SeenLimit] = {}
-    for worker in workers:
-        status = read_status(worker.status) if worker.alive else None
-        for use in () if status is None else status.providers:
-            key = ProviderModelKey(use.provider, use.model)
-            until, now = use.blocked_until_at, 0 if status is None else status.captured_at
-            rest = 0.0 if until is None else max(0, until - now) / MICROSECONDS
-            before = found.get(key)
-            found[key] = SeenLimit(
-                name=use.provider,
-                limit=use.limit + (before.limit if before else 0),
-                limit_max=use.limit_max + (before.limit_max if before else 0),
-                in_flight=use.in_flight + (before.in_flight if before else 0),
-                refused=use.refused + (before.refused if before else 0),
-                cooldown_seconds=max(rest, before.cooldown_seconds if before else 0.0),
-            )
+    found = {key: _seen(told) for key, told in told_uses(workers).items()}
     return [one for one in _named(found) if one.moves]
+
+
+def _seen(told: list[ToldUse]) -> SeenLimit:
+    parts = [one.use for one in told if one.is_own_part]
+    return SeenLimit(
+        name=told[0].use.provider,
+        limit=sum(use.limit for use in parts),
+        limit_max=sum(use.limit_max for use in parts),
+        in_flight=sum(one.use.in_flight for one in told),
+        refused=sum(one.use.refused for one in told),
+        cooldown_seconds=max(map(_rest, told)),
+    )
+
+
+def _rest(one: ToldUse) -> float:
+    """How long it cools down, in seconds."""
+    until = one.use.blocked_until_at
+    return 0.0 if until is None else max(0, until - one.status.captured_at) / MICROSECONDS
 
 
 def _named(found: dict[ProviderModelKey, SeenLimit]) -> Iterator[SeenLimit]:

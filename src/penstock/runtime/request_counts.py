@@ -72,8 +72,7 @@ class CountedAdmission(RequestAdmissionController):
             counts = self.counts.get(key)
             if counts is None:
                 counts = self.counts[key] = ModelCounts()
-            used = outcome.tokens_used
-            tokens = lease.item.tokens_estimate or 0 if used is None else used
+            tokens = outcome.tokens_served(lease.item.tokens_estimate)
             counts.add(self._monotonic(), tokens)
             counts.ended(outcome.outcome)
         return result

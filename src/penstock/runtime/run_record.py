@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does a worker write down of its part of a run, and when?
 
-Every ten seconds if anything is new, and at its end. A store that cannot take it hurts nobody: the
-next word has everything that this one had.
+As soon as it has a name, so that the run is known whatever becomes of it; then after a second, two,
+four, eight, and every ten if anything is new; and at its end. So whoever is killed takes little
+with it. A store that cannot take it hurts nobody: the next word has everything that this one had.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.limiting import Limiting
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.scheduler import AsyncTaskScheduler
-from penstock.runtime.worker_config import Totals
+from penstock.runtime.worker_config import Totals, WorkerConfig
 from penstock.stores.journal import RunStore
 
-SAVE_SECONDS = 10.0  # between two words of a worker that has something new to say
+FIRST_SECONDS = 1.0  # between the first two words of a worker that has something new to say
+SAVE_SECONDS = 10.0  # the most between two; each time it is twice as long
 END_SECONDS = 2.0  # for its last word
 
 log = logging.getLogger("penstock.worker")
@@ -33,7 +35,7 @@ class RunRecord:
 
     def __init__(
         self,
-        run_id: str,
+        config: WorkerConfig,
         slots: Mapping[str, int],
         store: RunStore,
         clock: Clock,
@@ -43,7 +45,7 @@ class RunRecord:
         totals: Totals,
         providers: ProviderRun | None,
     ) -> None:
-        self._run_id = run_id
+        self._config = config
         self._slots = slots  # of the kinds that its tasks run on
         self._store = store
         self._clock = clock
@@ -53,7 +55,9 @@ class RunRecord:
         self._totals = totals
         self._providers = providers
         self._began_at = self._now()
-        self._next_monotonic = clock.monotonic() + SAVE_SECONDS
+        self._next_monotonic = clock.monotonic()
+        self._pause_seconds = FIRST_SECONDS
+        self._worker = WorkerId("")  # its name now
         #: A lost lease makes a worker somebody else; its part of the run goes on under one name.
         self._name = WorkerId("")
         self._is_saving = False
@@ -63,22 +67,23 @@ class RunRecord:
         self.over_budget: tuple[str, ...] = ()  # the budgets that end it, a sentence each
 
     def is_due(self, worker: WorkerId) -> bool:
-        """Have ten seconds passed, and is there anything that was not told yet?"""
+        """Is it time, and is there anything that was not told yet?"""
         now = self._clock.monotonic()
         if now < self._next_monotonic or self._is_saving or not worker:
             return False
-        self._next_monotonic = now + SAVE_SECONDS
+        self._next_monotonic = now + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, SAVE_SECONDS)
         return self._news() != self._said
 
     async def save(self, worker: WorkerId, *, over: bool = False) -> None:
         """Write it down; whatever goes wrong is told, and hurts nobody."""
-        self._name = self._name or worker
+        self._name, self._worker = self._name or worker, worker or self._worker
         if not self._name:
             return  # it never was anybody
         self._is_saving = True
         try:
             news, document = self._news(), self.document(over=over)
-            part = RunPart(self._run_id, self._name, document.told_at, document.encoded())
+            part = RunPart(self._config.run_id, self._name, document.told_at, document.encoded())
             await self._store.save_run(part)
             self._said = news
         except Exception as error:
@@ -102,6 +107,10 @@ class RunRecord:
             began_at=self._began_at,
             told_at=self._now(),
             over=over,
+            within_seconds=max(self._next_monotonic - self._clock.monotonic(), 0.0),
+            worker=self._worker,
+            place=self._config.place,
+            solo=self._config.solo,
             over_budget=self.over_budget,
             causes=self._limiting.causes(),
             doing=self._limiting.doing(),

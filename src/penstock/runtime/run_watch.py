@@ -71,7 +71,7 @@ class RunWatch:
         self._capacity = CapacityWatch(config.capacity, scheduler.controller, providers)
         used = {kind: config.slots[kind] for kind in dict.fromkeys(kinds.values())}
         self._record = RunRecord(
-            config.run_id,
+            config,
             used,
             store,
             clock,

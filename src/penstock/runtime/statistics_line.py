@@ -20,6 +20,8 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobState, WorkerId
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.model.worker_silence import answering
+from penstock.process_mark import is_gone
 from penstock.runtime.asking import Question
 from penstock.runtime.moving_limits import limit_words, seen_limits
 from penstock.stores.reply import Reply
@@ -183,7 +185,7 @@ class StatisticsLine:
             self._silent += 1
             return False
         self._last, self._silent = standing, 0
-        limits = limit_words(seen_limits(workers))
+        limits = limit_words(seen_limits(answering(workers, is_gone)))
         self._tell(standing, rate, stats.oldest_ready_seconds, limits)
         return True
 

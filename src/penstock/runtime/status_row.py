@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 
 from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
@@ -32,11 +33,14 @@ from penstock.model.worker_status import (
     SlotUse,
     Standing,
     WorkerStatus,
+    WorkProgress,
 )
+from penstock.process_mark import own_mark
 from penstock.runtime.attempt import NEVER, Attempt
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.slots import Slots
+from penstock.runtime.worker_config import WorkerConfig
 from penstock.stores.store import StatusStore
 
 STATUS_SECONDS = 1.0  # between two looks
@@ -50,6 +54,7 @@ class StatusRow:
 
     def __init__(
         self,
+        config: WorkerConfig,
         store: StatusStore,
         clock: Clock,
         window: JobWindow,
@@ -59,6 +64,8 @@ class StatusRow:
         kinds: Mapping[str, str],
         providers: ProviderRun | None = None,
     ) -> None:
+        self._config = config
+        self._process = own_mark()
         self._store = store
         self.full_limits: Callable[[], dict[str, int]] = dict  # that hold jobs back
         self._providers = providers
@@ -117,6 +124,7 @@ class StatusRow:
                 permit_of=_provider_of(attempt),
                 money_of=None if attempt.standing is None else attempt.standing.money_of,
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
+                progress=_progress_of(attempt),
             )
         if ref in self._window.refs():
             denied = self._window.scheduler.standing(ref)
@@ -140,6 +148,8 @@ class StatusRow:
     def _look(self) -> WorkerStatus:
         scheduler = self._window.scheduler
         self._looked = capture(
+            self._config,
+            self._process,
             self._now(),
             scheduler.controller,
             scheduler.queue.view(),
@@ -165,6 +175,8 @@ class StatusRow:
 
 
 def capture(
+    config: WorkerConfig,
+    process: str,
     now_at: int,
     controller: TaskAdmissionController,
     queue: QueueView,
@@ -192,9 +204,16 @@ def capture(
     lines = heapq.nlargest(LINES_SHOWN, queue.blocked(), key=lambda line: line.tasks)
     return WorkerStatus(
         captured_at=now_at,
+        process=process,
+        lease_ttl_seconds=config.lease_ttl_seconds,
+        beat_seconds=config.beat_seconds,
+        solo=config.solo,
+        place=config.place,
         stopping=stopping,
         slots={
-            resource: SlotUse(limit, ledger.leased_resources.get(resource, 0))
+            resource: _slot_use(
+                limit, ledger.leased_resources.get(resource, 0), config.slots.get(resource)
+            )
             for resource, limit in ledger.resource_limits.items()
             if resource != SUBMISSION
         },
@@ -213,6 +232,13 @@ def capture(
         full_limits=full_limits,
         over_budget=over_budget or {},
     )
+
+
+def _slot_use(limit: int | None, used: int, configured: int | None) -> SlotUse:
+    """There are more slots than were configured while some of them are lent."""
+    if limit is None or configured is None or limit <= configured:
+        return SlotUse(limit, used)
+    return SlotUse(configured, used, limit - configured)
 
 
 def _line(line: BlockedLine, before: WorkerStatus | None, now_at: int) -> BlockedTasks:
@@ -247,3 +273,15 @@ def blocked_tasks(
 def _provider_of(attempt: Attempt) -> str | None:
     gate = attempt.lease.item.request_resource_key
     return None if gate is None else gate_name(gate)
+
+
+def _progress_of(attempt: Attempt) -> WorkProgress | None:
+    """What its body said last of how far it is."""
+    said = attempt.context._progress
+    if said is None:
+        return None
+    try:
+        numbers = [float(number) for number in said if number is not None]
+    except (TypeError, ValueError, OverflowError):
+        return None  # not numbers: whatever it is, it is not ours to show
+    return WorkProgress(*numbers) if all(map(isfinite, numbers)) else None

@@ -158,7 +158,7 @@ class Worker:
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         self._drain = Drain(store, known, config.run_id, clock, self._reach, ends=config.drain)
         self._status = StatusRow(
-            store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
+            config, store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
         self._status.full_limits = self._drain.full.shown
         self._status.refusals = self.hold.refusals
@@ -388,6 +388,7 @@ class Worker:
         if first and self._providers is not None:
             await self._providers.begin()
         self._is_ready = True
+        self._watch.ticked(self.worker_id)  # the run is known before it takes a job
         if first:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()

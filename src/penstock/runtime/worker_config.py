@@ -20,6 +20,8 @@ class WorkerConfig:
     slots: Mapping[str, int]  # by kind: async, thread, process
     lease_ttl_seconds: float
     grace_seconds: float
+    beat_seconds: float = 0.0  # between two renewals of its lease; 0: nobody knows
+    place: int = 0  # which of the workers of its run it is; who replaces it has the same
     drain: bool = False
     solo: bool = False  # runs suspects only, one at a time, and ends when there are none
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple
 
 from penstock.model.journal import CallKey, CallRecord, CallState
@@ -24,11 +25,11 @@ class Change(NamedTuple):
     reserved_tokens: int = 0
     bought: int = 0
     reused: int = 0
+    resent: int = 0
+    estimated: int = 0
 
     def plus(self, other: Change) -> Change:
-        a, b, c, d, e, f = self
-        g, h, i, j, k, m = other
-        return Change(a + g, b + h, c + i, d + j, e + k, f + m)
+        return Change(*map(add, self, other))
 
     @property
     def reserved(self) -> Amount:
@@ -43,7 +44,15 @@ class Change(NamedTuple):
 
     def as_balance(self, account: Account) -> Balance:
         spent = Amount(self.spent_micros, self.spent_tokens)
-        return Balance(account, spent, self.reserved, self.bought, self.reused)
+        return Balance(
+            account,
+            spent,
+            self.reserved,
+            self.bought,
+            self.reused,
+            self.resent,
+            self.estimated,
+        )
 
 
 NOTHING = Change()
@@ -81,6 +90,8 @@ class CallRow:
     used: Amount = ZERO
     bought: int = 0
     reused: int = 0
+    resent: int = 0
+    estimated: int = 0
 
     @property
     def is_unended(self) -> bool:
@@ -99,6 +110,8 @@ class CallRow:
             used=self.used,
             bought=self.bought,
             reused=self.reused,
+            resent=self.resent,
+            estimated=self.estimated,
         )
 
 
@@ -121,11 +134,12 @@ class Sums:
         known = self._places.get(place)
         self._places[place] = change if known is None else known.plus(change)
 
-    def reserve(self, row: CallRow) -> None:
-        """A call came to be open: its reserve is kept."""
+    def reserve(self, row: CallRow, resent: int = 0) -> None:
+        """A call came to be open, perhaps once more: its reserve is kept."""
         micros, tokens = row.reserved
-        self._add(row.place, Change(0, 0, micros, tokens))
+        self._add(row.place, Change(0, 0, micros, tokens, resent=resent))
         self.figures["unended"] += 1
+        self.figures["resent"] += resent
 
     def give_back(self, row: CallRow) -> None:
         """It is open no more: its reserve is given back."""
@@ -133,9 +147,10 @@ class Sums:
         self._add(row.place, Change(0, 0, -micros, -tokens))
         self.figures["unended"] -= 1
 
-    def pay(self, row: CallRow, used: Amount) -> None:
-        """An answer was bought."""
-        self._add(row.place, Change(used.micros, used.tokens, bought=1))
+    def pay(self, row: CallRow, used: Amount, estimated: int) -> None:
+        """An answer was bought; 1: not all that it cost was told."""
+        self._add(row.place, Change(used.micros, used.tokens, bought=1, estimated=estimated))
+        self.figures["estimated"] += estimated
         self.figures["bought"] += 1
         self.figures["micros"] += used.micros
         self.figures["tokens"] += used.tokens
@@ -144,8 +159,10 @@ class Sums:
         """Answers came from the journal, once for each time an account is named."""
         self._reuses.update(accounts)
 
-    def forget(self, bought: int, reused: int, used: Amount) -> None:
+    def forget(self, bought: int, reused: int, used: Amount, resent: int, estimated: int) -> None:
         """Calls that have ended are no longer kept: what was spent is spent."""
+        self.figures["resent"] -= resent
+        self.figures["estimated"] -= estimated
         self.figures["bought"] -= bought
         self.figures["reused"] -= reused
         self.figures["micros"] -= used.micros

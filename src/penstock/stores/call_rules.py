@@ -75,12 +75,17 @@ class CallBook:
             place,
             self._now,
             reserved=intent.reserved,
+            resent=intent.resent,
         )
+        resent = intent.resent
         if row is not None:
             fresh.used, fresh.bought, fresh.reused = row.used, row.bought, row.reused
+            fresh.estimated = row.estimated
+            fresh.resent = max(row.resent, intent.resent)
+            resent = fresh.resent - row.resent
             if row.state is CallState.ANSWERED:
                 self.unkept.append(row)
-        self._sums.reserve(fresh)
+        self._sums.reserve(fresh, resent)
         self._rows[intent.key] = self.changed[intent.key] = fresh
         return IntentVerdict(written=True)
 
@@ -108,8 +113,9 @@ class CallBook:
         row = self._rows.get(answer.key)
         if row is None or (answer.token == row.token and row.state in BOUGHT):
             return False  # nobody knows the call, or it was told before
-        self._sums.pay(row, answer.used)
+        self._sums.pay(row, answer.used, int(answer.is_estimated))
         row.bought += 1
+        row.estimated += answer.is_estimated
         row.used = Amount(
             row.used.micros + answer.used.micros, row.used.tokens + answer.used.tokens
         )

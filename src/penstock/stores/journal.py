@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.errors import UsageError
 from penstock.model.job import JobId
 from penstock.model.journal import (
     Answer,
@@ -19,14 +20,25 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.run import RunPart
+from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
 from penstock.stores.reply import Reply
 
 CALLS_SLICE = 500  # jobs whose calls one slice of prune_calls looks at
 CALLS_DROPPED = 5_000  # calls that one slice of purge or prune_calls forgets at most
+DAYS_KEPT = 400  # of UTC, whose accounts are kept; prune_calls forgets older ones at its end
 RUNS_KEPT = 200  # the newest; older ones are forgotten with the next that is saved, with accounts
+
+
+def check_run(part: RunPart) -> None:
+    """Refuse a document that is too large to be kept."""
+    size = len(part.document.encode())
+    if size > RUN_BYTES_MAX:
+        raise UsageError(
+            f"The record of the run {part.run_id!r} has {size:,} bytes, more than the "
+            f"{RUN_BYTES_MAX:,} that are kept; leave out what is not needed."
+        )
 
 
 class JournalStore(Protocol):
@@ -41,7 +53,8 @@ class JournalStore(Protocol):
         exceeded when what is spent, reserved and asked for is more than it allows; then nothing of
         that intent is written. A call that exists already is open again under the new token, and
         what it had reserved is replaced, and an answer that it had is forgotten; one of a greater
-        token is stale, and so is one of a job that nobody knows.
+        token is stale, and so is one of a job that nobody knows. How often it was sent again grows
+        to what the intent says, so one that is told twice counts once.
         """
         ...
 
@@ -82,7 +95,7 @@ class JournalStore(Protocol):
         ...
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:
-        """The answer of a call in state `answered`."""
+        """The answer of a call in state `answered`; how it was settled is not told again."""
         ...
 
     def call_figures(self, job: JobId | None) -> Reply[CallFigures]:
@@ -99,7 +112,8 @@ class JournalStore(Protocol):
     def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
         """Forget the calls of one slice of jobs that ended before a time; where the next starts.
 
-        Of jobs that nobody knows as well. Counts calls; repeat while it says `more`.
+        Of jobs that nobody knows as well. Counts calls; repeat while it says `more`. What was spent
+        on days long ago is forgotten in the end, but for what a call still has reserved then.
         """
         ...
 
@@ -108,7 +122,10 @@ class RunStore(Protocol):
     """What runs tell of themselves when they are over, and now and again before."""
 
     def save_run(self, part: RunPart) -> Reply[None]:
-        """Keep what one worker of a run says; its last word counts."""
+        """Keep what one worker of a run says; its last word counts.
+
+        A document larger than RUN_BYTES_MAX is refused with UsageError, and nothing is changed.
+        """
         ...
 
     def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:

@@ -383,8 +383,9 @@ class MemoryStore(UnitOperations):
 
     @operation
     def workers(self) -> list[WorkerView]:
+        now = self._lease_clock()
         rows = self._tables.workers.values()
-        return [row.as_view(alive=self._alive(row.info.id) is not None) for row in rows]
+        return [row.as_view((row.expires_at - now) / MICROSECONDS) for row in rows]
 
     @operation
     def set_paused(self, paused: bool) -> None:

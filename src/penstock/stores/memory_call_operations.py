@@ -19,6 +19,7 @@ from penstock.model.journal import (
 from penstock.model.run import RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
+from penstock.stores.journal import check_run
 from penstock.stores.memory_calls import Calls
 from penstock.stores.memory_operation import Operated, operation
 from penstock.stores.memory_rows import Tables
@@ -71,10 +72,11 @@ class CallOperations(Operated):
 
     @operation
     def prune_calls(self, before: int, after: JobId) -> tuple[Progress, JobId]:
-        return self._calls.prune(before, after)
+        return self._calls.prune(before, after, self._now())
 
     @operation
     def save_run(self, part: RunPart) -> None:
+        check_run(part)
         for gone in self._runs.save(part):
             self._calls.forget_run(gone)
 

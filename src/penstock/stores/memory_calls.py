@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+
+from msgspec.structs import replace
 
 from penstock.model.job import JobId, JobState
 from penstock.model.journal import (
@@ -19,11 +21,11 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Balance, Budget
+from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, day_of
 from penstock.model.views import Progress
 from penstock.stores.call_rows import NOTHING, ZERO, CallRow, Change, Sums
 from penstock.stores.call_rules import CallBook
-from penstock.stores.journal import CALLS_SLICE
+from penstock.stores.journal import CALLS_SLICE, DAYS_KEPT
 from penstock.stores.memory_index import Ordered
 from penstock.stores.memory_rows import Tables
 from penstock.stores.row_state import RowState
@@ -78,7 +80,7 @@ class Calls:
     def answered(self, answers: Sequence[Answer], now: int) -> None:
         with self._step(now) as book:
             for answer in book.answered(answers):
-                self._answers[answer.key] = answer
+                self._answers[answer.key] = replace(answer, token=0, is_estimated=False)
 
     def closed(self, calls: Sequence[CallRef], now: int) -> None:
         with self._step(now) as book:
@@ -104,15 +106,18 @@ class Calls:
             row = self._rows.pop(key)
             if row.is_unended:
                 sums.give_back(row)
-            sums.forget(row.bought, row.reused, row.used)
+            sums.forget(row.bought, row.reused, row.used, row.resent, row.estimated)
             self._answers.pop(key, None)
         self._count(sums)
         if keys:
             self._jobs.remove(job)
         return len(keys)
 
-    def prune(self, before: int, after: JobId) -> tuple[Progress, JobId]:
+    def prune(self, before: int, after: JobId, now: int) -> tuple[Progress, JobId]:
         seen = list(islice(self._jobs.above(after), CALLS_SLICE))
+        if not seen:
+            first = day_of(now - DAYS_KEPT * DAY_MICROS)
+            self._forget_accounts(lambda one: one.period is Period.DAY and one.span < first)
         count = sum(self.forget(job) for job in seen if self._ended_before(job, before))
         return Progress(count, more=bool(seen)), seen[-1] if seen else after
 
@@ -139,6 +144,8 @@ class Calls:
                 reused=figures["reused"],
                 in_doubt=figures["unended"] - sum(map(self._in_hand, self._running())),
                 spent=Amount(figures["micros"], figures["tokens"]),
+                resent=figures["resent"],
+                estimated=figures["estimated"],
             )
         rows = [self._rows[key] for key in self._of_job.get(job, ())]
         micros = sum(row.used.micros for row in rows)
@@ -147,6 +154,8 @@ class Calls:
             reused=sum(row.reused for row in rows),
             in_doubt=sum(row.is_unended and not self._in_hand(row) for row in rows),
             spent=Amount(micros, sum(row.used.tokens for row in rows)),
+            resent=sum(row.resent for row in rows),
+            estimated=sum(row.estimated for row in rows),
         )
 
     def _running(self) -> Iterator[CallRow]:
@@ -170,7 +179,10 @@ class Calls:
 
     def forget_run(self, run_id: str) -> None:
         """Forget what a run spent, but for accounts of which something is still reserved."""
-        for account in [x for x in self._accounts if x.span == run_id]:
+        self._forget_accounts(lambda one: one.period is Period.RUN and one.span == run_id)
+
+    def _forget_accounts(self, is_old: Callable[[Account], bool]) -> None:
+        for account in [one for one in self._accounts if is_old(one)]:
             if self._accounts[account].reserved == ZERO:
                 del self._accounts[account]
 
@@ -202,6 +214,8 @@ class Calls:
             micros=sum(row.used.micros for row in rows),
             tokens=sum(row.used.tokens for row in rows),
             unended=sum(row.is_unended for row in rows),
+            resent=sum(row.resent for row in rows),
+            estimated=sum(row.estimated for row in rows),
         )
         if figures != self._figures:
             yield f"figures of calls: kept {self._figures}, counted {figures}"

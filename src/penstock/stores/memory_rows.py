@@ -188,7 +188,7 @@ class WorkerRow:
         """What it holds now, by id; safe to change while it is walked."""
         return [self.jobs[job_id] for job_id in sorted(self.jobs)]
 
-    def as_view(self, *, alive: bool) -> WorkerView:
+    def as_view(self, left_seconds: float) -> WorkerView:
         info = self.info
         return WorkerView(
             id=info.id,
@@ -196,7 +196,8 @@ class WorkerRow:
             host=info.host,
             pid=info.pid,
             started_at=self.started_at,
-            alive=alive,
+            alive=left_seconds > 0,
+            lease_seconds=max(left_seconds, 0.0),
             tasks=info.tasks,
             status=self.status,
             status_at=self.status_at,

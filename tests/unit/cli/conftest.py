@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def command(
     """Run a command line."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def run(*arguments: str, stdin: bytes = b"") -> Ended:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -88,3 +90,5 @@ def command(
     yield run
     root.handlers[:] = handlers
     root.setLevel(level)
+    for number, handler in heard.items():  # the end of a run ignores them until its process ends
+        signal.signal(number, handler)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
+
 from penstock.cli.closing import PROVIDERS_NAMED, Closing, ProviderTotal, closing_lines
 from penstock.cli.pace import PaceView
 from penstock.model.job import JobState
@@ -65,6 +67,17 @@ def test_calls_in_doubt_and_what_limited_the_run_are_told() -> None:
 
     assert "Paid calls: 1,180 bought, 24 reused, 2 in doubt; $1.23 spent" in lines
     assert "Limited by: crossref, for 71 % of it" in lines
+
+
+def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
+    assert CLOSING.money is not None
+    money = msgspec.structs.replace(CLOSING.money, resent=4, estimated=1)
+
+    lines = list(closing_lines(dataclasses.replace(CLOSING, money=money)))
+
+    assert (
+        "Paid calls: 1,180 bought, 24 reused, 4 sent again; $1.23 spent (1 answer at an estimate)"
+    ) in lines
 
 
 def test_the_report_is_short_however_many_providers_there_are() -> None:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
+
 from penstock.cli.report import document_of, lines_of
 from penstock.model.job import JobState, WorkerId
 from penstock.model.run import RunPart
@@ -73,3 +77,15 @@ def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
     head = lines.index("paid    dollars  tokens  bought  reused")
     assert lines[head + 1] == "all      2.5000       7       5       4"
     assert lines[head + 3] == "2 calls in doubt; $1.0000 reserved."
+
+
+def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
+    whole = msgspec.structs.replace(balance("all", "run-1", 1), resent=3, estimated=1)
+
+    found = reported(whole)
+
+    lines = lines_of(found, facts(), 20 * SECOND)
+    assert "3 calls in doubt sent again." in lines
+    assert "1 answer settled at an estimate." in lines
+    told = json.loads(json.dumps(document_of(found, facts())))
+    assert (told["spent"][0]["resent"], told["spent"][0]["estimated"]) == (3, 1)

@@ -120,6 +120,10 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
         ("[budget]\nusd = nan", "must be a number of dollars, such as 12.5, got nan"),
         ("[budget]\nusd = true", "must be a number of dollars"),
         ("[budget]\nusd = 1e10", "budget.usd must be <= 1000000000"),
+        (
+            PRICED.replace("input = 1", "input = 1e9"),
+            "usd_per_million_tokens.input must be <= 100000 dollars of a million tokens",
+        ),
         ("[budget]\nusd = 0.0000001", "must have at most 6 decimals"),
         ("[budget.day]\ntokens = 1.5", "budget.day.tokens must be a whole number"),
         ("[budget]\ntokens = 0", "budget.tokens must be > 0"),

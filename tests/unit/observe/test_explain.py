@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,15 +20,15 @@ from penstock.model.run_document import (
     read_document,
 )
 from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
-from penstock.observe.explain_words import name_of, say
+from penstock.observe.explain_words import name_of, say, unheard_words
 
 SECOND = 1_000_000
 
 
-def part(worker: str = "w", **said: object) -> RunPart:
+def part(name: str = "w", **said: object) -> RunPart:
     fields: dict[str, object] = {"began_at": 0, "told_at": 10 * SECOND, "over": True, **said}
     document = RunDocument(**fields)  # type: ignore[arg-type]
-    return RunPart("run-1", WorkerId(worker), document.told_at, document.encoded())
+    return RunPart("run-1", WorkerId(name), document.told_at, document.encoded())
 
 
 def facts(*parts: RunPart) -> RunFacts:
@@ -181,3 +182,62 @@ def test_a_document_is_bounded_and_keeps_what_limited_the_run() -> None:
     assert len(large.encoded()) <= RUN_BYTES_MAX
     assert small is not None
     assert small.causes == causes
+
+
+def test_who_replaces_a_worker_is_not_one_more() -> None:
+    """A limit of 17 and 256 slots, whoever was there before and whoever runs suspects besides."""
+    model = ModelFigures(
+        provider="a", model="m", requests=100, refused=3, limit=4, limit_max=256, ceiling=6.0
+    )
+    grown = msgspec.structs.replace(model, limit=17, ceiling=18.0)
+    alone = msgspec.structs.replace(model, requests=2, refused=0, limit=1, ceiling=None)
+    slots = {"async": 256}
+    waits = cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 5.0, 4.0)
+    held = cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 15.0, 16.0)
+    suspects = cause(LimitKind.SUSPECTS, "", 60.0)
+
+    found = facts(
+        part("w1", over=False, place=0, models=(model,), slots=slots, causes=(waits,)),
+        part("w2", told_at=90 * SECOND, place=0, models=(grown,), slots=slots, causes=(held,)),
+        part("w3", told_at=99 * SECOND, place=0, solo=True, models=(alone,), causes=(suspects,)),
+    )
+
+    assert (found.workers, found.at_once, found.slots) == (3, 1, slots)
+    (figures,) = found.models
+    assert (figures.requests, figures.limit, figures.limit_max) == (202, 17, 256)
+    assert [(share.kind, share.percent, share.level) for share in found.shares] == [
+        (LimitKind.ADAPTIVE_LIMIT, 100, 13.0)  # (5 × 4 + 15 × 16) / 20
+    ]
+    said = say(found)
+    assert said is not None
+    assert said.sentence.startswith("a/m sat at its adaptive limit of 17 for 100% of the run")
+    assert "a higher limit than 18 at once" in said.change
+
+
+def test_places_of_a_run_are_added_up() -> None:
+    model = ModelFigures(provider="a", model="m", limit=4, limit_max=128)
+
+    found = facts(
+        part("w1", place=0, models=(model,), slots={"async": 8}),
+        part("w2", place=1, models=(model,), slots={"async": 8}),
+    )
+
+    assert (found.at_once, found.slots) == (2, {"async": 16})
+    assert (found.models[0].limit, found.models[0].limit_max) == (8, 256)
+
+
+def test_whoever_is_gone_without_a_last_word_is_counted_with_what_is_not_known() -> None:
+    killed = part("w1", over=False, within_seconds=4.0)
+    renamed = part("w2", over=False, within_seconds=8.0, worker="w9")
+    ended = part("w3")
+
+    everyone = facts_of([killed, renamed, ended], alive=())
+    one = facts_of([killed, renamed, ended], alive={WorkerId("w9")})
+
+    assert isinstance(everyone, RunFacts)
+    assert isinstance(one, RunFacts)
+    assert (everyone.is_over, everyone.unheard, everyone.unheard_seconds) == (True, 2, 8.0)
+    assert (one.is_over, one.unheard, one.unheard_seconds) == (False, 1, 4.0)
+    assert "1 worker ended without a last word" in (unheard_words(one) or "")
+    assert "its last 4 s or so" in (unheard_words(one) or "")
+    assert unheard_words(facts(ended)) is None

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.job import WorkerId
 from penstock.model.spending import Budget, BudgetRefusal, Period
+from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import ProviderUse, WorkerStatus
 from penstock.observe.live import RunPicture, Work, picture_of, provider_lines, standstill
 from penstock.observe.live_reasons import REASONS_MAX, Binding, Reason
@@ -206,3 +208,23 @@ def test_a_task_without_money_says_which_budget_it_waits_for(
 
     assert found.reasons == (Reason(words, 100),)
     assert [line.binding for line in found.providers] == [Binding.BUDGET, Binding.NOTHING]
+
+
+def test_jobs_of_a_worker_that_no_longer_answers_do_not_run() -> None:
+    dead = Silence(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
+    views = [worker(WorkerStatus(captured_at=NOW, running=2)), worker(pid=9)]
+
+    found = picture_of(stats(in_progress=5), outlook(), views, (), RUN, NOW, [dead])
+
+    assert (found.work.running, found.work.lost, found.workers.others) == (2, 3, 0)
+    assert found.workers.pids == (4121,)
+    assert found.reasons == (Reason("worker pid 9 no longer answers, its lease ends in 17 s", 3),)
+    assert standstill(found).startswith("3 jobs waiting: worker pid 9 no longer answers")
+
+
+def test_a_job_that_must_run_alone_is_not_queued_as_well() -> None:
+    two = msgspec.structs.replace(stats(queued=7), suspects=2)
+
+    work = picture_of(two, outlook(), [worker(None)], (), RUN, NOW).work
+
+    assert (work.queued, work.suspects) == (5, 2)

@@ -20,6 +20,7 @@ from penstock.model.job import (
     WorkerId,
 )
 from penstock.model.views import Stats, WorkerView
+from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import (
     BlockedTasks,
     JobStanding,
@@ -741,3 +742,41 @@ def test_a_ready_job_whose_task_is_held_back_waits_for_its_provider() -> None:
     assert found.gate is Gate.PROVIDER_LIMIT
     assert "and waits for its provider 'ai': 8 requests are in flight" in found.sentence
     assert found.worker == W
+
+
+@pytest.mark.parametrize(
+    ("is_gone", "why"),
+    [(True, "its process is gone"), (False, "its lease was not renewed in time")],
+)
+def test_a_job_of_a_worker_that_no_longer_answers_says_when_it_comes_back(
+    is_gone: bool, why: str
+) -> None:
+    held = job(state=JobState.IN_PROGRESS, worker=W)
+    dead = Silence(W, "r", "here", 77, 17.0, is_gone=is_gone, jobs=1)
+
+    found = explain(facts(held, silent={W: dead}))
+
+    assert found.gate is Gate.SILENT
+    assert found.when == NOW + seconds(17)
+    assert found.command == "penstock queue run"  # nobody else is there
+    assert f"(pid 77 on here), which no longer answers: {why}." in found.sentence
+    assert "taken back in 17 s" in found.sentence
+
+
+def test_a_worker_that_no_longer_answers_takes_no_job() -> None:
+    dead = Silence(W, "r", "here", 77, 17.0, is_gone=True, jobs=1)
+
+    assert explain(facts(job(), silent={W: dead})).gate is Gate.NO_WORKER
+
+
+def test_lent_slots_are_not_slots_more() -> None:
+    status = WorkerStatus(captured_at=NOW, slots={"async": SlotUse(256, 20, 5)}, running=20)
+
+    found = explain(
+        facts(
+            job(state=JobState.IN_PROGRESS, worker=W),
+            answers=(answer(Standing.WAITING, status=status),),
+        )
+    )
+
+    assert "(20 of 256 'async' slots; 5 of them lent while they wait for" in found.details[0]

@@ -17,7 +17,6 @@ from penstock.admission.requests.caps import ProcessShare
 from penstock.admission.requests.decisions import RequestAdmissionLease, RequestDenialReason
 from penstock.clock import SystemClock
 from penstock.errors import RequestAdmissionError, UsageError
-from penstock.events.correlation import Correlation
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.events.sink import RecentEvents, RequestEvents
 from penstock.model.provider import RequestResourceKey
@@ -334,27 +333,6 @@ def test_an_interrupted_thread_leaves_no_waiter_and_no_lease(kind: type[BaseExce
         if one.lease is not None:  # the interrupt came too late to hit the wait
             admission.release(one.lease, SUCCESS)
         await come_true(lambda: not admission.core.in_flight)
-        assert_empty(admission)
-
-    on_real_loop(main)
-
-
-def test_a_thread_of_a_cancelled_attempt_is_told() -> None:
-    async def main() -> None:
-        admission = RequestAdmissionController(Core(policy(1)), SystemClock())
-        lease = await admission.acquire_async(item())
-        context = Correlation("run", job_id=7, execution=1)
-        wanted = RequestAdmissionItem(CHAT, item().group, event_context=context)
-        one, other = Thread(admission, wanted), Thread(admission, item())
-        await come_true(lambda: admission.core.waiting == 2)
-        admission.cancel(context)
-        await come_true(lambda: one.is_done)
-        assert isinstance(one.error, RequestAdmissionError)
-        assert one.error.reason is Reason.CANCELLATION
-        admission.release(lease, SUCCESS)
-        await come_true(lambda: other.is_done)
-        assert other.lease is not None
-        admission.release(other.lease, SUCCESS)
         assert_empty(admission)
 
     on_real_loop(main)

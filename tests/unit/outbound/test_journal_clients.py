@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do clients of every library, and the SDKs on them, take an answer from the journal as a reply?"""
+"""Do clients of every library, and the SDKs on them, take an answer from the journal as a reply?
+
+The SDKs take seconds to import, so the tests that use them do so, and not every process of a run.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ import gzip
 import json
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 
 from penstock.errors import CallInDoubt, StoreFailed, UsageError
@@ -30,7 +31,7 @@ PRICES = {"gpt-x": Price(1_000_000, 2_000_000), "claude-x": Price(3_000_000, 15_
 RULES = PaidRules(PROVIDER, prices=PRICES)
 
 
-def twice(ask: Any) -> tuple[Any, Any, list[Any], int]:
+def twice(ask: Any, script: Any = provider) -> tuple[Any, Any, list[Any], int]:
     """What two attempts of a job get for the same call, its records, and how often it was sent."""
 
     async def main() -> tuple[Any, Any, list[Any], int]:
@@ -39,7 +40,7 @@ def twice(ask: Any) -> tuple[Any, Any, list[Any], int]:
         async def counted(call: Call) -> None:
             nonlocal sent
             sent += 1
-            await provider(call)
+            await script(call)
 
         async with scripted(counted) as server, paid_run(server.url, rules=RULES) as run:
             got = []
@@ -61,7 +62,9 @@ def in_thread(ask: Any) -> Any:
     return asked
 
 
-def open_ai(run: PaidRun, server: ScriptedServer, library: str) -> openai.AsyncOpenAI:
+def open_ai(run: PaidRun, server: ScriptedServer, library: str) -> Any:
+    import openai
+
     client = run.clients.http_client(library)
     return openai.AsyncOpenAI(
         api_key="k", base_url=f"{server.url}/v1", http_client=client, max_retries=0
@@ -94,6 +97,8 @@ def test_the_sdk_of_open_ai_takes_a_replay(library: str, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_sdk_of_anthropic_takes_a_replay(stream: bool) -> None:
+    import anthropic
+
     async def ask(run: PaidRun, server: ScriptedServer) -> str:
         client = anthropic.AsyncAnthropic(
             api_key="k",
@@ -120,6 +125,8 @@ def test_the_sdk_of_anthropic_takes_a_replay(stream: bool) -> None:
 
 
 def test_the_sync_sdk_of_open_ai_takes_a_replay_of_a_stream() -> None:
+    import openai
+
     def ask(run: PaidRun, server: ScriptedServer) -> str:
         client = openai.OpenAI(
             api_key="k",
@@ -299,6 +306,8 @@ def test_calls_without_a_job_and_clients_of_aiohttp_are_refused() -> None:
 
 
 def test_a_held_call_is_known_whatever_an_sdk_makes_of_the_error() -> None:
+    import openai
+
     async def main() -> None:
         async def reset(call: Call) -> None:
             call.reset()

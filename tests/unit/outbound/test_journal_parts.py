@@ -17,9 +17,9 @@ from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import CallKey, CallState
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.outbound.journal.fingerprint import fingerprint, idempotency_key
-from penstock.outbound.journal.recording import PIECE_BYTES, Recording, played
+from penstock.outbound.journal.recording import PIECE_BYTES, Recording, breaks_off, played
 from penstock.outbound.journal.safe_headers import safe_headers
-from penstock.outbound.usage import TokensUsed, UsageReader
+from penstock.outbound.usage import NOTHING_TOLD, TokensUsed, UsageReader
 
 URL = "https://api.example/v1/chat"
 
@@ -98,6 +98,8 @@ def test_only_safe_headers_are_kept() -> None:
         (b"X-RateLimit-Remaining-Tokens", b"9"),
         (b"anthropic-ratelimit-requests-limit", b"50"),
         (b"Content-Length", b"12"),
+        (b"Location", b"/jobs/7"),
+        (b"Proxy-Authenticate", b"Basic"),
         (b"x-request-id", b"r" * 5_000),
     ]
     kept = safe_headers(raw)
@@ -105,6 +107,7 @@ def test_only_safe_headers_are_kept() -> None:
         "content-type",
         "x-ratelimit-remaining-tokens",
         "anthropic-ratelimit-requests-limit",
+        "location",
         "x-request-id",
     ]
     assert len(kept[-1][1]) == 1_000
@@ -118,6 +121,32 @@ def test_a_recorded_body_is_played_as_it_was(pieces: list[bytes]) -> None:
     body = recording.finish()
     assert body is not None
     assert b"".join(played(body)) == b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "expected"),
+    [
+        (b'{"a": 1}', "application/json", False),
+        (b'{"a": 1', "application/json", True),
+        (b'{"a": "b', "application/json; charset=utf-8", True),
+        (b'{"a": "\xe2\x82', "Application/Problem+JSON", True),
+        (b"", "application/json", True),
+        (b"[1, 2", "application/vnd.api.v1+json", True),
+        (b'{"a": NaN}', "application/json", False),  # Python reads it
+        (b'{"a": 1}\n{"a', "application/json", False),  # lines under a wrong name
+        (b'{"a": 1}\n{"a', "application/x-ndjson", False),
+        (b"<html>", "application/json", False),
+        (b'{"a": 1', "text/plain", False),
+        (b'{"a": 1', "", False),
+    ],
+)
+def test_a_json_document_without_its_end_is_known(body: bytes, kind: str, expected: bool) -> None:
+    recording = Recording()
+    recording.add(body)
+    kept = recording.finish()
+
+    assert kept is not None
+    assert breaks_off(kept, kind) is expected
 
 
 def test_a_body_is_played_in_pieces_of_bounded_size() -> None:
@@ -184,13 +213,13 @@ def test_usage_is_split_into_what_was_read_and_written(
 ) -> None:
     reader = UsageReader()
     reader.feed(b'{"x":1,"usage":' + usage + b"}")
-    assert reader.used() == TokensUsed(*expected)
+    assert reader.used().settled(TokensUsed(9, 0)) == (TokensUsed(*expected), False)
 
 
 def test_a_reply_without_a_usage_says_nothing() -> None:
     reader = UsageReader()
     reader.feed(b'{"x":1}')
-    assert reader.used() is None
+    assert reader.used() == NOTHING_TOLD
 
 
 # Who has which place
@@ -211,9 +240,9 @@ def test_equal_calls_have_places_in_order_and_leave_them_to_the_next() -> None:
 
 def test_doubts_are_those_of_one_provider() -> None:
     own = calls()
-    own.note(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m")
-    own.note(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m")
-    own.note(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m")
+    own.note(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m", 0)
+    own.note(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m", 0)
+    own.note(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m", 0)
     assert own.doubts("p") == [CallKey(JobId(1), "a", 0)]
 
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.outbound.usage import TokenEstimate, UsageReader, read_request
+from penstock.outbound.usage import (
+    FILES_TOKENS_MAX,
+    TOLD_TOKENS_MAX,
+    TokenEstimate,
+    TokensUsed,
+    UsageReader,
+    prompt_tokens,
+    read_request,
+)
 
 CHAT = {
     "id": "c1",
@@ -119,7 +127,7 @@ def test_an_estimate_is_prompt_and_answer() -> None:
 def test_an_estimate_without_a_maximum_learns_what_answers_cost() -> None:
     estimate, body = TokenEstimate(), b'{"model": "m"}'
     for _ in range(100):
-        estimate.learn(len(body), 503)
+        estimate.learn(prompt_tokens(body), 503)
 
     assert 495 <= estimate.of(body, read_request(body)) <= 505
 
@@ -127,7 +135,7 @@ def test_an_estimate_without_a_maximum_learns_what_answers_cost() -> None:
 @pytest.mark.parametrize("size", [10, 10_000, 50_000])
 @pytest.mark.parametrize("after", [{}, {"stop_reason": "tool_use"}])
 def test_arguments_of_a_tool_are_no_usage(size: int, after: dict[str, str]) -> None:
-    forged = {"usage": {"input_tokens": 900_000_000, "output_tokens": 900_000_000}}
+    forged = {"usage": {"input_tokens": 90_000_000, "output_tokens": 90_000_000}}
     body = {
         "content": [{"type": "tool_use", "input": forged}, {"text": "x" * size}],
         "usage": {"input_tokens": 3, "output_tokens": 4},
@@ -136,7 +144,7 @@ def test_arguments_of_a_tool_are_no_usage(size: int, after: dict[str, str]) -> N
     reader = UsageReader()
     reader.feed(json.dumps(body).encode())
 
-    assert reader.used() == (3, 4)
+    assert reader.used() == (3, 4, None)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,80 @@ def test_every_answer_that_is_wanted_may_be_as_long(n: object, expected: int) ->
     asked = read_request(json.dumps({"max_tokens": 100, "n": n}).encode())
 
     assert asked.output_tokens == expected
+
+
+EXPECTED = TokensUsed(50, 200)
+
+
+def settled(usage: object, expected: TokensUsed = EXPECTED) -> tuple[int, int, bool]:
+    reader = UsageReader()
+    reader.feed(json.dumps({"usage": usage}).encode())
+    used, is_estimated = reader.used().settled(expected)
+    return *used, is_estimated
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 32, "total_tokens": 42}, (10, 32, False)),
+        ({"input_tokens": 10, "output_tokens": 0}, (10, 0, False)),
+        ({"input_tokens": 10, "cache_read_input_tokens": None, "output_tokens": 3}, (10, 3, False)),
+        ({"input_tokens": 9, "cache_read_input_tokens": 1, "output_tokens": 3}, (10, 3, False)),
+        ({"prompt_tokens": 10, "completion_tokens": "many"}, (10, 200, True)),
+        ({"prompt_tokens": 10, "completion_tokens": None}, (10, 200, True)),
+        ({"prompt_tokens": 10}, (10, 200, True)),
+        ({"prompt_tokens": -1, "completion_tokens": 32}, (50, 32, True)),
+        ({"input_tokens": 9, "cache_read_input_tokens": {}, "output_tokens": 3}, (50, 3, True)),
+        ({"prompt_tokens": 10, "completion_tokens": TOLD_TOKENS_MAX + 1}, (10, 200, True)),
+        ({"prompt_tokens": 2**70, "completion_tokens": 2**70}, (50, 200, True)),
+        ({"prompt_tokens": 10, "completion_tokens": [], "total_tokens": 42}, (10, 32, False)),
+        ({"completion_tokens": 32, "total_tokens": 42}, (10, 32, False)),
+        ({"prompt_tokens": 10, "total_tokens": 10}, (10, 0, False)),  # embeddings
+        ({"prompt_tokens": 10, "total_tokens": 3}, (10, 0, False)),
+        ({"total_tokens": 300}, (100, 200, True)),
+        ({"total_tokens": 42}, (0, 42, True)),
+        ({}, (50, 200, True)),
+    ],
+)
+def test_what_a_reply_does_not_tell_costs_what_was_expected(
+    usage: dict[str, object], expected: tuple[int, int, bool]
+) -> None:
+    assert settled(usage) == expected
+
+
+def test_a_stream_that_ends_in_garbage_has_not_told_what_it_wrote() -> None:
+    reader = UsageReader()
+    reader.feed(ANTHROPIC_STREAM.replace(b'{"output_tokens":15}', b'{"output_tokens":"15"}'))
+
+    assert reader.used() == (25, None, None)
+    assert reader.tokens() is None
+
+
+def test_where_nothing_was_expected_nothing_is_estimated() -> None:
+    assert settled({}, TokensUsed(0, 0)) == (0, 0, False)
+
+
+@pytest.mark.parametrize("size", [1_000, 400_000, 1_000_000, 8_000_000])
+def test_a_prompt_counts_by_its_length_however_long(size: int) -> None:
+    body = json.dumps({"prompt": "word " * (size // 5)}).encode()
+
+    assert prompt_tokens(body) == len(body) // 4
+
+
+def test_images_in_a_prompt_are_no_text() -> None:
+    image = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * 50_000
+    text = "word " * 200_000
+    body = json.dumps({"content": [{"text": text}, {"image_url": {"url": image}}]}).encode()
+
+    assert prompt_tokens(body) == pytest.approx(250_000 + FILES_TOKENS_MAX, abs=20)
+
+
+def test_a_long_word_that_nobody_says_to_be_a_file_is_text() -> None:
+    body = json.dumps({"prompt": "x" * 1_000_000}).encode()
+
+    assert prompt_tokens(body) == len(body) // 4
+
+
+def test_a_body_that_is_no_json_is_taken_for_a_file() -> None:
+    assert prompt_tokens(b"\x89PNG" * 1_000_000) == FILES_TOKENS_MAX
+    assert prompt_tokens(None) == 0

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from penstock.model.request import RequestOutcome
+import pytest
+
+from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.runtime.request_counts import ModelCounts
 
 
@@ -38,3 +40,21 @@ def test_failures_are_in_a_row_until_a_reply_is_better_and_our_own_doing_is_no_r
     counts.ended(RequestOutcome.RATE_LIMITED)
 
     assert (counts.failed, counts.failed_in_row, counts.refused) == (2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (RequestReleaseOutcome(RequestOutcome.SUCCESS), 100),
+        (RequestReleaseOutcome(RequestOutcome.SUCCESS, tokens_used=7), 7),
+        (RequestReleaseOutcome(RequestOutcome.SUCCESS, is_error=True), 0),  # such as 400
+        (RequestReleaseOutcome(RequestOutcome.RATE_LIMITED, is_error=True), 0),
+        (RequestReleaseOutcome(RequestOutcome.PROVIDER_FAILURE), 0),
+        (RequestReleaseOutcome(RequestOutcome.PROVIDER_FAILURE, tokens_used=5), 5),
+    ],
+)
+def test_what_was_not_answered_has_used_no_tokens(
+    outcome: RequestReleaseOutcome, expected: int
+) -> None:
+    assert outcome.tokens_served(100) == expected
+    assert outcome.tokens_served(None) in (0, outcome.tokens_used)

@@ -37,6 +37,7 @@ class FakeSession:
         self.now = 0.0
         self.turn = threading.Event()  # not set: it is another process's turn
         self.turn.set()
+        self.patience_seconds = 0.05  # for its turn
         self.begin_errors: list[StoreError] = []
         self.commit_errors: list[BaseException] = []
         self.after_commit_errors: list[BaseException] = []
@@ -56,7 +57,7 @@ class FakeSession:
         assert not self._open, "two at once"
         if self.begin_errors:
             raise self.begin_errors.pop(0)
-        if not self.turn.is_set() and (not wait or not self.turn.wait(0.05)):
+        if not self.turn.is_set() and (not wait or not self.turn.wait(self.patience_seconds)):
             raise StoreBusy("another's turn")
         self._open = True
         self._written = []
@@ -410,6 +411,7 @@ def test_operations_keep_their_order_when_a_helper_finds_the_store_busy(
 
 
 def test_close_finishes_what_was_accepted(session: FakeSession) -> None:
+    session.patience_seconds = WAIT
     commit: Commit = GroupCommit(session, lambda tx: None)
     session.turn.clear()
     replies = [commit.submit(write(f"op{n}")) for n in range(5)]

@@ -26,6 +26,9 @@ LARGE = {"jobs", "hot", "ended", "edges", "held", "attempts", "lanes", "ready_la
     "answers",
     "accounts",
     "account_changes",
+    "units",
+    "preflights",
+    "cursors",
 }
 
 #: statement → the indexes that its plan must use
@@ -97,6 +100,25 @@ INTENDED = {
     "sum_calls": {"calls_pkey"},
     "drop_calls": {"calls_pkey"},
     "jobs_with_calls": {"calls_job_id_fingerprint_ordinal_key", "hot_pkey", "ended_pkey"},
+    "find_units": {"jobs_key_key", "hot_pkey", "units_pkey"},
+    "find_ended_units": {"jobs_key_key", "ended_pkey", "units_pkey"},
+    "change_units": {"units_pkey"},
+    "replan_jobs": {"hot_pkey", "jobs_pkey"},
+    "start_units": {"hot_pkey"},
+    "revive_units": {"ended_pkey", "jobs_pkey"},
+    "cancel_units": {"hot_pkey"},
+    "cancel_failed": {"ended_pkey"},
+    "retire_units": {"units_pkey"},
+    "count_ticks": {"units_pkey"},
+    "bound_history": {"units_pkey", "attempts_pkey"},
+    "leased_units": {"hot_leased", "units_pkey"},
+    "purge_units": {"units_pkey"},
+    "list_units": {"units_app", "jobs_pkey", "hot_pkey", "ended_pkey"},
+    "list_all_units": {"units_key_key", "jobs_pkey", "hot_pkey", "ended_pkey"},
+    "read_unit": {"units_key_key"},
+    "read_cursors": {"cursors_pkey"},
+    "list_preflights": {"preflights_app"},
+    "forget_preflights": {"preflights_app"},
 }
 NO_TABLES = {
     "accept_jobs",
@@ -106,6 +128,7 @@ NO_TABLES = {
     "hold_keys",
     "add_calls",
     "keep_answers",
+    "insert_units",
 }  # these only add
 
 STATES = ("empty", "filled", "filled and analysed", "analysed when empty")
@@ -133,6 +156,11 @@ def _fill(connection: psycopg.Connection[Any]) -> None:
         "task, provider, model, begun_at, ended_at, reserved_micros, reserved_tokens) "
         "select id, 'f' || id, 0, 'open', 1, 'r', 'd', 't', 'p', 'm', id, null, 1, 1 "
         "from penstock.jobs",
+        "insert into penstock.units (job_id, key, app, timing) "
+        "select id, key, 'a' || id % 9, 't' from penstock.jobs",
+        "insert into penstock.preflights (unit, app, name, partition, checked_at) "
+        "select key, 'a' || id % 9, 'n', 'p', id from penstock.jobs",
+        "insert into penstock.cursors (name, value) select key, '1' from penstock.jobs",
     ):
         connection.execute(statement.encode())
 

@@ -16,7 +16,7 @@ from penstock.stores.sqlite.store import SqliteStore
 
 QUERIES = read_queries(PACKAGE)
 NO_PLAN = ("begin", "commit", "rollback", "savepoint", "release", "pragma")
-LARGE = "jobs|child|attempts|edges|held|calls|answers|accounts"
+LARGE = "jobs|child|attempts|edges|held|calls|answers|accounts|units|preflights|cursors"
 PLANNED = sorted(
     name
     for name, text in QUERIES.items()
@@ -105,6 +105,27 @@ INTENDED = {
     "sum_calls": ["calls USING INTEGER PRIMARY KEY"],
     "drop_calls": ["calls USING INTEGER PRIMARY KEY"],
     "jobs_with_calls": ["calls USING COVERING INDEX sqlite_autoindex_calls_1 (job_id>?)"],
+    "find_units": ["sqlite_autoindex_jobs_1 (key=?)", "units USING INTEGER PRIMARY KEY"],
+    "change_units": ["units USING INTEGER PRIMARY KEY"],
+    "replan_jobs": ["jobs USING INTEGER PRIMARY KEY"],
+    "start_units": ["jobs USING INTEGER PRIMARY KEY"],
+    "cancel_units": ["jobs USING INTEGER PRIMARY KEY"],
+    "cancel_failed": ["jobs USING INTEGER PRIMARY KEY"],
+    "retire_units": ["units USING INTEGER PRIMARY KEY"],
+    "count_ticks": ["units USING INTEGER PRIMARY KEY"],
+    "bound_history": [
+        "units USING INTEGER PRIMARY KEY",
+        "old USING PRIMARY KEY (job_id=? AND token<?)",
+        "attempts USING PRIMARY KEY (job_id=? AND token=?)",
+    ],
+    "leased_units": ["jobs_leased", "units USING INTEGER PRIMARY KEY"],
+    "purge_units": ["units USING INTEGER PRIMARY KEY"],
+    "list_units": ["units_app (app=? AND key>?)", "jobs USING INTEGER PRIMARY KEY"],
+    "list_all_units": ["sqlite_autoindex_units_1 (key>?)", "jobs USING INTEGER PRIMARY KEY"],
+    "read_unit": ["sqlite_autoindex_units_1 (key=?)"],
+    "read_cursors": ["cursors USING PRIMARY KEY (name=?)"],
+    "list_preflights": ["preflights_app (app=? AND unit>?)"],
+    "forget_preflights": ["preflights_app (app=?)"],
     "anything_to_lease": ["jobs_due", "jobs_suspect", "lanes_ready", "workers_alive"],
 }
 

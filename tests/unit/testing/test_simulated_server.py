@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.testing import ProviderRules, Reply, SimulatedProvider, Window
-from penstock.testing.simulated_provider import Ending, Part
+from penstock.testing.simulated_provider import Ending, Part, SimulatedRequest
 from tests.waiting import wait_until
 
 
@@ -130,6 +130,36 @@ def test_endless_answer_waits_for_its_reader() -> None:
         wait_until(lambda: provider.counts.in_flight == 0)
     assert sent < 1_000
     assert threading.active_count() < before
+
+
+@pytest.mark.parametrize("status", [200, 204, 304, 404, 500])
+def test_a_reply_may_be_a_status_alone(status: int) -> None:
+    with (
+        SimulatedProvider(script=lambda request: Reply(status)) as provider,
+        closing(connect(provider)) as client,
+    ):
+        seen = []
+        for _ in range(2):  # on one connection: nothing is left over from the first
+            client.request("GET", "/")
+            reply = client.getresponse()
+            seen.append((reply.status, reply.read()))
+
+    assert seen == [(status, b"")] * 2
+    assert provider.counts.in_flight == 0
+
+
+def test_a_script_that_raises_is_told_to_the_client() -> None:
+    def script(request: SimulatedRequest) -> Reply:
+        raise LookupError(request.path)
+
+    with SimulatedProvider(script=script) as provider, closing(connect(provider)) as client:
+        seen = []
+        for path in ("/a", "/b"):
+            client.request("GET", path)
+            reply = client.getresponse()
+            seen.append((reply.status, msgspec.json.decode(reply.read())["error"]["message"]))
+
+    assert seen == [(500, "LookupError: /a"), (500, "LookupError: /b")]
 
 
 def test_what_is_no_request_gets_a_400() -> None:

@@ -135,16 +135,11 @@ class AdaptiveRequestAdmissionController:
             return None
         return waiter.lease
 
-    def deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
-        """Whoever waits gets no lease, for this reason."""
-        self._remove(waiter)
-        waiter.denied = RequestAdmissionDenied(waiter.item, reason)
-
     def pump(self, now: float) -> list[RequestWaiter]:
         """Everybody who has an answer now: a lease or a denial, in the order of their turns."""
         answered, self._doomed = self._doomed, []
         while (late := self._deadlines.take(now)) is not None:
-            self.deny(late, RequestDenialReason.QUEUE_TIMEOUT)
+            self._deny(late, RequestDenialReason.QUEUE_TIMEOUT)
             answered.append(late)
         while (cool := self._cooling.take(now)) is not None:
             cool.cooling = None
@@ -197,7 +192,7 @@ class AdaptiveRequestAdmissionController:
         answered, self._doomed = self._doomed, []
         for model in self.levels.models.values():
             while (waiter := model.queue.select_next()) is not None:
-                self.deny(waiter, RequestDenialReason.SHUTDOWN)
+                self._deny(waiter, RequestDenialReason.SHUTDOWN)
                 answered.append(waiter)
         self._sleeping.clear()
         self._cooling.clear()
@@ -223,7 +218,7 @@ class AdaptiveRequestAdmissionController:
         for model in models:
             if model.is_denied:
                 while (waiter := model.queue.select_next()) is not None:
-                    self.deny(waiter, RequestDenialReason.HARD_POLICY_DENIAL)
+                    self._deny(waiter, RequestDenialReason.HARD_POLICY_DENIAL)
                     self._doomed.append(waiter)
             self._sleeping.wake(model)
             self._sleeping.stir(model.provider)
@@ -409,6 +404,11 @@ class AdaptiveRequestAdmissionController:
         return ReleaseResult(False, reason, {"lease": f"lease {lease.lease_id} is not held"})
 
     # ── Lines ─────────────────────────────────────────────────────────────────────────────────
+
+    def _deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
+        """Whoever waits gets no lease, for this reason."""
+        self._remove(waiter)
+        waiter.denied = RequestAdmissionDenied(waiter.item, reason)
 
     def _remove(self, waiter: RequestWaiter) -> None:
         model = self.levels.models[waiter.item.resource.provider_model]

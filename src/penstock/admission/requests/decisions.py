@@ -19,7 +19,7 @@ class RequestDenialReason(StrEnum):
     BUDGET = "budget"  # of requests or tokens per time
     QUEUED_WAITERS_AHEAD = "queued_waiters_ahead"
     QUEUE_TIMEOUT = "queue_timeout"
-    CANCELLATION = "cancellation"
+    CANCELLATION = "cancellation"  # whoever waited has given up
     SHUTDOWN = "shutdown"
     HARD_POLICY_DENIAL = "hard_policy_denial"  # waiting would not help
 

@@ -17,7 +17,7 @@ from penstock.cli.live.cells import coloured
 from penstock.cli.live.keys import StopKey, pressed
 from penstock.cli.live.layout import ScreenView, compose, plain
 from penstock.cli.live.look import RunLook
-from penstock.cli.live.news import ProviderNews
+from penstock.cli.live.news import RunNews
 from penstock.cli.live.terminal import Terminal
 from penstock.cli.text import escaped
 from penstock.clock import Clock, SystemClock
@@ -51,7 +51,7 @@ class LiveDisplay:
         self._caught = CaughtLines(self._take_line)
         self._store: Store | None = None
         self._look: RunLook | None = None
-        self._news = ProviderNews()
+        self._news = RunNews()
         self._log: deque[str] = deque(maxlen=LINES_KEPT)
         self._unseen = 0  # lines that only the screen has shown
         self._fresh = True  # something has changed since the last drawing
@@ -82,7 +82,7 @@ class LiveDisplay:
         try:
             if look.tick() and look.picture is not None:
                 self._fresh, self._paused = True, None
-                for news in self._news.of(look.picture.providers):
+                for news in self._news.of(look.picture):
                     log.warning("%s.", news)
         finally:  # a store that is away is told in the log, which is shown here
             self._draw(look, course)

@@ -60,6 +60,7 @@ class Part(Enum):
     PROVIDERS = auto()
     REASONS = auto()
     MONEY = auto()
+    HELP = auto()
     LOG = auto()
     FOOT = auto()
 
@@ -73,6 +74,7 @@ GRANTS = (
     (Part.REASONS, 1),
     (Part.MONEY, 1),
     (Part.FOOT, 1),
+    (Part.HELP, 5),
     (Part.PROVIDERS, 2),
     (Part.LOG, 2),
     (Part.STATES, 2),
@@ -87,6 +89,9 @@ GRANTS = (
     (Part.REASONS, 20),
 )
 
+#: These have an empty line above them, while there are any.
+SET_APART = (Part.PROVIDERS, Part.REASONS, Part.HELP, Part.LOG)
+
 
 def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
     """The lines of the screen; none is wider than it, and there are no more than it has."""
@@ -98,6 +103,7 @@ def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
         Part.PROVIDERS: table,
         Part.REASONS: _reasons(view, columns),
         Part.MONEY: [] if view.picture.money is None else [_money(view.picture.money, columns)],
+        Part.HELP: [[Piece(text)] for text in KEYS_HELP] if view.help else [],
         Part.LOG: _log(view, columns, rows),
         Part.FOOT: [_foot(columns)] if view.keys else [],
     }
@@ -106,7 +112,7 @@ def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
     spare = rows - sum(granted.values())
     for part in Part:
         shown = _shown(part, whole[part], granted[part], columns)
-        if part in (Part.PROVIDERS, Part.REASONS, Part.LOG) and shown and spare > 0:
+        if part in SET_APART and shown and spare > 0:
             lines.append([])
             spare -= 1
         if part is Part.FOOT:
@@ -172,6 +178,8 @@ def _states(view: ScreenView) -> list[Piece]:
         Piece(f"{work.running:,} running", Style.BUSY),
         Piece(f"{work.queued:,} queued", Style.NOTE),
     ]
+    if work.lost:
+        parts.insert(3, Piece(f"{work.lost:,} lost with a worker", Style.BAD))
     if work.delayed:
         parts.append(Piece(f"{work.delayed:,}{many} delayed"))
     if work.waiting:
@@ -190,7 +198,7 @@ def _pace(pace: PaceView, columns: int) -> list[Piece]:
         Piece(f"{pace.rate:,.1f}/s", Style.HEAD),
         Piece(time_left(pace, short=columns < SHORT_BELOW_COLUMNS)),
         Piece(f"mean {pace.mean:,.1f}/s"),
-        Piece(f"{part:.0%} of {total:,}"),
+        Piece(f"{100 * pace.ended_count // total if total else 100}% of {total:,}"),
     ]
     if columns < BAR_FROM_COLUMNS:
         return fitting(parts, columns, GAP)
@@ -242,8 +250,6 @@ def _money(money: Money, columns: int) -> list[Piece]:
 
 
 def _log(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
-    if view.help:
-        return [[Piece(text)] for text in KEYS_HELP]
     lines = []
     for text in view.log[-rows:]:
         shown = cut(_LOG_TIME.sub(r"\1 ", text), columns)

@@ -6,12 +6,19 @@ Four questions to the store once a second, one after the other; none is waited f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
 from penstock.cli.pace import Pace, PaceView
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
+from penstock.model.lease import JobRef
 from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.model.worker_silence import Silence, silent_workers
 from penstock.observe.live import RunPicture, picture_of
+from penstock.process_mark import is_gone
 from penstock.runtime.asking import Question
 from penstock.stores.store import Store
 
@@ -33,7 +40,8 @@ class RunLook:
         self._stats: Stats | None = None
         self._outlook: Outlook | None = None
         self._workers: list[WorkerView] | None = None
-        self.workers: list[WorkerView] = []  # as the last picture saw them, those of others too
+        self._silent = SilentHolders(store)
+        self.workers: list[WorkerView] = []  # that answer, by the last picture; of others too
         self.picture: RunPicture | None = None
         self.pace: PaceView | None = None
 
@@ -53,7 +61,8 @@ class RunLook:
         balances = self._balances_question.answer(wait_seconds)
         if balances is None:
             return False
-        self._take(self._stats, self._outlook, self._workers, balances)
+        silent = self._silent.look(self._workers)
+        self._take(self._stats, self._outlook, self._workers, balances, silent)
         self._stats = self._outlook = self._workers = None
         self._next_at = now + LOOK_SECONDS
         return True
@@ -77,11 +86,13 @@ class RunLook:
         outlook: Outlook,
         workers: list[WorkerView],
         balances: list[Balance],
+        silent: list[Silence],
     ) -> None:
         now_at = round(self._clock.now() * MICROSECONDS)
-        self.picture = picture_of(stats, outlook, workers, balances, self._run_id, now_at)
+        self.picture = picture_of(stats, outlook, workers, balances, self._run_id, now_at, silent)
         self.pace = self.paced(stats)
-        self.workers = workers
+        unheard = {silence.worker for silence in silent}
+        self.workers = [view for view in workers if view.id not in unheard]
 
     def _all_due_in(self, stats: Stats) -> float | None:
         """If nothing but delayed jobs is left: how long until the first of them."""
@@ -90,3 +101,33 @@ class RunLook:
         if due is None or ready > 0 or states.get(JobState.IN_PROGRESS, 0):
             return None
         return max(due / MICROSECONDS - self._clock.now(), 0.0)
+
+
+class SilentHolders:
+    """Owns what is known of workers that no longer answer: what they hold does not change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counts: dict[WorkerId, int] = {}  # jobs that each of them holds
+        self._asked: tuple[WorkerId, Question[list[JobRef]]] | None = None
+
+    def look(self, workers: list[WorkerView]) -> list[Silence]:
+        """Those of the workers that no longer answer; how much one holds is asked for once."""
+        silent = silent_workers(workers, is_gone)
+        self._counts = {one: count for one, count in self._counts.items() if one in silent}
+        self._ask(silent)
+        return [
+            msgspec.structs.replace(silence, jobs=self._counts.get(worker, silence.jobs))
+            for worker, silence in silent.items()
+        ]
+
+    def _ask(self, silent: Iterable[WorkerId]) -> None:
+        worker = next((one for one in silent if one not in self._counts), None)
+        if worker is None:
+            self._asked = None
+            return
+        if self._asked is None or self._asked[0] != worker:
+            self._asked = worker, Question(lambda: self._store.leases(worker))
+        held = self._asked[1].answer()
+        if held is not None:
+            self._counts[worker] = len(held)

@@ -30,6 +30,12 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     bought: int = 0
     provider: str = ""
     model: str = ""
+    resent: int = 0
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """It began, and nobody knows its end."""
+        return self.state in (CallState.OPEN, CallState.HELD)
 
 
 class AttemptCalls:
@@ -99,17 +105,22 @@ class AttemptCalls:
         """What earlier attempts have left."""
         for record in records:
             self._found[record.key] = Found(
-                record.state, record.bought, record.provider, record.model
+                record.state, record.bought, record.provider, record.model, record.resent
             )
 
-    def note(self, key: CallKey, state: CallState, provider: str, model: str) -> None:
+    def note(self, key: CallKey, state: CallState, provider: str, model: str, resent: int) -> None:
         """How far a call of this attempt came that leaves its place."""
         bought = 0 if key not in self._found else self._found[key].bought
         bought += state in (CallState.ANSWERED, CallState.SPOILED)
-        self._found[key] = Found(state, bought, provider, model)
+        self._found[key] = Found(state, bought, provider, model, resent)
 
     def found(self, key: CallKey) -> Found | None:
         return self._found.get(key)
+
+    def resent(self, key: CallKey) -> int:
+        """How often a call is sent again for doubt, if it is sent now."""
+        found = self._found.get(key)
+        return 0 if found is None else found.resent + found.is_in_doubt
 
     def doubts(self, provider: str) -> list[CallKey]:
         """Every call of a provider that began and of which nobody knows the end."""

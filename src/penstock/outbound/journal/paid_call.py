@@ -21,14 +21,17 @@ from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, 
 from penstock.model.provider import RequestResourceKey
 from penstock.model.spending import Budget, BudgetRefusal, scopes_of
 from penstock.outbound.journal.attempt_calls import AttemptCalls
-from penstock.outbound.journal.recording import Recording
+from penstock.outbound.journal.recording import Recording, breaks_off
 from penstock.outbound.journal.rules import PaidRules
 from penstock.outbound.journal.safe_headers import safe_headers
 from penstock.outbound.journal.writing import JournalWriter
-from penstock.outbound.usage import TokensUsed
+from penstock.outbound.usage import TokensTold, TokensUsed
 
 #: Errors of HTTP libraries that say that no connection was made, so that nothing can have left.
 _NEVER_LEFT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+
+_FRAMING = (b"content-length", b"transfer-encoding")
+_BODILESS = (204, 205)
 
 
 class Ended(Protocol):
@@ -40,7 +43,7 @@ class Ended(Protocol):
     def is_success(self) -> bool: ...
 
     @property
-    def used(self) -> TokensUsed | None: ...
+    def used(self) -> TokensTold: ...
 
     def close(self) -> None: ...
 
@@ -64,11 +67,13 @@ class PaidCall:
         self.is_answer = False  # its reply is one, if its body comes to an end
         self._model = ""
         self._expected = TokensUsed(0, 0)
+        self._resent = calls.resent(key)
         self._is_intended = False
         self._is_in_air = False
         self._has_place = True
         self._status = 0
         self._headers: tuple[tuple[str, str], ...] = ()
+        self._is_framed = False  # its head says how its body ends
         self._recording: Recording | None = None
         self._answering: asyncio.Future[None] | None = None
 
@@ -113,7 +118,9 @@ class PaidCall:
             raise self._over(BudgetRefusal(unpriced, where, price_is_missing=True))
         reserved = self._rules.amount(resource.model, expected.input, expected.output)
         token = self._calls.job.token
-        intent = Intent(self.key, token, self._run_id, task, provider, resource.model, reserved)
+        intent = Intent(
+            self.key, token, self._run_id, task, provider, resource.model, reserved, self._resent
+        )
         written = self._writer.intend(intent)
         self._calls.writes(self.key, written)
         try:
@@ -168,6 +175,7 @@ class PaidCall:
             self.is_answer = True
             self._status = exchange.status
             self._headers = safe_headers(headers)
+            self._is_framed = any(name.lower() in _FRAMING for name, _ in headers)
             self._recording = Recording()
         else:
             self._is_in_air = False
@@ -196,19 +204,20 @@ class PaidCall:
         if self._has_place:
             self._calls.handed_out(self.key)
 
-    def _answer(self, recording: Recording, told: TokensUsed | None) -> asyncio.Future[None]:
+    def _answer(self, recording: Recording, told: TokensTold) -> asyncio.Future[None]:
         self._is_in_air = False
-        self._recording, body = None, recording.finish()
-        told = told or self._expected  # a reply that does not tell costs what was reserved
+        self._recording, body = None, self._whole(recording)
+        used, is_estimated = told.settled(self._expected)
         answer = Answer(
             self.key,
             self._status,
             self._headers,
             body,
-            self._rules.amount(self._model, told.input, told.output),
-            told.input,
-            told.output,
+            self._rules.amount(self._model, used.input, used.output),
+            used.input,
+            used.output,
             self._calls.job.token,
+            is_estimated,
         )
         state = CallState.SPOILED if body is None else CallState.ANSWERED
         self._note(state)
@@ -216,6 +225,15 @@ class PaidCall:
         self._calls.writes(self.key, written)
         written.add_done_callback(self._settled)
         return written
+
+    def _whole(self, recording: Recording) -> bytes | None:
+        """What is to be kept; None: it is too large, or not all of it has come."""
+        body = recording.finish()
+        is_empty = not recording.has_bytes
+        if body is None or (is_empty and (self._is_framed or self._status in _BODILESS)):
+            return body
+        kind = dict(self._headers).get("content-type", "")
+        return None if breaks_off(body, kind) else body
 
     def _settled(self, _: asyncio.Future[None]) -> None:
         """What it had reserved is with the budget again, or spent."""
@@ -257,7 +275,7 @@ class PaidCall:
         closed.add_done_callback(self._settled)
 
     def _note(self, state: CallState) -> None:
-        self._calls.note(self.key, state, self._rules.provider, self._model)
+        self._calls.note(self.key, state, self._rules.provider, self._model, self._resent)
 
     def _leave_place(self) -> None:
         if self._has_place:

@@ -7,6 +7,8 @@ import re
 import zlib
 from collections.abc import Iterator
 
+import msgspec
+
 from penstock.model.journal import BODY_BYTES_MAX
 
 LEVEL = 1  # answers are short texts, and the loop waits for it
@@ -20,6 +22,11 @@ _LAST_EVENT = re.compile(
     rb'\{[^\r\n]{0,100}?"type": ?"(?:message_stop|response\.(?:completed|incomplete|failed))")'
 )
 
+#: Media types of one JSON document; lines of JSON are of others.
+_DOCUMENT = re.compile(r"\s*application/(?:[\w.-]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+_BEFORE = b"\n"  # what a body begins with begins a line
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+
 
 class Recording:
     """Owns the compressed pieces of one body; none if it is too large."""
@@ -30,7 +37,7 @@ class Recording:
         self._compress = zlib.compressobj(LEVEL)
         self._kept: list[bytes] | None = []
         self._size = 0
-        self._tail = b"\n"  # a body begins with a line
+        self._tail = _BEFORE
         self._has_last = False  # the last event of a stream has begun
 
     def add(self, piece: bytes) -> None:
@@ -44,6 +51,11 @@ class Recording:
         """The whole body, compressed; None: it is too large to be kept."""
         self._keep(self._compress.flush())
         return None if self._kept is None else b"".join(self._kept)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Has anything come at all?"""
+        return self._tail != _BEFORE
 
     @property
     def has_said_all(self) -> bool:
@@ -69,3 +81,18 @@ def played(body: bytes) -> Iterator[bytes]:
             return
         if piece:
             yield piece
+
+
+def breaks_off(body: bytes, content_type: str) -> bool:
+    """Is a recorded body a JSON document without its end?
+
+    Where a connection's end is the body's end, a reply that was cut looks whole. What is no JSON
+    at all, or more than one document, is somebody else's to judge.
+    """
+    if _DOCUMENT.match(content_type) is None:
+        return False
+    try:
+        _skip(b"".join(played(body)))
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    return False

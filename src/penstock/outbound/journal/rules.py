@@ -10,6 +10,7 @@ import msgspec
 from penstock.model.spending import Amount, Budget, Price, scopes_of
 
 HOLD = "hold"  # of `in_doubt`
+CALL_MICROS_MAX = 10**12  # of one call, a million dollars: no sum of calls leaves 64 bits
 
 _NO_PRICES: Mapping[str, Price] = {}
 
@@ -27,6 +28,7 @@ class PaidRules(msgspec.Struct, frozen=True):
         """What so many tokens of a model come to."""
         price = self.prices.get(model)
         micros = 0 if price is None else price.of(input_tokens, output_tokens)
+        micros = min(micros, CALL_MICROS_MAX)
         return Amount(micros, input_tokens + output_tokens)
 
     def forbids_unpriced(self, task: str, model: str) -> Budget | None:

@@ -8,15 +8,34 @@ from collections.abc import Iterable
 VALUE_LENGTH_MAX = 1_000  # characters
 COUNT_MAX = 64
 
+#: What programs read of a reply besides its body: what the body is, where a result will be or comes
+#: from, how long to wait, and what to tell the provider's support.
 _NAMES = frozenset(
     {
+        "apim-request-id",
+        "azure-asyncoperation",
+        "cf-ray",
+        "content-disposition",
         "content-encoding",  # of a body that was not decoded on its way
+        "content-language",
+        "content-location",
+        "content-range",
         "content-type",
         "date",
+        "etag",
+        "last-modified",
+        "link",
+        "location",
         "openai-model",
         "openai-processing-ms",
+        "openai-version",
+        "operation-location",
         "request-id",
         "retry-after",
+        "retry-after-ms",
+        "x-amzn-requestid",
+        "x-goog-request-id",
+        "x-ms-request-id",
         "x-request-id",
     }
 )

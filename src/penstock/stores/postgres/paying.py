@@ -31,7 +31,7 @@ class PayingTransaction(AcceptingTransaction):
         return "find_calls", (numbers(jobs), texts(fingerprints), numbers(ordinals))
 
     def add_calls(self, rows: Sequence[Row]) -> None:
-        jobs, fingerprints, ordinals, tokens, *places, begun, micros, tokens_kept = zip(
+        jobs, fingerprints, ordinals, tokens, *places, begun, micros, tokens_kept, resent = zip(
             *rows, strict=True
         )
         made = self.rows(
@@ -44,6 +44,7 @@ class PayingTransaction(AcceptingTransaction):
             numbers(begun),
             numbers(micros),
             numbers(tokens_kept),
+            numbers(resent),
         )
         if len(made) < len(rows):
             raise Contended("Another process has begun the same call just now.")

@@ -931,9 +931,10 @@ insert into penstock.counters (scope, state, name, n)
 select scope, state, name, sum(n) from gone group by scope, state, name order by scope, state, name
 on conflict (scope, state, name) do update set n = counters.n + excluded.n
 
--- set_cursor --
--- Replaces a durable value.
-insert into penstock.cursors (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value
+-- set_cursors --
+-- Replaces durable values; $1 = [[name, value], …], by name.
+insert into penstock.cursors (name, value) select one ->> 0, one ->> 1 from jsonb_array_elements($1::jsonb) as one
+on conflict (name) do update set value = excluded.value
 
 -- read_cursor --
 -- A durable value.
@@ -1291,8 +1292,9 @@ select no, $2::text, $3::bigint from penstock.workers where id = $1 and ended_at
 on conflict (no) do update set status = excluded.status, status_at = excluded.status_at
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = $1 and expires_at > $2, tasks, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, left of its lease, tasks, status, status_at].
+select id, run_id, host, pid, started_at, case when boot_id = $1 then expires_at - $2 else 0 end, tasks,
+    status, status_at
 from penstock.workers left join penstock.worker_status on worker_status.no = workers.no
 where ended_at is null order by workers.no
 
@@ -1312,11 +1314,13 @@ order by learned_at desc, provider, model limit $1
 
 -- find_calls --
 -- Calls by key, held until the commit; $1, $2, $3 = arrays of jobs, fingerprints, ordinals: [call, job, fingerprint,
--- ordinal, state, token, run, day, task, provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused].
+-- ordinal, state, token, run, day, task, provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused,
+-- resent, estimated].
 select
     calls.no, calls.job_id, calls.fingerprint, calls.ordinal, calls.state, calls.token, calls.run_id, calls.day,
     calls.task, calls.provider, calls.model, calls.begun_at, calls.ended_at, calls.reserved_micros,
-    calls.reserved_tokens, calls.used_micros, calls.used_tokens, calls.bought, calls.reused
+    calls.reserved_tokens, calls.used_micros, calls.used_tokens, calls.bought, calls.reused, calls.resent,
+    calls.estimated
 from unnest($1::bigint[], $2::text[], $3::bigint[]) as wanted (job_id, fingerprint, ordinal)
 join penstock.calls on calls.job_id = wanted.job_id and calls.fingerprint = wanted.fingerprint
     and calls.ordinal = wanted.ordinal
@@ -1333,17 +1337,17 @@ from (select value::bigint as id from jsonb_array_elements_text($1::jsonb)) as w
 
 -- add_calls --
 -- Calls begin; arrays of jobs, fingerprints, ordinals, tokens, runs, days, tasks, providers, models, begun_at,
--- 2 × reserved. Answers those that were new: another process may have begun one of them just now.
+-- 2 × reserved, resent. Answers those that were new: another process may have begun one of them just now.
 insert into penstock.calls (
     job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
-    reserved_tokens
+    reserved_tokens, resent
 )
-select job_id, fingerprint, ordinal, 'open', token, run_id, day, task, provider, model, begun_at, micros, tokens
+select job_id, fingerprint, ordinal, 'open', token, run_id, day, task, provider, model, begun_at, micros, tokens, resent
 from unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-    $10::bigint[], $11::bigint[], $12::bigint[]
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[]
 ) with ordinality as fresh (
-    job_id, fingerprint, ordinal, token, run_id, day, task, provider, model, begun_at, micros, tokens, place
+    job_id, fingerprint, ordinal, token, run_id, day, task, provider, model, begun_at, micros, tokens, resent, place
 ) order by place
 on conflict (job_id, fingerprint, ordinal) do nothing
 returning no
@@ -1355,22 +1359,25 @@ select exists (
 )
 
 -- reopen_calls --
--- Calls begin again; $1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+-- Calls begin again; $1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved, resent],
+-- …].
 update penstock.calls set
     state = 'open', token = (call ->> 1)::bigint, run_id = call ->> 2, day = call ->> 3, task = call ->> 4,
     provider = call ->> 5, model = call ->> 6, begun_at = (call ->> 7)::bigint, ended_at = null,
-    reserved_micros = (call ->> 8)::bigint, reserved_tokens = (call ->> 9)::bigint
+    reserved_micros = (call ->> 8)::bigint, reserved_tokens = (call ->> 9)::bigint, resent = (call ->> 10)::bigint
 from jsonb_array_elements($1::jsonb) as call where no = (call ->> 0)::bigint
 
 -- change_calls --
--- Arrays of calls, states, ended_at, 2 × reserved, 2 × used, bought, reused.
+-- Arrays of calls, states, ended_at, 2 × reserved, 2 × used, bought, reused, estimated.
 update penstock.calls set
     state = new.state, ended_at = new.ended_at, reserved_micros = new.micros, reserved_tokens = new.tokens,
-    used_micros = new.used_micros, used_tokens = new.used_tokens, bought = new.bought, reused = new.reused
+    used_micros = new.used_micros, used_tokens = new.used_tokens, bought = new.bought, reused = new.reused,
+    estimated = new.estimated
 from unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-    $9::bigint[]
-) as new (call, state, ended_at, micros, tokens, used_micros, used_tokens, bought, reused) where no = new.call
+    $9::bigint[], $10::bigint[]
+) as new (call, state, ended_at, micros, tokens, used_micros, used_tokens, bought, reused, estimated)
+where no = new.call
 
 -- keep_answers --
 -- Answers of calls; arrays of calls, status, headers, bodies, 2 × used, input, output.
@@ -1394,14 +1401,15 @@ select pg_advisory_xact_lock(7310, place) from (
 select bool_and(pg_try_advisory_xact_lock(7310, hashtext(name))) from unnest($1::text[]) as wanted (name)
 
 -- add_to_accounts --
--- Merged change of the accounts; $1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused], …]. Differs from
--- sqlite as add_counts does.
+-- Merged change of the accounts; $1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused,
+-- resent, estimated], …]. Differs from sqlite as add_counts does.
 insert into penstock.account_changes (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
 )
 select
     change ->> 0, change ->> 1, change ->> 2, (change ->> 3)::bigint, (change ->> 4)::bigint, (change ->> 5)::bigint,
-    (change ->> 6)::bigint, (change ->> 7)::bigint, (change ->> 8)::bigint
+    (change ->> 6)::bigint, (change ->> 7)::bigint, (change ->> 8)::bigint, (change ->> 9)::bigint,
+    (change ->> 10)::bigint
 from jsonb_array_elements($1::jsonb) as change
 
 -- count_account_changes --
@@ -1413,34 +1421,40 @@ select coalesce((select max(no) from penstock.account_changes) - (select min(no)
 with gone as (
     delete from penstock.account_changes where no in (
         select no from penstock.account_changes order by no limit $1 for update skip locked
-    ) returning scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    ) returning scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+        estimated
 )
 insert into penstock.accounts as kept (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
 )
 select
     scope, period, span, sum(spent_micros), sum(spent_tokens), sum(reserved_micros), sum(reserved_tokens), sum(bought),
-    sum(reused)
+    sum(reused), sum(resent), sum(estimated)
 from gone group by scope, period, span order by span, period, scope
 on conflict (span, period, scope) do update set
     spent_micros = kept.spent_micros + excluded.spent_micros, spent_tokens = kept.spent_tokens + excluded.spent_tokens,
     reserved_micros = kept.reserved_micros + excluded.reserved_micros,
     reserved_tokens = kept.reserved_tokens + excluded.reserved_tokens,
-    bought = kept.bought + excluded.bought, reused = kept.reused + excluded.reused
+    bought = kept.bought + excluded.bought, reused = kept.reused + excluded.reused,
+    resent = kept.resent + excluded.resent, estimated = kept.estimated + excluded.estimated
 
 -- read_accounts --
--- Accounts; $1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused].
+-- Accounts; $1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused, resent,
+-- estimated].
 select
     wanted.scope, wanted.period, wanted.span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint,
-    sum(reserved_micros)::bigint, sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint
+    sum(reserved_micros)::bigint, sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint,
+    sum(resent)::bigint, sum(estimated)::bigint
 from (
     select account ->> 0 as scope, account ->> 1 as period, account ->> 2 as span
     from jsonb_array_elements($1::jsonb) as account
 ) as wanted cross join lateral (
-    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused from penstock.accounts
+    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    from penstock.accounts
     where accounts.span = wanted.span and accounts.period = wanted.period and accounts.scope = wanted.scope
     union all
-    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused from penstock.account_changes
+    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    from penstock.account_changes
     where account_changes.span = wanted.span and account_changes.period = wanted.period
         and account_changes.scope = wanted.scope
 ) as parts group by 1, 2, 3
@@ -1449,12 +1463,12 @@ from (
 -- All accounts of some runs and days; $1 = [span, …].
 select
     scope, period, span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint, sum(reserved_micros)::bigint,
-    sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint
+    sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint, sum(resent)::bigint, sum(estimated)::bigint
 from (
-    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
     from penstock.accounts where span = any(array(select jsonb_array_elements_text($1::jsonb)))
     union all
-    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
     from penstock.account_changes where span = any(array(select jsonb_array_elements_text($1::jsonb)))
 ) as parts group by scope, period, span order by scope, period, span
 
@@ -1462,7 +1476,7 @@ from (
 -- Every call of a job, in the order of their beginning; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
 from penstock.calls where job_id = $1 order by begun_at, no
 
 -- read_call_answer --
@@ -1473,12 +1487,13 @@ from penstock.calls join penstock.answers on answers.call = calls.no
 where calls.job_id = $1 and calls.fingerprint = $2 and calls.ordinal = $3
 
 -- sum_calls_of --
--- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens].
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated].
 select
     coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint,
     count(*) filter (where ended_at is null and not exists (
         select 1 from penstock.hot where hot.job_id = calls.job_id and hot.row_state = 4 and hot.token = calls.token
-    )), coalesce(sum(used_micros), 0)::bigint, coalesce(sum(used_tokens), 0)::bigint
+    )), coalesce(sum(used_micros), 0)::bigint, coalesce(sum(used_tokens), 0)::bigint,
+    coalesce(sum(resent), 0)::bigint, coalesce(sum(estimated), 0)::bigint
 from penstock.calls where job_id = $1
 
 -- read_call_counts --
@@ -1505,14 +1520,14 @@ order by job_id, fingerprint, ordinal limit $2 for update
 -- Those of calls that have not ended; $1 = [call, …]; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
 from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) and ended_at is null
 
 -- sum_calls --
--- $1 = [call, …]: [bought, reused, micros, tokens].
+-- $1 = [call, …]: [bought, reused, micros, tokens, resent, estimated].
 select
     coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(used_micros), 0)::bigint,
-    coalesce(sum(used_tokens), 0)::bigint
+    coalesce(sum(used_tokens), 0)::bigint, coalesce(sum(resent), 0)::bigint, coalesce(sum(estimated), 0)::bigint
 from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- drop_calls --
@@ -1554,6 +1569,19 @@ delete from penstock.run_parts where run_id = any(array(select jsonb_array_eleme
 -- What runs spent, but for accounts of which something is still reserved or not merged; $1 = [run, …].
 delete from penstock.accounts where span = any(array(select jsonb_array_elements_text($1::jsonb)))
     and period = 'run' and reserved_micros = 0 and reserved_tokens = 0 and not exists (
+        select 1 from penstock.account_changes where account_changes.span = accounts.span
+            and account_changes.period = accounts.period and account_changes.scope = accounts.scope
+    )
+
+-- has_old_days --
+-- Are there accounts of days before $1?
+select exists (select 1 from penstock.accounts where span < $1 and period = 'day')
+    or exists (select 1 from penstock.account_changes where span < $1 and period = 'day')
+
+-- forget_day_accounts --
+-- What was spent on days before $1, but for accounts of which something is still reserved or not merged.
+delete from penstock.accounts where span < $1 and period = 'day' and reserved_micros = 0 and reserved_tokens = 0
+    and not exists (
         select 1 from penstock.account_changes where account_changes.span = accounts.span
             and account_changes.period = accounts.period and account_changes.scope = accounts.scope
     )
@@ -1633,7 +1661,8 @@ with armed as materialized (
     select (job ->> 0)::bigint as job_id, (job ->> 1)::smallint as row_state, (job ->> 2)::bigint as due_at
     from jsonb_array_elements($1::jsonb) as job
 ), gone as (
-    delete from penstock.ended where job_id = any(array(select job_id from armed)) returning *
+    delete from penstock.ended using armed where ended.job_id = armed.job_id
+    returning ended.*, armed.row_state as first_state, armed.due_at as first_at
 ), kept as (
     insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
     select
@@ -1646,9 +1675,9 @@ insert into penstock.hot (
     job_id, lane_id, rank, bytes, row_state, token, ended_token, due_at, available_at, started_at, updated_at, result
 )
 select
-    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), armed.row_state,
-    gone.token, gone.ended_token, armed.due_at, armed.due_at, gone.started_at, $2::bigint, gone.result
-from armed join gone on gone.job_id = armed.job_id join penstock.jobs on jobs.id = gone.job_id
+    gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), gone.first_state,
+    gone.token, gone.ended_token, gone.first_at, gone.first_at, gone.started_at, $2::bigint, gone.result
+from gone join penstock.jobs on jobs.id = gone.job_id
 
 -- cancel_units --
 -- Units that do not run end, so that nobody leases them; $1 = [job, …], $2 = now.
@@ -2042,6 +2071,10 @@ select state, sum(counted)::bigint, sum(kept)::bigint from (
     select 'micros', coalesce(sum(used_micros), 0), 0 from penstock.calls
     union all
     select 'tokens', coalesce(sum(used_tokens), 0), 0 from penstock.calls
+    union all
+    select 'resent', coalesce(sum(resent), 0), 0 from penstock.calls
+    union all
+    select 'estimated', coalesce(sum(estimated), 0), 0 from penstock.calls
     union all
     select 'unended', count(*), 0 from penstock.calls where ended_at is null
     union all

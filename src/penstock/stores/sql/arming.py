@@ -146,6 +146,7 @@ def _change(tx: Transaction, app: str, armed: Sequence[_Armed]) -> None:
         _moved(tx, one, state)
     left = {one.was.lane_id for one in replanned if one.lane_id != one.was.lane_id}
     if left and tx.is_my_turn():
+        tx.flush_heads()  # whoever forgets lanes holds those that jobs were put into
         forget_lanes(tx, left)
 
 

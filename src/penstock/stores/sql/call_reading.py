@@ -40,8 +40,10 @@ def answer_of(reader: Statements, key: CallKey) -> Answer | None:
 
 def figures_of(reader: Statements, job: JobId | None) -> CallFigures:
     if job is not None:
-        ((bought, reused, in_doubt, micros, tokens),) = reader.rows("sum_calls_of", job)
-        return CallFigures(bought, reused, in_doubt, Amount(micros, tokens))
+        ((bought, reused, in_doubt, micros, tokens, resent, estimated),) = reader.rows(
+            "sum_calls_of", job
+        )
+        return CallFigures(bought, reused, in_doubt, Amount(micros, tokens), resent, estimated)
     in_hand = reader.value("count_in_hand")
     counts: Counter[str] = Counter(dict(reader.rows("read_call_counts")))
     return CallFigures(
@@ -49,6 +51,8 @@ def figures_of(reader: Statements, job: JobId | None) -> CallFigures:
         reused=counts["reused"],
         in_doubt=max(counts["unended"] - in_hand, 0),  # two statements, and others go on meanwhile
         spent=Amount(counts["micros"], counts["tokens"]),
+        resent=counts["resent"],
+        estimated=counts["estimated"],
     )
 
 

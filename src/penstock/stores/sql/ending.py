@@ -175,7 +175,7 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
     if isinstance(effect, EnqueueJobs):
         enqueue(tx, effect.jobs)
     elif isinstance(effect, SetCursor):
-        tx.run("set_cursor", effect.name, effect.value)
+        tx.units.cursors[effect.name] = effect.value
     elif isinstance(effect, StageManifest):
         place = (effect.dataset, effect.slice)
         if effect.commit:

@@ -19,11 +19,11 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.run import RunPart
-from penstock.model.spending import Account, Amount, Budget, Period
+from penstock.model.spending import DAY_MICROS, Account, Amount, Budget, Period, day_of
 from penstock.model.views import Progress
 from penstock.stores.call_rows import NOTHING, CallRow, Change, Place
 from penstock.stores.call_rules import CallBook, budgeted
-from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE, RUNS_KEPT
+from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE, DAYS_KEPT, RUNS_KEPT
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import Transaction
 
@@ -40,8 +40,7 @@ def call_row(row: Row) -> CallRow:
         row[12],
         Amount(row[13], row[14]),
         Amount(row[15], row[16]),
-        row[17],
-        row[18],
+        *row[17:],
     )
 
 
@@ -95,7 +94,7 @@ def _new_columns(row: CallRow) -> Row:
 
 
 def _reopened_columns(row: CallRow) -> Row:
-    return (row.token, *row.place, row.begun_at, *row.reserved)
+    return (row.token, *row.place, row.begun_at, *row.reserved, row.resent)
 
 
 def answered(tx: Transaction, answers: Sequence[Answer]) -> None:
@@ -157,7 +156,8 @@ def _write(tx: Transaction, book: CallBook, answers: Sequence[Row] = ()) -> None
 
 
 def _changed_columns(row: CallRow) -> Row:
-    return (row.no, row.state, row.ended_at, *row.reserved, *row.used, row.bought, row.reused)
+    counts = row.bought, row.reused, row.estimated
+    return (row.no, row.state, row.ended_at, *row.reserved, *row.used, *counts)
 
 
 def _drop_answers(tx: Transaction, book: CallBook) -> None:
@@ -173,8 +173,8 @@ def forget_calls(tx: Transaction, jobs: Iterable[int]) -> int:
     calls = as_json(found)
     for row in map(call_row, tx.array("unended_calls", calls)):
         tx.sums.give_back(row)
-    ((bought, reuses, micros, tokens),) = tx.rows("sum_calls", calls)
-    tx.sums.forget(bought, reuses, Amount(micros, tokens))
+    ((bought, reuses, micros, tokens, resent, estimated),) = tx.rows("sum_calls", calls)
+    tx.sums.forget(bought, reuses, Amount(micros, tokens), resent, estimated)
     tx.run("drop_answers", calls)
     tx.run("drop_calls", calls)
     return len(found)
@@ -185,10 +185,19 @@ def prune_calls(tx: Transaction, before: int, after: JobId) -> tuple[Progress, J
     tx.one_at_a_time()
     seen = tx.array("jobs_with_calls", after, before, CALLS_SLICE)
     if not seen:
+        _forget_days(tx)
         return Progress(0, more=False), after
     count = forget_calls(tx, [job for job, may_go in seen if may_go])
     last = after if count == CALLS_DROPPED else seen[-1][0]  # else there may be more of these
     return Progress(count, more=True), JobId(last)
+
+
+def _forget_days(tx: Transaction) -> None:
+    """What was spent long ago; a day's account goes once nothing is reserved in it."""
+    first = day_of(tx.now - DAYS_KEPT * DAY_MICROS)
+    if tx.value("has_old_days", first):
+        tx.add_up_accounts()
+        tx.run("forget_day_accounts", first)
 
 
 def save_run(tx: Transaction, part: RunPart) -> None:

@@ -168,12 +168,13 @@ class SqlReader(Statements):
                 host=host,
                 pid=pid,
                 started_at=started_at,
-                alive=bool(alive),
+                alive=left > 0,
+                lease_seconds=max(left, 0) / MICROSECONDS,
                 tasks=_decode_names(tasks),
                 status=status,
                 status_at=status_at,
             )
-            for id_, run_id, host, pid, started_at, alive, tasks, status, status_at in self.rows(
+            for id_, run_id, host, pid, started_at, left, tasks, status, status_at in self.rows(
                 "list_workers", boot.boot_id, boot.at
             )
         ]

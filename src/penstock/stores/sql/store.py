@@ -48,6 +48,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.stores.journal import check_run
 from penstock.stores.reply import Reply
 from penstock.stores.sql import (
     arming,
@@ -306,6 +307,7 @@ class SqlStore(ABC):
         return self._writer.submit(lambda tx: journaling.prune_calls(tx, before, after))
 
     def save_run(self, part: RunPart) -> Reply[None]:
+        check_run(part)
         return self._writer.submit(lambda tx: journaling.save_run(tx, part))
 
     def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:

@@ -114,7 +114,7 @@ class Transaction(Statements):
     def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
         """What became of calls, and the answers that they are ended by.
 
-        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused];
+        [call, state, ended_at, 2 × reserved, 2 × used, bought, reused, estimated];
         [call, status, headers, body, micros, tokens, input, output].
         """
         for answer in answers:
@@ -318,13 +318,15 @@ class Transaction(Statements):
         self.flush_units()
 
     def flush_units(self) -> None:
-        """Write how the ticks of units went, and bound their history."""
+        """Write how the ticks of units went, and their cursors, and bound their history."""
         for query, parameters in self._merged_units():
             self.run(query, *parameters)
 
     def _merged_units(self) -> Iterator[tuple[str, tuple[object, ...]]]:
         """The statements that do so."""
         units, self.units = self.units, UnitTallies()
+        if units.cursors:
+            yield "set_cursors", (as_json(sorted(units.cursors.items())),)
         if units.tallies:
             rows = [units.tallies[job_id] for job_id in sorted(units.tallies)]
             yield "count_ticks", (as_json(rows),)

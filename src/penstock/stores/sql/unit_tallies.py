@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 Tally = tuple[int, int, int, int, int | None, int | None]
 #: [job, ticks, missed, failed, last_tick_at, last_due_at]
@@ -11,10 +11,14 @@ Tally = tuple[int, int, int, int, int | None, int | None]
 
 @dataclass(slots=True)
 class UnitTallies:
-    """Owns what is to be counted of units at the end of a transaction, and whose history grew."""
+    """Owns what is to be written of units at the end of a transaction, all of it together.
+
+    Nobody reads any of it inside a transaction.
+    """
 
     tallies: dict[int, Tally] = field(default_factory=dict)
     grown: set[int] = field(default_factory=set)  # jobs, some of which may be units
+    cursors: dict[str, str] = field(default_factory=dict)  # the last word counts
 
     def ticked(self, job_id: int, missed: int, ended_at: int, due_at: int) -> None:
         """An occurrence ended well."""
@@ -28,4 +32,5 @@ class UnitTallies:
         self.grown.add(job_id)
 
     def copy(self) -> UnitTallies:
-        return replace(self, tallies=dict(self.tallies), grown=set(self.grown))
+        tallies, grown, cursors = dict(self.tallies), set(self.grown), dict(self.cursors)
+        return UnitTallies(tallies, grown, cursors)

@@ -610,9 +610,10 @@ insert into counters (scope, state, name, n)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1) where true
 on conflict (scope, state, name) do update set n = n + excluded.n
 
--- set_cursor --
--- Replaces a durable value.
-insert into cursors (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
+-- set_cursors --
+-- Replaces durable values; ?1 = [[name, value], …].
+insert into cursors (name, value) select value ->> 0, value ->> 1 from jsonb_each(?1) where true
+on conflict (name) do update set value = excluded.value
 
 -- read_cursor --
 -- A durable value.
@@ -907,8 +908,9 @@ pragma journal_mode = delete
 update workers set status = ?2, status_at = ?3 where id = ?1 and ended_at is null
 
 -- list_workers --
--- Workers that have not ended: [id, run, host, pid, started, alive, tasks, status, status_at].
-select id, run_id, host, pid, started_at, boot_id = ?1 and expires_at > ?2, tasks, status, status_at
+-- Workers that have not ended: [id, run, host, pid, started, left of its lease, tasks, status, status_at].
+select id, run_id, host, pid, started_at, case when boot_id = ?1 then expires_at - ?2 else 0 end, tasks,
+    status, status_at
 from workers where ended_at is null order by no
 
 -- save_learned --
@@ -927,10 +929,10 @@ order by learned_at desc, provider, model limit ?1
 
 -- find_calls --
 -- Calls by key; ?1 = [[job, fingerprint, ordinal], …]: [call, job, fingerprint, ordinal, state, token, run, day, task,
--- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused].
+-- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused, resent, estimated].
 select json_group_array(json_array(
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
 )) from jsonb_each(?1) as wanted
 cross join calls on job_id = value ->> 0 and fingerprint = value ->> 1 and ordinal = value ->> 2
 
@@ -940,29 +942,32 @@ select json_group_array(json_array(jobs.id, jobs.token)) from jsonb_each(?1) as 
 cross join jobs on jobs.id = wanted.value
 
 -- add_calls --
--- Calls begin; ?1 = [[job, fingerprint, ordinal, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+-- Calls begin; ?1 = [[job, fingerprint, ordinal, token, run, day, task, provider, model, begun_at, 2 × reserved,
+-- resent], …].
 insert into calls (
     job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
-    reserved_tokens
+    reserved_tokens, resent
 )
 select
     value ->> 0, value ->> 1, value ->> 2, 'open', value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-    value ->> 8, value ->> 9, value ->> 10, value ->> 11
+    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12
 from jsonb_each(?1) order by key
 
 -- reopen_calls --
--- Calls begin again; ?1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved], …].
+-- Calls begin again; ?1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved, resent],
+-- …].
 update calls set
     state = 'open', token = value ->> 1, run_id = value ->> 2, day = value ->> 3, task = value ->> 4,
     provider = value ->> 5, model = value ->> 6, begun_at = value ->> 7, ended_at = null,
-    reserved_micros = value ->> 8, reserved_tokens = value ->> 9
+    reserved_micros = value ->> 8, reserved_tokens = value ->> 9, resent = value ->> 10
 from jsonb_each(?1) where no = value ->> 0
 
 -- change_calls --
--- ?1 = [[call, state, ended_at, 2 × reserved, 2 × used, bought, reused], …].
+-- ?1 = [[call, state, ended_at, 2 × reserved, 2 × used, bought, reused, estimated], …].
 update calls set
     state = value ->> 1, ended_at = value ->> 2, reserved_micros = value ->> 3, reserved_tokens = value ->> 4,
-    used_micros = value ->> 5, used_tokens = value ->> 6, bought = value ->> 7, reused = value ->> 8
+    used_micros = value ->> 5, used_tokens = value ->> 6, bought = value ->> 7, reused = value ->> 8,
+    estimated = value ->> 9
 from jsonb_each(?1) where no = value ->> 0
 
 -- keep_answer --
@@ -975,23 +980,29 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 delete from answers where call in (select value from jsonb_each(?1))
 
 -- add_to_accounts --
--- Merged change of the accounts; ?1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused], …].
+-- Merged change of the accounts; ?1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused,
+-- resent, estimated], …].
 insert into accounts (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated
 )
 select
-    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+    value ->> 9, value ->> 10
 from jsonb_each(?1) where true
 on conflict (span, period, scope) do update set
     spent_micros = spent_micros + excluded.spent_micros, spent_tokens = spent_tokens + excluded.spent_tokens,
     reserved_micros = reserved_micros + excluded.reserved_micros,
     reserved_tokens = reserved_tokens + excluded.reserved_tokens,
-    bought = bought + excluded.bought, reused = reused + excluded.reused
+    bought = bought + excluded.bought, reused = reused + excluded.reused,
+    resent = resent + excluded.resent, estimated = estimated + excluded.estimated
 
 -- read_accounts --
--- Accounts; ?1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused].
+-- Accounts; ?1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused, resent,
+-- estimated].
 select json_group_array(json_array(
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused
+    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated
 )) from jsonb_each(?1) as wanted
 cross join accounts on span = value ->> 2 and period = value ->> 1 and scope = value ->> 0
 
@@ -999,7 +1010,8 @@ cross join accounts on span = value ->> 2 and period = value ->> 1 and scope = v
 -- All accounts of some runs and days; ?1 = [span, …].
 select
     accounts.scope, accounts.period, accounts.span, accounts.spent_micros, accounts.spent_tokens,
-    accounts.reserved_micros, accounts.reserved_tokens, accounts.bought, accounts.reused
+    accounts.reserved_micros, accounts.reserved_tokens, accounts.bought, accounts.reused,
+    accounts.resent, accounts.estimated
 from (select distinct value from jsonb_each(?1)) as wanted cross join accounts on accounts.span = wanted.value
 order by accounts.scope, accounts.period, accounts.span
 
@@ -1007,7 +1019,7 @@ order by accounts.scope, accounts.period, accounts.span
 -- Every call of a job, in the order of their beginning; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
 from calls where job_id = ?1 order by begun_at, no
 
 -- read_call_answer --
@@ -1018,10 +1030,10 @@ from calls cross join answers on answers.call = calls.no
 where calls.job_id = ?1 and calls.fingerprint = ?2 and calls.ordinal = ?3
 
 -- sum_calls_of --
--- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens].
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated].
 select coalesce(sum(bought), 0), coalesce(sum(reused), 0), count(*) filter (where ended_at is null and not exists (
     select 1 from jobs where jobs.id = calls.job_id and jobs.row_state = 4 and jobs.token = calls.token
-)), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0)
+)), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0), coalesce(sum(resent), 0), coalesce(sum(estimated), 0)
 from calls where job_id = ?1
 
 -- read_call_counts --
@@ -1043,12 +1055,13 @@ select json_group_array(no) from (
 -- Those of calls that have not ended; ?1 = [call, …]; the columns of find_calls.
 select json_group_array(json_array(
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
 )) from jsonb_each(?1) as wanted cross join calls on no = value and ended_at is null
 
 -- sum_calls --
--- ?1 = [call, …]: [bought, reused, micros, tokens].
-select coalesce(sum(bought), 0), coalesce(sum(reused), 0), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0)
+-- ?1 = [call, …]: [bought, reused, micros, tokens, resent, estimated].
+select coalesce(sum(bought), 0), coalesce(sum(reused), 0), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0),
+    coalesce(sum(resent), 0), coalesce(sum(estimated), 0)
 from calls where no in (select value from jsonb_each(?1))
 
 -- drop_calls --
@@ -1089,6 +1102,14 @@ delete from run_parts where run_id in (select value from jsonb_each(?1))
 -- What runs spent, but for accounts of which something is still reserved; ?1 = [run, …].
 delete from accounts where span in (select value from jsonb_each(?1)) and period = 'run'
     and reserved_micros = 0 and reserved_tokens = 0
+
+-- has_old_days --
+-- Are there accounts of days before ?1?
+select exists (select 1 from accounts where span < ?1 and period = 'day')
+
+-- forget_day_accounts --
+-- What was spent on days before ?1, but for accounts of which something is still reserved.
+delete from accounts where span < ?1 and period = 'day' and reserved_micros = 0 and reserved_tokens = 0
 
 -- forget_runs --
 -- ?1 = [run, …].
@@ -1446,6 +1467,10 @@ select state, sum(counted), sum(kept) from (
     select 'micros', coalesce(sum(used_micros), 0), 0 from calls
     union all
     select 'tokens', coalesce(sum(used_tokens), 0), 0 from calls
+    union all
+    select 'resent', coalesce(sum(resent), 0), 0 from calls
+    union all
+    select 'estimated', coalesce(sum(estimated), 0), 0 from calls
     union all
     select 'unended', count(*), 0 from calls where ended_at is null
     union all

@@ -182,6 +182,8 @@ create table calls (
     used_tokens integer not null default 0,
     bought integer not null default 0,
     reused integer not null default 0,
+    resent integer not null default 0,
+    estimated integer not null default 0,
     unique (job_id, fingerprint, ordinal)
 ) strict;
 
@@ -206,6 +208,8 @@ create table accounts (
     reserved_tokens integer not null,
     bought integer not null,
     reused integer not null,
+    resent integer not null default 0,
+    estimated integer not null default 0,
     primary key (span, period, scope)
 ) strict, without rowid;
 

@@ -51,7 +51,8 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 class Reply:
     """How a call is answered."""
 
-    status: int | None = 200  # None: the connection ends, or hangs, before any answer
+    #: None: the connection ends, or hangs, before any answer.
+    status: int | None = field(default=200, kw_only=False)
     headers: tuple[tuple[str, str], ...] = ()
     parts: Iterable[Part] = ()  # may be endless
     wait_seconds: float = 0.0  # until the first byte

@@ -7,20 +7,35 @@ A loop in a thread of its own, so that sync clients, other processes and other l
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from penstock.clock import SystemClock
 from penstock.testing.simulated_provider.core import ProviderCore, Visit
 from penstock.testing.simulated_provider.messages import Ending, Part, Reply
 from penstock.testing.simulated_provider.wire import Incoming, MalformedRequest, chunk, head
 
+log = logging.getLogger("penstock.testing")
+
 HOST = "127.0.0.1"
 BACKLOG = 1024  # connections that wait to be accepted
+BODILESS = (204, 304)  # statuses of replies without a body
 ANSWER_SECONDS = 30.0  # that starting or stopping may take
+
+
+def _framing(reply: Reply) -> list[tuple[str, str]]:
+    """How its head says where the body ends; nothing, if there may be none."""
+    if reply.status in BODILESS:
+        return []
+    if reply.length is None:
+        return [("transfer-encoding", "chunked")]
+    return [("content-length", str(reply.length))]
 
 
 class LoopbackServer:
@@ -118,14 +133,22 @@ class _Connection(asyncio.Protocol):
             return
         if request is None:
             return
-        visit = self._core.visit(
-            request.method,
-            request.target,
-            request.headers,
-            request.body,
-            self._clock.monotonic(),
-            self._clock.now(),
-        )
+        try:
+            visit = self._core.visit(
+                request.method,
+                request.target,
+                request.headers,
+                request.body,
+                self._clock.monotonic(),
+                self._clock.now(),
+            )
+        except Exception as error:  # of a script or an answer: whoever wrote it shall hear of it
+            log.exception("What a simulated provider was to answer raised.")
+            told = msgspec.json.encode({"error": {"message": f"{type(error).__name__}: {error}"}})
+            sizes = [("content-type", "application/json"), ("content-length", str(len(told)))]
+            self._transport.write(head(500, sizes) + told)
+            self._next()
+            return
         bodiless = request.method == "HEAD"
         self.answering = asyncio.get_running_loop().create_task(self._answer(visit, bodiless))
 
@@ -144,10 +167,8 @@ class _Connection(asyncio.Protocol):
     async def _send(self, reply: Reply, bodiless: bool) -> None:
         await self._pause(reply.wait_seconds)
         if reply.status is not None:
-            framing = ("content-length", str(reply.length))
-            if reply.length is None:
-                framing = ("transfer-encoding", "chunked")
-            self._transport.write(head(reply.status, [*reply.headers, framing]))
+            bodiless = bodiless or reply.status in BODILESS
+            self._transport.write(head(reply.status, [*reply.headers, *_framing(reply)]))
             for part in () if bodiless else reply.parts:
                 await self._send_part(part, chunked=reply.length is None)
         if reply.ending is Ending.HANG:

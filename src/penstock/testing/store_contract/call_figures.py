@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.model.job import JobId, JobState
 from penstock.model.journal import CallFigures, CallRef, CallState
-from penstock.model.spending import Amount
+from penstock.model.spending import Account, Amount, Period
 from penstock.model.views import FIRST_END
 from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE
 from penstock.testing.store_contract.call_words import (
@@ -18,6 +18,7 @@ from penstock.testing.store_contract.call_words import (
     answer,
     balance,
     begin,
+    call,
     calls,
     hold,
     intend,
@@ -74,6 +75,50 @@ def test_a_job_that_waits_again_has_its_open_calls_in_doubt(store_world: StoreWo
     assert store_world.store.call_figures(None).result().in_doubt == 1
 
 
+def test_a_call_in_doubt_that_is_sent_again_is_counted_once(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job), intent(job, "g"))
+    _, later = again(store_world, job)
+    resent = intent(later, run_id="run-2", resent=1)
+
+    begin(store_world, resent)
+    begin(store_world, resent)  # the store was away when it was told first
+    store_world.store.answered([answer(later)]).result()
+
+    figures = store_world.store.call_figures
+    assert figures(job.id).result() == CallFigures(1, in_doubt=1, spent=Amount(7, 70), resent=1)
+    assert figures(None).result() == figures(job.id).result()
+    assert {one.key.fingerprint: one.resent for one in calls(store_world, job)} == {"f": 1, "g": 0}
+    of_run = Account("all", Period.RUN, "run-2")
+    assert (balance(store_world).resent, balance(store_world, of_run).resent) == (0, 1)
+
+
+def test_a_call_that_is_sent_again_twice_counts_where_it_was_sent(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job, resent=2))
+    begin(store_world, intent(job, run_id="run-2", resent=3))
+    begin(store_world, intent(job, run_id="run-2"))  # it was closed in between
+
+    assert call(store_world, job).resent == 3
+    of_run = Account("all", Period.RUN, "run-2")
+    assert (balance(store_world).resent, balance(store_world, of_run).resent) == (2, 1)
+
+
+def test_answers_that_do_not_tell_what_they_cost_are_counted(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job), intent(job, "g"), intent(job, "h"))
+
+    store_world.store.answered(
+        [answer(job, is_estimated=True), answer(job, "g"), answer(job, "h", is_estimated=True)]
+    ).result()
+
+    found = store_world.store.call_figures(None).result()
+    assert found == CallFigures(3, spent=Amount(21, 210), estimated=2)
+    assert store_world.store.call_figures(job.id).result() == found
+    assert balance(store_world).estimated == 2
+    assert [one.estimated for one in calls(store_world, job)] == [1, 0, 1]
+
+
 # Forgetting
 
 
@@ -81,8 +126,8 @@ def test_calls_go_with_the_purge_of_their_job(store_world: StoreWorld) -> None:
     store_world.add("a", "b")
     worker = store_world.new_worker()
     one, other = store_world.lease(worker).jobs
-    begin(store_world, intent(one), intent(one, "open"), intent(other))
-    store_world.store.answered([answer(one), answer(other)]).result()
+    begin(store_world, intent(one, resent=1), intent(one, "open"), intent(other))
+    store_world.store.answered([answer(one, is_estimated=True), answer(other)]).result()
     store_world.ack(worker, one)
     store_world.clock.advance(1)
 

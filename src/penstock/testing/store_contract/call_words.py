@@ -43,6 +43,7 @@ def intent(
     provider: str = PROVIDER,
     model: str = MODEL,
     token: int | None = None,
+    resent: int = 0,
 ) -> Intent:
     return Intent(
         key=key_of(job, name, ordinal),
@@ -52,6 +53,7 @@ def intent(
         provider=provider,
         model=model,
         reserved=Amount(micros, tokens),
+        resent=resent,
     )
 
 
@@ -64,6 +66,7 @@ def answer(
     tokens: int = 70,
     body: bytes = b"\x00reply\xff",
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),),
+    is_estimated: bool = False,
 ) -> Answer:
     return Answer(
         key=key_of(job, name, ordinal),
@@ -73,6 +76,7 @@ def answer(
         used=Amount(micros, tokens),
         input_tokens=tokens - 20,
         output_tokens=20,
+        is_estimated=is_estimated,
     )
 
 

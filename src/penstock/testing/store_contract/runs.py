@@ -3,12 +3,25 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock.errors import UsageError
 from penstock.model.job import WorkerId
-from penstock.model.run import RunPart
+from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.spending import Account, Amount, Period
-from penstock.stores.journal import RUNS_KEPT
-from penstock.testing.store_contract.call_words import answer, balance, begin, intent, today
+from penstock.stores.journal import DAYS_KEPT, RUNS_KEPT
+from penstock.testing.store_contract.call_words import (
+    all_accounts,
+    answer,
+    balance,
+    begin,
+    intent,
+    prune,
+    today,
+)
 from penstock.testing.store_contract.world import StoreWorld
+
+DAY_SECONDS = 86_400.0
 
 
 def save(store_world: StoreWorld, run_id: str, worker: str = "w", document: str = "{}") -> RunPart:
@@ -69,3 +82,36 @@ def test_old_runs_are_forgotten_with_what_they_spent(store_world: StoreWorld) ->
     assert doubt.reserved == Amount(10, 100)  # its call is still open
     day = balance(store_world, Account("all", Period.DAY, today(store_world)))
     assert day.spent == Amount(7, 70)
+
+
+def test_a_document_that_is_too_large_is_refused(store_world: StoreWorld) -> None:
+    save(store_world, "r", document="x" * RUN_BYTES_MAX)
+
+    with pytest.raises(UsageError, match=f"more than the {RUN_BYTES_MAX:,} that are kept"):
+        save(store_world, "r", document="x" * (RUN_BYTES_MAX - 1) + "\u00e9")
+
+    (part,) = store_world.store.run_parts("r").result()
+    assert part.document == "x" * RUN_BYTES_MAX
+
+
+def test_what_was_spent_on_days_long_ago_is_forgotten(store_world: StoreWorld) -> None:
+    store_world.add("a")
+    job = store_world.take_one(store_world.new_worker())
+    begin(store_world, intent(job, "old", run_id="1"), intent(job, "open", task="slow"))
+    store_world.store.answered([answer(job, "old")]).result()
+    long_ago = today(store_world)
+    store_world.clock.advance(DAY_SECONDS)
+    begin(store_world, intent(job, "new"))
+    store_world.store.answered([answer(job, "new")]).result()
+    later = today(store_world)
+    store_world.clock.advance(DAYS_KEPT * DAY_SECONDS)
+
+    prune(store_world, 0)
+
+    kept = store_world.store.balances([long_ago, later]).result()
+    assert {(one.account.span, one.account.scope) for one in kept} == {
+        *((later, one.scope) for one in all_accounts(store_world)),
+        *((long_ago, scope) for scope in ("all", "provider:openai", "model:openai/gpt-5")),
+        (long_ago, "task:slow"),  # a call of that day is still open
+    }
+    assert len(store_world.store.balances(["1"]).result()) == 4  # runs are kept by their number

@@ -240,3 +240,13 @@ def test_a_job_that_was_never_seen_to_run_when_its_workers_died_runs_alone_in_th
 
     assert (view.suspect, view.crashes) == (True, 0)
     assert (store_world.view("a").suspect, store_world.view("a").crashes) == (True, 1)
+
+
+def test_what_is_left_of_a_lease_is_told(store_world: StoreWorld) -> None:
+    store_world.new_worker(ttl=60.0)
+    store_world.clock.advance(12.0)
+
+    (view,) = store_world.store.workers().result()
+
+    assert view.alive
+    assert 47.0 <= view.lease_seconds <= 48.0

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
 from penstock.cli.live.cells import Style, coloured, width_of
 from penstock.cli.live.layout import KEYS_HELP, compose, plain
+from penstock.model.job import JobState
 from penstock.observe.live import ProviderLine, RunPicture, Work
 from penstock.runtime.display import Course
-from tests.live_sample import sample_picture, sample_screen, sample_view
+from tests.live_sample import PACE, sample_picture, sample_screen, sample_view
 
 WIDE = """\
 penstock · draining · 2:03 · 1 worker (pid 4121) · 61 of 96 slots · sqlite:harvest.db
@@ -84,11 +87,22 @@ def test_a_terminal_that_nobody_types_on_shows_no_keys() -> None:
     assert "pause" not in plain(compose(sample_view(keys=False), 100, 30))
 
 
-def test_help_takes_the_place_of_the_log() -> None:
-    shown = plain(compose(sample_view(help=True), 100, 30))
+@pytest.mark.parametrize("rows", [24, 30, 60])
+def test_help_stands_above_the_log_and_does_not_hide_it(rows: int) -> None:
+    shown = plain(compose(sample_view(help=True), 100, rows))
 
     assert all(text in shown for text in KEYS_HELP)
-    assert "WARNING worker" not in shown
+    assert shown.index(KEYS_HELP[-1]) < shown.index("WARNING worker")
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "words"), [(238, 1, "99% of 239"), (239, 0, "100% of 239")]
+)
+def test_all_is_done_when_a_hundred_percent_are_shown(done: int, left: int, words: str) -> None:
+    pace = dataclasses.replace(PACE, ended={JobState.DONE: done}, left=left)
+    view = dataclasses.replace(sample_view(), pace=pace)
+
+    assert words in plain(compose(view, 100, 20))
 
 
 def test_many_providers_are_cut_with_a_count() -> None:

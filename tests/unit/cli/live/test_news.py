@@ -5,23 +5,24 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.cli.live.news import ProviderNews
+from penstock.cli.live.news import RunNews
 from penstock.model.worker_status import WorkerStatus
-from penstock.observe.live import ProviderLine, provider_lines
+from penstock.observe.live import RunPicture, Work, provider_lines
 from tests.live_sample import CROSSREF, NOW, SECOND, worker
 
 
-def lines(failed_in_row: int, cooldown: int) -> tuple[ProviderLine, ...]:
+def look(failed_in_row: int, cooldown: int) -> RunPicture:
     until = NOW + cooldown * SECOND if cooldown else None
     use = msgspec.structs.replace(CROSSREF, failed_in_row=failed_in_row, blocked_until_at=until)
-    return provider_lines([worker(WorkerStatus(captured_at=NOW, providers=(use,)))], (), NOW)
+    views = [worker(WorkerStatus(captured_at=NOW, providers=(use,)))]
+    return RunPicture(work=Work(), providers=provider_lines(views, (), NOW))
 
 
 def test_an_outage_is_told_once_each_way() -> None:
-    news = ProviderNews()
+    news = RunNews()
     looks = [(0, 0), (1, 3), (3, 8), (4, 8), (4, 0), (5, 16), (0, 0), (0, 0), (2, 5)]
 
-    told = [text for look in looks for text in news.of(lines(*look))]
+    told = [text for seen in looks for text in news.of(look(*seen))]
 
     assert told == [
         "crossref is down (3 failures in a row); it is tried now and again, and its jobs wait "
@@ -33,4 +34,4 @@ def test_an_outage_is_told_once_each_way() -> None:
 
 
 def test_a_provider_that_only_refuses_is_not_down() -> None:
-    assert list(ProviderNews().of(lines(0, 30))) == []
+    assert list(RunNews().of(look(0, 30))) == []

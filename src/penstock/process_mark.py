@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a process that has left its mark somewhere certainly gone?
+
+A number alone says little: it is used again, and other containers and machines have the same ones.
+So a mark has the boot of the machine, the namespace of the number, and when the process began.
+Whoever looks from elsewhere, or where none of this is told, knows nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+UNKNOWN = ""  # the mark of a process on a system that does not tell
+_DEAD = ("Z", "X", "x")  # states of a process that only its parent still asks about
+_STATE, _BEGAN = 0, 19  # fields of /proc/PID/stat, after the name
+
+
+def own_mark() -> str:
+    """The mark of this process."""
+    pid = os.getpid()
+    try:
+        return f"{_place()} {pid} {_fields(pid)[_BEGAN]}"
+    except (OSError, IndexError):
+        return UNKNOWN
+
+
+def is_gone(mark: str) -> bool:
+    """Is it certain that the process is not there any more?"""
+    try:
+        place, number, began = mark.rsplit(" ", 2)
+        pid = int(number)
+        if place != _place() or pid <= 0:
+            return False
+    except (OSError, ValueError):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # somebody else's: it is there
+        pass
+    try:
+        fields = _fields(pid)
+        return fields[_STATE] in _DEAD or fields[_BEGAN] != began
+    except (OSError, IndexError):  # it may be hidden from us
+        return False
+
+
+@lru_cache(1)
+def _place() -> str:
+    """Where a number means one process: this boot, this namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _fields(pid: int) -> list[str]:
+    """What the system says of a process, after its name, which may have anything in it."""
+    return (
+        Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace").rpartition(")")[2].split()
+    )
