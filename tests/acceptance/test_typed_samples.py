@@ -26,7 +26,22 @@ MISTAKES = {
     "app.task(metadata=5)": 'Argument "metadata"',
     'SchedulingMetadata.local("parse", weight="2")': 'Argument "weight"',
     'SchedulingMetadata.model("openai", "gpt-5", "chat")': 'Missing positional argument "weight"',
+    "watch.every(10)(with_region)": "Argument 1",
+    "watch.every(10, over=repos)(with_region)": "Argument 1",
+    "watch.every(10, over=(repos, regions))(with_region)": "Argument 1",
+    "watch.preflight(over=repos)(with_region)": "Argument 1",
+    "watch.preflight(over=regions)(with_region)": "Argument 1",
+    "watch.every(10, over=5)": "No overload variant",
+    "watch.every(10, executor='process')": 'Unexpected keyword argument "executor"',
+    "watch.preflight(over=regions, recheck='yes')": "No overload variant",
+    "watch.baseline(node=5)": 'Argument "node"',
+    "watch.baseline(classify=lambda error: 5)": "Argument",
+    "watch.partitions('x', of=5)": "No overload variant",
+    "watch.partitions('x')": "No overload variant",
+    "poll_issues(5, 5)": "Argument 1",
 }
+#: Over regions it is right as a tick, and wrong everywhere else.
+WITH_REGION = "def with_region(ctx: TickContext, region: str) -> None: ..."
 
 
 def mypy(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,8 +58,11 @@ def mypy(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> None:
     mistakes = tmp_path / "mistakes.py"
     lines = [
-        "from penstock import SchedulingMetadata",
+        "from penstock import SchedulingMetadata, TickContext",
         "from tests.samples.first_pipeline import app, fetch",
+        "from tests.samples.watch_repositories import app as watch, poll_issues, regions, repos",
+        WITH_REGION,
+        "watch.every(10, over=regions)(with_region)",
         *MISTAKES,
     ]
     mistakes.write_text("\n".join(lines) + "\n")
@@ -53,10 +71,12 @@ def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> No
 
     found = dict(enumerate(lines, start=1))
     told = checked.stdout.splitlines()
-    assert len(SAMPLES) >= 3
+    assert len(SAMPLES) >= 4
     assert [line for line in told if "mistakes.py" not in line] == [], checked.stdout
     for number, line in found.items():
-        if line in MISTAKES:
+        if line not in MISTAKES:
+            assert f"mistakes.py:{number}: " not in checked.stdout, checked.stdout
+        else:
             about = [text for text in told if f"mistakes.py:{number}: error" in text]
             assert about, f"{line!r} was not refused"
             assert MISTAKES[line] in about[0]

@@ -32,7 +32,7 @@ def main() -> int:
             seen.add(place)
             for line in differences(name, here):
                 wrong += 1
-                print(line)
+                print(line, flush=True)
     print(
         f"{len(zones)} zones × {arguments.years} years from {arguments.first}: {changes:,} changes "
         f"of clocks, {len(seen):,} of them different, {wrong} differences, "

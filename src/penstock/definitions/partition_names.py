@@ -27,7 +27,7 @@ SHOWN_MAX = 100  # characters of a value in a sentence
 def name_of(value: object) -> str:
     """The name of a value; UsageError, a sentence about the value, if it has none."""
     parts = list(_parts(value, 0))
-    if not all(parts):
+    if not parts or not all(parts):
         raise UsageError(f"{shown(value)} has an empty name, or an empty part in it")
     name = "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
     try:
