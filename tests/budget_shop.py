@@ -19,6 +19,7 @@ from penstock.testing.simulated_provider import (
     SimulatedRequest,
 )
 from penstock.testing.simulated_provider.core import Script
+from tests.suite_canaries import ANSWER, KEY, PROMPT
 
 URL = "http://simulated.invalid"
 CHAT = "/v1/chat/completions"
@@ -32,6 +33,7 @@ def answer(request: SimulatedRequest) -> dict[str, Any]:
     output = 1 + sum(prompt.encode()) % most
     return {
         "text": f"{asked['model']}: {prompt}",
+        "said": ANSWER,
         "usage": {"prompt_tokens": 4, "completion_tokens": output, "total_tokens": 4 + output},
     }
 
@@ -67,7 +69,8 @@ class BudgetShop:
             }
             if max_tokens is not None:
                 asked["max_tokens"] = max_tokens
-            reply = await api.http.post(CHAT, json=asked)
+            asked["user"] = PROMPT
+            reply = await api.http.post(CHAT, json=asked, headers={"x-own": KEY})
             reply.raise_for_status()
             return str(reply.json()["text"])
 

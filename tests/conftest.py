@@ -16,7 +16,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.postgres.guard import scratch
 
-pytest_plugins = ["tests.postgres.fixtures", "tests.postgres.empty_store", "tests.nginx.fixtures"]
+pytest_plugins = [
+    "tests.postgres.fixtures",
+    "tests.postgres.empty_store",
+    "tests.nginx.fixtures",
+    "tests.suite_canaries",
+]
 pytest.register_assert_rewrite("penstock.testing.store_contract")
 
 # A busy machine is no bug: no example has a deadline, and slow ones are not complained about.

@@ -17,6 +17,7 @@ from penstock.testing.simulated_provider import (
     SimulatedProvider,
     SimulatedRequest,
 )
+from tests.suite_canaries import ANSWER, KEY, PROMPT
 
 URL = "http://simulated.invalid"
 
@@ -28,7 +29,7 @@ class Lost(ConnectionError):
 def numbered(request: SimulatedRequest) -> dict[str, Any]:
     """An answer that tells which one it is."""
     asked = request.json() or {}
-    return {"n": request.number, "asked": asked.get("prompt")}
+    return {"n": request.number, "asked": asked.get("prompt"), "said": ANSWER}
 
 
 class Shop:
@@ -48,7 +49,8 @@ class Shop:
         self.work = work
 
     async def ask(self, prompt: str) -> int:
-        reply = await self.api.http.post("/ask", json={"prompt": prompt})
+        body = {"prompt": prompt, "system": PROMPT}
+        reply = await self.api.http.post("/ask", json=body, headers={"x-own": KEY})
         reply.raise_for_status()
         assert reply.json()["asked"] == prompt
         return int(reply.json()["n"])

@@ -18,7 +18,8 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
@@ -177,7 +178,7 @@ def _without_known(text: str, environ: Mapping[str, str]) -> str:
 
 @functools.lru_cache(REMEMBERED_MAX)
 def _forms(value: str) -> frozenset[str]:
-    """How a value may stand in a text: as it is, in a URL, quoted by Python or in JSON."""
+    """How a value may stand in a text: as it is, in a URL, in base64, quoted by Python or JSON."""
     backslashes = value.replace("\\", r"\\")
     forms = {
         value,
@@ -191,7 +192,16 @@ def _forms(value: str) -> frozenset[str]:
         backslashes.replace("'", r"\'"),
         backslashes.replace('"', r"\""),
     }
-    return frozenset(filter(_is_worth_it, forms))
+    return frozenset(filter(_is_worth_it, (*forms, *_in_base64(value.encode(errors="replace")))))
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """What is the same in base64, whatever stands before and after it (`user:password`)."""
+    for before in range(3):
+        text = b64encode(bytes(before) + data).decode().rstrip("=")
+        first, last = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
+        yield text[first:last]
+        yield text[first:last].replace("+", "-").replace("/", "_")
 
 
 def _is_worth_it(value: str) -> bool:

@@ -355,6 +355,7 @@ def build_worker(
         _serving(
             options,
             settings,
+            sources,
             providers,
             policies,
             wires,
@@ -371,6 +372,7 @@ def build_worker(
 def _serving(
     options: RunOptions,
     settings: Settings,
+    sources: Mapping[str, str],
     providers: Mapping[str, Provider],
     policies: Mapping[str, ProviderPolicy],
     wires: Mapping[str, MakeWire],
@@ -384,7 +386,7 @@ def _serving(
     if not providers:
         return None
     said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
-    budgets = budgets_of(settings)
+    budgets = budgets_of(settings, sources)
     served = [
         ServedProvider(
             provider,

@@ -125,7 +125,7 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     assert ended.returncode == 4, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("The budget [budget.day] of $0.002 a day is used up ($0.00")
-    assert "raise budget.day.usd in penstock.toml, then run the same command again" in last
+    assert "raise budget.day.usd = 0.002 in penstock.toml, then run the same command again" in last
     stats = document(parts, "queue", "stats")
     assert stats["tasks"]["free"]["done"] == 12
     assert stats["tasks"]["ask"]["queued"] > 0
@@ -141,7 +141,13 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     assert stats["calls"]["bought"] == row["bought"]
     assert "budget.day" in command(parts, "providers").stdout
     waits = next(key for key, result in results(parts).items() if result is None)
-    assert "Of [budget.day], $0.0" in command(parts, "why", waits).stdout
+    found = document(parts, "why", waits)
+    assert found["gate"] == "budget"
+    assert "the last run ended at its budget [budget.day] of $0.002 a day" in found["sentence"]
+    report = document(parts, "report")
+    assert report["over_budget"] == last
+    assert report["spent"][0]["usd"] == budget["spent_usd"]
+    assert {type(one["reserved_usd"]) for one in report["spent"]} == {str}
 
     again = command(parts, "queue", "run", "--drain", "--processes", "2")
     assert again.returncode == 4, again.stderr
@@ -179,7 +185,7 @@ def test_why_names_the_budget_while_others_still_run(
 
     assert "The task 'ask' of 'ask0' is held back in the run" in found["sentence"]
     assert "of $0.0001 is left" in found["sentence"]
-    assert "budget.usd is raised in penstock.toml" in found["unblocks"]
+    assert "budget.usd = 0.0001 in penstock.toml is raised" in found["unblocks"]
     assert free["done"] == 12
 
 

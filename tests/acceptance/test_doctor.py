@@ -57,7 +57,7 @@ def doctor(
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

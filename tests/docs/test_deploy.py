@@ -164,7 +164,7 @@ def test_systemd_itself_takes_the_unit(service: dict[str, str], tmp_path: Path) 
         ["systemd-analyze", "verify", "--man=no", str(copy)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
     told = [
@@ -368,7 +368,7 @@ def test_kubectl_knows_every_field(deployment: dict[str, Any], tmp_path: Path) -
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": os.devnull},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
 

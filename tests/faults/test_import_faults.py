@@ -218,14 +218,14 @@ def test_f58_ctrl_c_halfway_counts_right_and_the_same_command_resumes(project: P
     wait_until(lambda: len(keys(project)) >= 3_000)
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
 
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
     kept = len(keys(project))
     assert f": {kept:,} new, 0 known, 0 bad. The same command goes on there." in err.decode()
     assert kept % 1000 == 0  # whole batches, and nothing of the one that was not full
-    again = run_forked(IMPORT, cwd=project, input=b"".join(lines), capture_output=True, timeout=60)
+    again = run_forked(IMPORT, cwd=project, input=b"".join(lines), capture_output=True, timeout=240)
     assert again.stdout.decode() == f"{20_000 - kept:,} new, {kept:,} known, 0 bad\n"
     assert keys(project) == {str(n) for n in range(20_000)}
 

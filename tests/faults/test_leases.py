@@ -102,12 +102,34 @@ def test_f12_a_frozen_owner_is_fenced_when_it_wakes(zygote: Zygote, project: Pro
     wait_until(
         lambda: "its jobs are given up" in project.errors() or "discarded" in project.errors()
     )
+    wait_until(lambda: "This process was stopped for" in project.errors())
     run.send_signal(signal.SIGTERM)
     run.wait(60)
     assert project.job("fans_out-0") == by_heir  # the late end of the first owner changed nothing
     assert project.outcomes("fans_out-0") == ["lost", "done"]
     assert project.states() == dict.fromkeys(["fans_out-0", "fans_out-0/child"], JobState.DONE)
     assert project.starts() == {"fans_out-0": 2, "fans_out-0/child": 1}
+    assert project.store.check().result() == []
+
+
+def test_f12_a_stopped_supervisor_costs_its_workers_their_leases_and_nothing_ends_twice(
+    project: Project,
+) -> None:
+    """Ctrl-Z stops the supervisor alone: its worker gives the job up by its own clock."""
+    project.add("fans_out", seconds=4.0)
+    run = project.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="3")
+    wait_until(lambda: len(project.bodies()) >= 1)
+    freeze([run.pid], project.folder / STORE)
+
+    wait_until(lambda: project.starts()["fans_out-0"] == 2)  # as somebody else
+    os.kill(run.pid, signal.SIGCONT)
+
+    assert run.wait(90) == 0
+    *lost, last = project.outcomes("fans_out-0")
+    assert (set(lost), last) == ({"lost"}, "done")
+    assert project.states() == dict.fromkeys(["fans_out-0", "fans_out-0/child"], JobState.DONE)
+    assert project.starts()["fans_out-0/child"] == 1
+    assert "could not be renewed in time; its jobs are given up" in project.errors()
     assert project.store.check().result() == []
 
 

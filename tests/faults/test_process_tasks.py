@@ -247,7 +247,7 @@ def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
         env=environment_of_tests(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

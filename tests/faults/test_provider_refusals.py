@@ -38,14 +38,14 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "capacity", "calls"), [("seconds", 32, 10_000), (None, 8, 2_400)]
+    ("retry_after", "capacity", "calls"), [("seconds", 32, 5_000), (None, 8, 1_200)]
 )
 def test_f44_storm_of_refusals_costs_no_attempt_and_little_time(
     retry_after: str | None, capacity: int, calls: int
 ) -> None:
     """All calls wait inside admission while every one is refused for a minute."""
-    calm = ProviderRules(concurrency=capacity, latency=0.5, retry_after=retry_after)  # type: ignore[arg-type]
-    storm = ProviderRules(concurrency=0, latency=0.5, retry_after=retry_after)  # type: ignore[arg-type]
+    calm = ProviderRules(concurrency=capacity, latency=1.0, retry_after=retry_after)  # type: ignore[arg-type]
+    storm = ProviderRules(concurrency=0, latency=1.0, retry_after=retry_after)  # type: ignore[arg-type]
     provider = SimulatedProvider(
         calm,
         changes=(
@@ -61,7 +61,7 @@ def test_f44_storm_of_refusals_costs_no_attempt_and_little_time(
     assert arrivals(log, STORM_BEGINS + 2, STORM_ENDS) <= STORM_ENDS - STORM_BEGINS
     after = STORM_ENDS + 60
     assert course.took_seconds > after + 10  # there was still work to be measured
-    ideal = 10 * capacity / 0.5
+    ideal = 10 * capacity
     assert served(log, after, after + 10) >= 0.9 * ideal
 
 
@@ -141,7 +141,7 @@ def test_f51_limit_does_not_grow_while_nobody_uses_it() -> None:
 
 
 def test_f52_capacity_that_halves_again_and_again_is_followed() -> None:
-    rules = [ProviderRules(concurrency=n, latency=1.0) for n in (32, 16, 8)]
+    rules = [ProviderRules(concurrency=n, latency=2.0) for n in (32, 16, 8)]
     provider = SimulatedProvider(
         rules[0],
         changes=(
@@ -150,11 +150,11 @@ def test_f52_capacity_that_halves_again_and_again_is_followed() -> None:
         ),
     )
 
-    course = run_calls(provider, 55, calls_each=100)
+    course = run_calls(provider, 55, calls_each=50)
 
     assert course.states == {"done": 55}
     for begin, capacity in ((160, 16), (260, 8)):  # within 60 s after the change
-        assert served(provider.log, begin, begin + 40) >= 0.8 * 40 * capacity
+        assert served(provider.log, begin, begin + 40) >= 0.8 * 20 * capacity
 
 
 def test_f52_503_with_retry_after_is_a_refusal_and_waited_out() -> None:

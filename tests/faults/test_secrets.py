@@ -150,7 +150,7 @@ def penstock(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 

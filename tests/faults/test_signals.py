@@ -93,7 +93,7 @@ def interrupted(folder: Path, command: list[str]) -> subprocess.CompletedProcess
     )
     wait_until((folder / "importing").exists)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
@@ -114,7 +114,7 @@ def test_f62_ctrl_c_in_a_short_command_is_130_without_a_traceback(tmp_path: Path
     for each in ended:
         assert each.returncode == 130, each
         assert each.stdout == b""
-        assert each.stderr in (b"", b"Interrupted.\n")
+        assert each.stderr == b"Interrupted.\n"
 
 
 def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(folder: Pa
     )
     wait_until((folder / "importing").exists)  # in the middle of our imports
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
 
     assert (process.returncode, out, err) == (130, b"", b"")
 
@@ -145,7 +145,7 @@ def test_f62_a_reader_that_leaves_early_changes_no_exit_code(folder: Path) -> No
         ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
         cwd=folder,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"{\n", b"")
@@ -164,7 +164,7 @@ def test_f62_a_task_that_prints_to_nobody_fails_by_its_own_fault_and_the_run_goe
         stdin=subprocess.DEVNULL,
         stdout=writing,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=240,
     )
     os.close(writing)
 
@@ -184,7 +184,7 @@ def test_f62_a_run_whose_log_nobody_reads_does_its_work(folder: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=writing,
         stderr=writing,
-        timeout=60,
+        timeout=240,
     )
     os.close(writing)
 
@@ -297,7 +297,7 @@ def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
     assert (ended.stdout, ended.stderr) == ("['SIGINT', 'SIGTERM', 'SIGHUP']\n", "")

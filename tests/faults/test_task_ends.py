@@ -68,7 +68,7 @@ class Folder:
             env=environment_of_tests(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=240,
         )
 
     def _open(self) -> SqliteStore:

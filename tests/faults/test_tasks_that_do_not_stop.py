@@ -367,7 +367,7 @@ def test_a_long_job_comes_to_its_end_beside_tasks_that_wear_their_worker_out(sho
     shop.add("fouls", 200, how="slowly")
     run = shop.run(quick=True)
 
-    wait_until(lambda: shop.job("sleeps-0").state is JobState.DONE, 90)
+    wait_until(lambda: shop.job("sleeps-0").state is JobState.DONE)
 
     assert shop.starts()["sleeps-0"] == 1
     assert len({pid for _, pid, _ in shop.bodies()}) >= 2

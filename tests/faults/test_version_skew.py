@@ -87,7 +87,7 @@ def migrate_at_once(script: Path, cases: list[tuple[Path, dict[str, object]]]) -
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert ran.stderr == ""
@@ -166,7 +166,7 @@ def test_f72_power_loss_in_a_migration_leaves_the_old_store_or_the_new(tmp_path:
     root.mkdir()
     build(root / "store.db", NEWEST - 1)
     command = [sys.executable, "-m", "tests.faults.power.upgrade", str(root), str(log), "store.db"]
-    run_forked(command, check=True, cwd=REPOSITORY, timeout=60)
+    run_forked(command, check=True, cwd=REPOSITORY, timeout=240)
     campaign = Campaign(tmp_path, seed=72)
 
     campaign.replay(read_log(log), 25)
@@ -220,7 +220,7 @@ def test_f72_a_newer_schema_is_refused_in_one_sentence_with_exit_code_1(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

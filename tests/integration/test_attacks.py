@@ -92,7 +92,7 @@ def drain(folder: Path) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -158,7 +158,7 @@ def test_a_run_whose_streams_are_closed_does_its_work(folder: Path) -> None:
     enqueue(folder, "good.job(n=1), key='k'")
 
     command = " ".join([*PENSTOCK, "queue", "run", "--drain"])
-    closed = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=folder, timeout=60)
+    closed = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=folder, timeout=240)
 
     assert closed.returncode == 0
     assert states_in(folder / "shop.db") == {"k": JobState.DONE}
@@ -185,7 +185,7 @@ print(app.enqueue(good.job(n=2), key="2").created, flush=True)
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=30)[0]
+    rest = process.communicate(timeout=240)[0]
 
     assert rest.splitlines() == ["interrupted", "True"]
     assert {"0", "2"} <= set(states_in(folder / "shop.db"))

@@ -68,27 +68,27 @@ def test_a_cap_that_is_raised_lowered_or_zero_holds_over_processes_at_once(shop:
     set_cap("host:a", 1).result()
     run = shop.run("--processes", "2", PENSTOCK_RUNTIME__ASYNC_SLOTS="4")
     began = time.monotonic()
-    wait_until(lambda: len(shop.bodies("end")) >= 2, 60)
+    wait_until(lambda: len(shop.bodies("end")) >= 2)
     raised = time.monotonic()
 
     set_cap("host:a", 4).result()
-    wait_until(lambda: running(shop) == 4, 60)
-    wait_until(lambda: len(pids(shop)) == 2, 60)
+    wait_until(lambda: running(shop) == 4)
+    wait_until(lambda: len(pids(shop)) == 2)
     lowered = time.monotonic()
 
     set_cap("host:a", 2).result()
-    wait_until(lambda: most_at_once(shop, _quiet_from(shop, lowered), float("inf")) >= 2, 60)
+    wait_until(lambda: most_at_once(shop, _quiet_from(shop, lowered), float("inf")) >= 2)
     stopped = time.monotonic()
 
     set_cap("host:a", 0).result()
-    wait_until(lambda: not shop.store.holders(10).result(), 60)
+    wait_until(lambda: not shop.store.holders(10).result())
     count = len(shop.bodies())
     time.sleep(1.0)
     assert len(shop.bodies()) == count
     assert run.poll() is None
 
     set_cap("host:a", 4).result()
-    wait_until(lambda: running(shop) == 4, 60)
+    wait_until(lambda: running(shop) == 4)
 
     times = sorted(at for _, _, at in shop.bodies())
     assert most_at_once(shop, began, raised) == 1

@@ -73,7 +73,7 @@ class Shop:
 
     def command(self, *arguments: str) -> None:
         process = self._popen(*arguments)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
 
     def states(self) -> dict[JobState, int]:
@@ -119,7 +119,7 @@ def test_a_paused_drain_says_so_and_waits(shop: Shop) -> None:
     assert run.poll() is None
 
     shop.command("resume")
-    run.communicate(timeout=60)
+    run.communicate(timeout=240)
 
     assert "the queue is paused; `penstock queue resume` lets it go on" in said
     assert run.returncode == 0

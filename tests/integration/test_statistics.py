@@ -45,7 +45,7 @@ def test_one_line_per_interval_for_the_whole_run(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
     assert ended.returncode == 0

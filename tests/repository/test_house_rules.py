@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,15 @@ FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "yaml", "jsonpickle", "dill"
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE [a-z]+ SET|DELETE FROM)\b", re.IGNORECASE)
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def test_no_sql_stands_in_python_files() -> None:
     found = []
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and SQL.search(text) and "\n" not in text and text.islower():
                 found.append(f"{path.name}: {text}")
@@ -61,7 +67,7 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
 def test_nothing_from_a_store_can_become_code() -> None:
     found = []
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -88,9 +94,8 @@ def test_every_failpoint_is_passed_and_every_passed_one_is_known() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_every_file_begins_with_the_question_it_answers(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    docstring = ast.get_docstring(tree_of(path))
 
-    docstring = ast.get_docstring(tree)
     assert docstring
     assert docstring.splitlines()[0].endswith((".", "?", ":"))
     if "testing" not in path.parts:

@@ -51,7 +51,7 @@ def test_a_run_stops_at_its_budget_and_says_so_in_one_sentence() -> None:
     sentence = str(caught.value)
     assert caught.value.budget == "budget"
     assert sentence.startswith("The budget [budget] of $0.001 a run is used up ($0.000")
-    assert "raise budget.usd in penstock.toml, then run the same command again" in sentence
+    assert "raise budget.usd = 0.001 in penstock.toml, then run the same command again" in sentence
 
 
 def test_the_record_of_a_run_tells_which_budget_has_ended_it() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.runtime.run_end import LOOK_SECONDS
+from penstock.runtime.drain import LOOK_SECONDS
 from tests.unit.runtime.worker_world import World, simulate
 
 PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."
@@ -62,7 +63,27 @@ def test_delayed_jobs_and_retries_are_waited_for_and_start_when_they_are_due() -
         await world.drain()
 
         assert world.states() == {"late": "done", "later": "done", "fails": "error"}
-        assert 90 <= world.clock.monotonic() < 90.1
+        assert 89.999 < world.clock.monotonic() < 90.1
+
+    simulate(make_app(), main)
+
+
+def test_while_all_is_delayed_the_store_is_seldom_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        asked: list[float] = []
+        outlook = world.store.outlook
+
+        def ask(*about: Any) -> Any:
+            asked.append(world.clock.monotonic())
+            return outlook(*about)
+
+        monkeypatch.setattr(world.store, "outlook", ask)
+        world.enqueue("sleeps", "late", delay=60)
+
+        await world.drain()
+
+        assert len([at for at in asked if 1 < at < 59]) <= 60
+        assert world.clock.monotonic() < 60.1
 
     simulate(make_app(), main)
 

@@ -46,7 +46,7 @@ def look(popen: type[subprocess.Popen[Any]], folder: Path, *command: str) -> dic
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 7
     seen: dict[str, object] = json.loads(said)
     return seen

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.cli.live.look import RunLook
 from penstock.cli.pace import PaceView
-from penstock.cli.text import dollars, escaped, say
+from penstock.cli.text import escaped, say, spent_words
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
@@ -98,7 +98,7 @@ def _paid(money: Money, in_doubt: int) -> str:
     guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
         f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
-        f"{dollars(money.spent_micros)} spent{guessed}"
+        f"{spent_words(money.spent_micros, money.tokens)} spent{guessed}"
     )
 
 

@@ -15,7 +15,7 @@ from penstock.cli.live.look import RunLook
 from penstock.cli.live.news import RunNews
 from penstock.cli.live.terminal import in_foreground
 from penstock.cli.pace import PaceView
-from penstock.cli.text import dollars, escaped, is_open, span, warn
+from penstock.cli.text import escaped, is_open, span, spent_words, warn
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
 from penstock.observe.live import RunPicture, lost_words, standstill
@@ -108,7 +108,8 @@ def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list
     if picture.money is not None:
         money = picture.money
         words.append(
-            f"{dollars(money.spent_micros)} spent, {money.bought:,} bought, {money.reused:,} reused"
+            f"{spent_words(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
+            f"{money.reused:,} reused"
         )
     if pace.left and pace.rate < NOTHING_PER_SECOND:
         words.append(f"nothing ends: {standstill(picture)}")

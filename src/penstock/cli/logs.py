@@ -15,6 +15,7 @@ from types import TracebackType
 import msgspec
 
 from penstock.cli.text import escaped, escaped_lines, print_error, safe_json
+from penstock.model.quotes import LOG_ATTRIBUTE
 from penstock.redaction import redacted
 
 
@@ -38,6 +39,7 @@ GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
 TRACEBACK_LENGTH_MAX = 64 * 1024  # characters; the message of an error may have any length
 
 HTTP_LIBRARIES = ("httpx2", "httpx")
+TELL_TALES = ("openai", "anthropic", "httpcore2", "httpcore")
 
 _OURS = "penstock."
 
@@ -56,6 +58,8 @@ def set_up_logging(level: str, log_format: str) -> None:
     for library in HTTP_LIBRARIES:  # a line for every request, which only --log-level debug shows
         least = logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING
         logging.getLogger(library).setLevel(least)
+    for library in TELL_TALES:  # at debug they write out prompts, and every header of a reply
+        logging.getLogger(library).setLevel(max(root.level, logging.INFO))
 
 
 class _CurrentStderr(logging.Handler):
@@ -85,7 +89,7 @@ class _TextLines(logging.Formatter):
         speaker = escaped(f"{record.levelname} {layer_of(record.name)}")
         line = f"{_time_of(record)} {speaker}: {escaped(redacted(record.getMessage()))}"
         if record.exc_info:
-            line += "\n" + escaped_lines(_traceback(self, record.exc_info))
+            line += "\n" + escaped_lines(_traceback(self, record.exc_info, record))
         return line
 
 
@@ -100,12 +104,12 @@ class _JsonLines(logging.Formatter):
             "message": _encodable(redacted(record.getMessage())),
         }
         if record.exc_info:
-            document["error"] = _encodable(_traceback(self, record.exc_info))
+            document["error"] = _encodable(_traceback(self, record.exc_info, record))
         return safe_json(msgspec.json.encode(document).decode())
 
 
-def _traceback(formatter: logging.Formatter, raised: _Raised) -> str:
-    """A traceback without secrets; of a long one where it began, and what it says."""
+def _traceback(formatter: logging.Formatter, raised: _Raised, record: logging.LogRecord) -> str:
+    """A traceback without secrets and quotes; of a long one where it began, and what it says."""
     _, error, trace = raised
     if error is not None and _holds_many(error):  # to write all of them out may take for ever
         said = f"{type(error).__qualname__}: {error}, too many to show"
@@ -113,6 +117,8 @@ def _traceback(formatter: logging.Formatter, raised: _Raised) -> str:
     else:
         text = formatter.formatException(raised)
     text = redacted(text)  # before it is cut, or half a secret would be left
+    if (without := getattr(record, LOG_ATTRIBUTE, None)) is not None:
+        text = without(text)
     if len(text) <= TRACEBACK_LENGTH_MAX:
         return text
     half = TRACEBACK_LENGTH_MAX // 2

@@ -11,6 +11,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from penstock.cli import (
     backup,
@@ -47,8 +48,20 @@ EXIT_INTERRUPTED = 130
 _GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
 _TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this descendant of it
 
+
+class _Commands(TyperGroup):
+    """Typer ends without a word at Ctrl-C; an abort comes through."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
     name="penstock",
+    cls=_Commands,
     help="A durable job queue for work that calls rate-limited services.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from penstock.cli.text import table
 from penstock.model.journal import CallFigures
-from penstock.observe.spending_board import BudgetUse, Spending, usd
+from penstock.model.spending import usd
+from penstock.observe.spending_board import BudgetUse, Spending
 
 _NOTHING = CallFigures()
 
@@ -29,11 +30,12 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
 
 def calls_line(calls: Mapping[str, object]) -> str:
     """The same for people."""
+    money = "" if calls["spent_usd"] == "0" else f"${calls['spent_usd']}, "
     again = f", {calls['resent']:,} sent again" if calls["resent"] else ""
     guessed = f" ({calls['estimated']:,} answers at an estimate)" if calls["estimated"] else ""
     return (
         f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt"
-        f"{again}; spent ${calls['spent_usd']}, {calls['spent_tokens']:,} tokens{guessed}"
+        f"{again}; spent {money}{calls['spent_tokens']:,} tokens{guessed}"
     )
 
 
@@ -70,12 +72,17 @@ def _spent(one: Spending) -> list[str | int]:
         one.provider,
         one.model,
         one.span,
-        f"${one.usd}",
+        _money(one.usd),
         one.tokens,
-        f"${one.reserved_usd}",
+        _money(one.reserved_usd),
         one.bought,
         one.reused,
     ]
+
+
+def _money(usd: str) -> str:
+    """Dollars; without prices none are counted."""
+    return "-" if usd == "0" else f"${usd}"
 
 
 def _used(use: BudgetUse) -> list[str | int]:

@@ -43,7 +43,8 @@ def providers(
     Spent in the runs that are alive (or the last one that is known) and today, by UTC.
     """
     target = Target.named(app=app, store=store)
-    budgets = budgets_of(target.configured().settings)
+    configured = target.configured()
+    budgets = budgets_of(configured.settings, configured.sources)
     with target.opened_store() as opened:
         now = round(SystemClock().now() * MICROSECONDS)
         workers = answering(opened.workers().result(), is_gone)

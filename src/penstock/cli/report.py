@@ -10,7 +10,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span, table
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
-from penstock.model.spending import MICROS
+from penstock.model.spending import dollars, usd
 from penstock.observe.explain import RunFacts
 from penstock.observe.explain_words import run_state, unheard_words
 from penstock.observe.explain_words import say as said_of
@@ -40,7 +40,7 @@ def report(
 
 
 def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
-    """The report as a document; times as ISO in UTC, money in dollars."""
+    """The report as a document; times as ISO in UTC, money as decimal texts."""
     said = said_of(facts)
     return {
         "run": found.run_id,
@@ -55,6 +55,7 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
         "ended": {state.value: count for state, count in found.ended.items()},
         "per_second": found.per_second,
         "retries": found.retries,
+        "put_back": found.put_back,
         "requests": found.requests,
         "refused": found.refused,
         "failed": found.failed,
@@ -69,9 +70,9 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
 def _spent_document(one: Spent) -> dict[str, object]:
     return {
         "scope": one.scope,
-        "usd": one.usd_micros / MICROS,
+        "usd": usd(one.usd_micros),
         "tokens": one.tokens,
-        "reserved_usd": one.reserved_usd_micros / MICROS,
+        "reserved_usd": usd(one.reserved_usd_micros),
         "reserved_tokens": one.reserved_tokens,
         "bought": one.bought,
         "reused": one.reused,
@@ -90,9 +91,8 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
     if whole.estimated:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
     if found.in_doubt or reserved:
-        lines.append(
-            f"{counted(found.in_doubt, 'call')} in doubt; ${reserved / MICROS:,.4f} reserved."
-        )
+        kept = f"; {dollars(reserved)} reserved" if reserved else ""
+        lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
     return lines
 
 
@@ -105,7 +105,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         f"Run {escaped(found.run_id)}, {state}",
         "",
         f"{counted(total, 'job')} ended in {span(found.wall_seconds)}, {found.per_second:,.1f}/s, "
-        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed.",
+        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed"
+        f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
         *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
     unheard = unheard_words(facts)
@@ -120,7 +121,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     if found.spent:
         head = ["paid", "dollars", "tokens", "bought", "reused"]
         rows: list[list[str | int]] = [
-            [one.scope, f"{one.usd_micros / MICROS:,.4f}", one.tokens, one.bought, one.reused]
+            [one.scope, _money(one.usd_micros), one.tokens, one.bought, one.reused]
             for one in found.spent
         ]
         lines += ["", *table(head, rows)]
@@ -131,3 +132,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]
     return lines
+
+
+def _money(micros: int) -> str:
+    """Dollars; without prices none are counted."""
+    return dollars(micros) if micros else "-"

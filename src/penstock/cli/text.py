@@ -187,3 +187,10 @@ def dollars(micros: int) -> str:
         return f"${amount:,.2f}"
     whole, _, part = f"{amount:.4f}".partition(".")
     return f"${whole}.{part.rstrip('0'):0<2}"
+
+
+def spent_words(micros: int, tokens: int) -> str:
+    """What was spent: money where prices are known, else the tokens that were counted."""
+    if micros:
+        return dollars(micros)
+    return f"{tokens:,} tokens" if tokens else "nothing"

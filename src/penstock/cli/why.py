@@ -53,10 +53,10 @@ def why(
 ) -> None:
     """Say why a job does not run, what will let it go on, and which command would."""
     target = Target.named(app=app, store=store)
-    configured = target.configured().settings
+    configured = target.configured()
     with target.opened_store() as opened:
-        budgets = budgets_of(configured)
-        facts = gather(opened, key, configured.caps(), SystemClock(), budgets)
+        budgets = budgets_of(configured.settings, configured.sources)
+        facts = gather(opened, key, configured.settings.caps(), SystemClock(), budgets)
         url = opened.url
     if facts is None:
         raise PenstockError(

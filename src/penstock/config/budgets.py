@@ -21,6 +21,8 @@ from penstock.model.spending import ALL, Budget, Period, Price
 
 Tasks = Mapping[str, Task[..., Any]]
 
+_NO_SOURCES: Mapping[str, str] = {}
+
 
 class SetBudget(msgspec.Struct, frozen=True):
     """A budget, and where it stands among the settings."""
@@ -29,9 +31,16 @@ class SetBudget(msgspec.Struct, frozen=True):
     table: tuple[str, ...]
 
 
-def budgets_of(settings: Settings) -> tuple[Budget, ...]:
-    """Every budget that is set, the wider ones first."""
-    return tuple(one.budget for one in _set_budgets(settings))
+def budgets_of(settings: Settings, sources: Mapping[str, str] = _NO_SOURCES) -> tuple[Budget, ...]:
+    """Every budget that is set, the wider ones first, with who has said so."""
+    return tuple(
+        msgspec.structs.replace(
+            one.budget,
+            usd_from=sources.get(dotted((*one.table, "usd")), ""),
+            tokens_from=sources.get(dotted((*one.table, "tokens")), ""),
+        )
+        for one in _set_budgets(settings)
+    )
 
 
 def prices_of(said: ProviderSettings) -> dict[str, Price]:

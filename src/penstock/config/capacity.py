@@ -12,7 +12,6 @@ from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD
 from penstock.model.capacity import CapacityFact, CapacityValue, missing
-from penstock.model.spending import Budget
 
 NO_TABLES = "this version has no tables"
 NO_PROVIDERS = "the app has no providers"
@@ -55,11 +54,12 @@ def configured_capacity(
         dimension, _, name = key.partition(":")
         path = dotted(("limits", dimension, name))
         found[f"keyed_limits.{key}"] = CapacityValue(cap, sources.get(path, path))
-    budgets = budgets_of(settings)
+    budgets = budgets_of(settings, sources)
     if not budgets:
         found["budgets"] = missing(NO_BUDGET)
     for budget in budgets:
-        said = ", ".join(dict.fromkeys(sources[path] for path in sources if _is_of(path, budget)))
+        counted = ((budget.micros, budget.usd_from), (budget.tokens, budget.tokens_from))
+        said = ", ".join(dict.fromkeys(source for cap, source in counted if cap is not None))
         found[f"budgets.{budget.name}"] = CapacityValue(
             budget.shown(budget.cap), said or budget.name
         )
@@ -72,11 +72,6 @@ def configured_capacity(
         found |= _of_provider(name, settings.providers.get(name, ProviderSettings()), sources)
     found["transport_pool"] = CapacityValue("unbounded", "admission bounds what is in flight")
     return found
-
-
-def _is_of(path: str, budget: Budget) -> bool:
-    """Does this setting say something of this very budget?"""
-    return path.rpartition(".")[0] == budget.name
 
 
 def _of_provider(

@@ -239,10 +239,11 @@ def _sentence(problem: ErrorDetails, said: _Layer) -> str:
     context = problem.get("ctx", {})
     if problem["type"] == BEAT_TOO_SLOW:
         beat, ttl = ("runtime", "beat_seconds"), ("runtime", "lease_ttl_seconds")
+        lease, every = context["lease_ttl_seconds"], context["beat_seconds"]
         return (
-            f"{dotted(beat)} must be < half of {dotted(ttl)}, which is "
-            f"{context['lease_ttl_seconds']} {_origin(ttl, said)}, "
-            f"got {context['beat_seconds']} {_origin(beat, said)}."
+            f"{dotted(ttl)} is {lease:g} {_origin(ttl, said)} and {dotted(beat)} is {every:g} "
+            f"{_origin(beat, said)}, but two beats must fit into a lease: raise {dotted(ttl)} "
+            f"above {2 * every:g}, or set {dotted(beat)} below {lease / 2:g}."
         )
     path = tuple(str(part) for part in problem["loc"] if part != "[key]")
     rule = _rule(problem["type"], context, problem["msg"])

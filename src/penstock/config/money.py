@@ -21,11 +21,16 @@ def parse_price(value: object) -> Decimal:
     Raises:
         ValueError: a sentence without its subject ("must be …"), for the field's name in front.
     """
+    dollars = _parsed(value)
+    if dollars < 0:
+        raise ValueError("must be >= 0")
+    return dollars
+
+
+def _parsed(value: object) -> Decimal:
     dollars = _decimal(value)
     if dollars is None or not dollars.is_finite():
         raise ValueError("must be a number of dollars, such as 12.5")
-    if dollars < 0:
-        raise ValueError("must be >= 0")
     if dollars > USD_MAX:
         raise ValueError(f"must be <= {USD_MAX}")
     micros = dollars * MICROS
@@ -35,10 +40,10 @@ def parse_price(value: object) -> Decimal:
 
 
 def parse_dollars(value: object) -> Decimal:
-    """Dollars, more than 0."""
-    dollars = parse_price(value)
-    if not dollars:
-        raise ValueError("must be > 0")
+    """Dollars, more than 0: a budget of nothing would be a run that does nothing."""
+    dollars = _parsed(value)
+    if dollars <= 0:
+        raise ValueError("must be > 0 (without it there is no limit)")
     return dollars
 
 

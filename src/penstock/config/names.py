@@ -108,6 +108,8 @@ def fields_of(table: Path) -> list[str]:
             return [name for name in ModelSettings.model_fields if name != PRICES]
         case ("providers", _, _, _, below) if below == PRICES:
             return list(PriceSettings.model_fields)
+        case (first,) | (first, "day") if first == BUDGET:
+            return list(_SPAN)
         case (first, scope, _) if first == BUDGET and scope in SCOPES:
             return list(_SPAN)
         case (first, scope, _, day) if first == BUDGET and scope in SCOPES and day == DAY:
@@ -143,8 +145,8 @@ def _provider_paths(settings: Settings) -> Iterator[Path]:
 
 
 def is_below_given(path: Path) -> bool:
-    """Does it lie in a table that a user named?"""
-    return len(path) > 2 and (path[0] == "providers" or (path[0] == BUDGET and path[1] in SCOPES))
+    """Does it lie in a table that a user named, or in one of the budgets?"""
+    return len(path) > 1 and (path[0] == BUDGET or (len(path) > 2 and path[0] == "providers"))
 
 
 def nearest_below_given(path: Path) -> str:
@@ -153,11 +155,11 @@ def nearest_below_given(path: Path) -> str:
     while table and not fields_of(table):
         table = table[:-1]
     table = table or path[:-1]
-    tables = [name for name in (MODELS, PRICES, DAY) if is_table((*table, name))]
+    tables = [name for name in (MODELS, PRICES, DAY, *SCOPES) if is_table((*table, name))]
     known = [*fields_of(table), *tables]
     if not known:
         return f"write [{dotted((*table, 'NAME'))}]"
-    near = difflib.get_close_matches(path[-1], known, 1)
+    near = difflib.get_close_matches(path[-1].lower(), known, 1)
     if near:
         return f"the nearest known name is {dotted((*table, near[0]))}"
     return f"known names in {dotted(table)} are {', '.join(known)}"

@@ -133,3 +133,4 @@ class JobFailure(msgspec.Struct, gc=False):
     max_crashes: int | None = None  # not None: its process died; so many deaths end the job
     lingers: bool = False  # the body may still run: the limit keys stay held until it is released
     spoils: tuple[CallKey, ...] = ()  # answers that led to it; bought anew if it is charged
+    refused_by: str | None = None  # nothing failed: `PROVIDER/MODEL (429)` wants patience

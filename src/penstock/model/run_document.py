@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.capacity import AsyncCapacityPlan
 from penstock.model.run import RUN_BYTES_MAX
 
@@ -98,12 +99,13 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""  # the name that it has now; its part has the first one
     place: int | None = None  # which of the run's workers it is; who replaces it has the same
     solo: bool = False  # it ran suspects only
-    over_budget: tuple[str, ...] = ()  # budgets that ended it before its work was done: sentences
+    stops: tuple[BudgetStop, ...] = ()  # budgets that ended it before its work was done
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
     doing: tuple[Doing, ...] = ()
     ended: int = 0  # attempts whose ends are durable
     refused: int = 0  # ends that the store did not take
     retries: int = 0  # attempts that failed and may be tried again
+    put_back: int = 0  # attempts that a provider refused; they come back uncharged
     cpu_seconds: float = 0.0  # processors worked for it
     late_seconds: float = 0.0  # its loop came so much later than it was to, all times together
     slots: dict[str, int] = {}  # by kind; of those that its tasks run on

@@ -33,6 +33,12 @@ def dollars(micros: int) -> str:
     return f"{sign}${rest // MICROS:,}.{cents}"
 
 
+def usd(micros: int) -> str:
+    """Dollars as an exact decimal text, for documents and files: `20`, `0.000125`."""
+    text = f"{abs(micros) // MICROS}.{abs(micros) % MICROS:06d}".rstrip("0").rstrip(".")
+    return f"-{text}" if micros < 0 else text
+
+
 class Period(StrEnum):
     """For how long does a sum grow?"""
 
@@ -87,6 +93,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
     period: Period
     micros: int | None = None
     tokens: int | None = None
+    usd_from: str = ""  # who has said so: a file, a variable, the code; empty: nobody has told
+    tokens_from: str = ""
 
     @property
     def name(self) -> str:
@@ -115,10 +123,24 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def settings(self) -> str:
-        """The settings that say it: `budget.day.usd`."""
-        fields = {"usd": self.micros, "tokens": self.tokens}
-        said = [f"{self.name}.{field}" for field, value in fields.items() if value is not None]
+        """The settings that say it, as they stand where they were said.
+
+        `budget.day.usd = 50 in penstock.toml`, `PENSTOCK_BUDGET__USD=2 in the environment`.
+        """
+        said = []
+        if self.micros is not None:
+            said.append(_setting(f"{self.name}.usd", usd(self.micros), self.usd_from))
+        if self.tokens is not None:
+            said.append(_setting(f"{self.name}.tokens", str(self.tokens), self.tokens_from))
         return " and ".join(said)
+
+
+def _setting(name: str, value: str, source: str) -> str:
+    if source.startswith("PENSTOCK_"):
+        return f"{source}={value} in the environment (which goes before every file)"
+    if source == "pyproject.toml":
+        return f"tool.penstock.{name} = {value} in {source}"
+    return f"{name} = {value} in {source or 'penstock.toml'}"
 
 
 def _key(name: str) -> str:
@@ -134,6 +156,24 @@ class BudgetRefusal(msgspec.Struct, frozen=True, gc=False):
     asked: Amount = Amount()  # the most that it was expected to cost
     left: Amount = Amount()  # of the budget
     price_is_missing: bool = False  # dollars cannot be counted, however much is left
+
+    @property
+    def short(self) -> Budget:
+        """Of the budget only what there is not enough of: dollars, tokens, or both."""
+        has_money = self.asked.micros <= self.left.micros
+        has_tokens = self.asked.tokens <= self.left.tokens
+        if has_money == has_tokens:
+            return self.budget
+        part = {"micros": None} if has_money else {"tokens": None}
+        short = msgspec.structs.replace(self.budget, **part)
+        return self.budget if short.micros is None and short.tokens is None else short
+
+    @property
+    def price_setting(self) -> str:
+        """Where the price that is missing is to be said."""
+        provider, _, model = self.where.partition("/")
+        said = "usd_per_million_tokens = { input = …, output = … }"
+        return f'{said} in [providers.{provider}.models."{model}"]'
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.clock import MICROSECONDS
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.run import RunPart
 from penstock.model.run_document import (
@@ -66,6 +67,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     late_seconds: float  # their loops came so much later than they were to
     ended: int
     retries: int
+    put_back: int  # attempts that a provider refused
     slots: dict[str, int]  # all workers together, by kind
     shares: tuple[Share, ...]  # they add up to 100 percent, or there are none
     doing: tuple[Doing, ...]  # seconds summed over attempts
@@ -120,7 +122,7 @@ def facts_of(
         is_over=not (going_on if alive is None else alive),
         unheard=len(unheard),
         unheard_seconds=max((said.within_seconds for said in unheard), default=0.0),
-        over_budget=_over_budget(documents),
+        over_budget=" ".join(stop.sentence for stop in stops_of(documents)) or None,
         began_at=began_at,
         told_at=min(
             (part.saved_at for part, _ in going_on),
@@ -133,6 +135,7 @@ def facts_of(
         late_seconds=sum(document.late_seconds for document in at_work),
         ended=sum(document.ended for document in documents),
         retries=sum(document.retries for document in documents),
+        put_back=sum(document.put_back for document in documents),
         slots=_slots(places),
         shares=shares,
         doing=_doing(documents),
@@ -141,11 +144,11 @@ def facts_of(
     )
 
 
-def _over_budget(documents: Iterable[RunDocument]) -> str | None:
-    """What the last worker said that a budget has ended: it knew of the others."""
-    told = [document for document in documents if document.over_budget]
+def stops_of(documents: Iterable[RunDocument]) -> tuple[BudgetStop, ...]:
+    """The budgets that have ended a run, as its last worker said: it knew of the others."""
+    told = [document for document in documents if document.stops]
     last = max(told, key=lambda document: document.told_at, default=None)
-    return None if last is None else " ".join(last.over_budget)
+    return () if last is None else last.stops
 
 
 def shares_of(places: Sequence[PlaceOfRun]) -> tuple[tuple[Share, ...], float]:

@@ -287,10 +287,15 @@ def _free(facts: RunFacts) -> str:
     return f"{max(0, slots - round(facts.running_mean)):,} of {counted(slots, 'slot')}"
 
 
+def _put_back(facts: RunFacts) -> str:
+    count = facts.put_back
+    return f", and {count:,} {'was' if count == 1 else 'were'} refused" if count else ""
+
+
 def _delays(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
         f"What was left was for later, or to be tried again, {_during(share)}; "
-        f"{counted(facts.retries, 'attempt')} had failed.",
+        f"{counted(facts.retries, 'attempt')} had failed{_put_back(facts)}.",
         "Look at why they failed (penstock queue list --state error), or enqueue with less delay.",
     )
 

@@ -38,6 +38,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ended: dict[JobState, int]  # jobs that ended for good in this run, every end
     per_second: float
     retries: int
+    put_back: int  # attempts that a provider refused
     requests: int
     refused: int
     failed: int
@@ -69,6 +70,7 @@ def report_of(
         ended=ended,
         per_second=total / wall if wall else 0.0,
         retries=facts.retries,
+        put_back=facts.put_back,
         requests=sum(one.requests for one in facts.models),
         refused=sum(one.refused for one in facts.models),
         failed=sum(one.failed for one in facts.models),

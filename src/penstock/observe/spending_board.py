@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.model.spending import MICROS, Account, Amount, Balance, Budget, Period
+from penstock.model.spending import Account, Amount, Balance, Budget, Period, usd
 
 _MODEL = "model:"
 
@@ -87,9 +87,3 @@ def budget_uses(
             spent, reserved = (Amount(), Amount()) if one is None else (one.spent, one.reserved)
             found.append(BudgetUse(budget=budget, span=span, spent=spent, reserved=reserved))
     return found
-
-
-def usd(micros: int) -> str:
-    """Dollars as an exact decimal text, for documents."""
-    text = f"{abs(micros) // MICROS}.{abs(micros) % MICROS:06d}".rstrip("0").rstrip(".")
-    return f"-{text}" if micros < 0 else text

@@ -15,7 +15,7 @@ import msgspec
 from penstock.model.circumstances import Circumstances, Dependency
 from penstock.model.job import TERMINAL, AttemptError, JobState
 from penstock.observe.phrases import at, command, short, some, span
-from penstock.observe.why_budget import with_day_budgets
+from penstock.observe.why_budget import without_worker
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_worker import busy, held_by_worker, on_worker
 
@@ -50,7 +50,7 @@ def _closed(facts: Facts) -> Iterator[Why]:
         for gate in (
             _not_due(facts),
             _paused(facts),
-            with_day_budgets(facts, _no_worker(facts)),
+            without_worker(facts, _no_worker(facts)),
             _keyed_limit(facts),
             _runs_alone(facts),
         )
@@ -70,7 +70,8 @@ def _not_due(facts: Facts) -> Why | None:
     if job.last_error is None:
         sentence = f"{job.key!r} was enqueued for later: it is due {moment}."
     else:
-        sentence = f"{job.key!r} is tried again {moment}: {_error(job.last_error)}."
+        again = "is tried again" if job.deferred_since is None else "comes back"
+        sentence = f"{job.key!r} {again} {moment}: {_error(job.last_error)}."
     found = _why(facts, Gate.NOT_DUE, sentence)
     return msgspec.structs.replace(
         found, unblocks="its time comes", when=job.available_at, details=tuple(_tries(this))
@@ -229,6 +230,7 @@ def _waiting(facts: Facts) -> Why:
             caps=facts.caps,
             answers=facts.answers,
             budgets=facts.budgets,
+            stops=facts.stops,
         )
     )
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.circumstances import Circumstances, Dependency, HeldKey
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
@@ -117,6 +118,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     caps: KnownCaps = KnownCaps()
     answers: tuple[Answer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
+    stops: tuple[BudgetStop, ...] = ()  # that have ended the last run, if nobody is alive
 
     @property
     def alive(self) -> list[WorkerView]:

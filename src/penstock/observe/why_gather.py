@@ -13,13 +13,16 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock, blocking_sleep
 from penstock.errors import StoreError
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.circumstances import Circumstances
 from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.run_document import read_document
 from penstock.model.spending import Budget, day_of
 from penstock.model.views import WorkerView
 from penstock.model.worker_silence import silent_workers
 from penstock.model.worker_status import JobStanding, read_standing, read_status
+from penstock.observe.explain import stops_of
 from penstock.observe.spending_board import BudgetUse, budget_uses
 from penstock.observe.why_facts import Answer, Facts, KnownCaps
 from penstock.process_mark import is_gone
@@ -69,7 +72,14 @@ def gather(
         caps=KnownCaps(overrides, configured),
         answers=answers,
         budgets=tuple(_budgets(store, living, budgets, day_of(this.now))),
+        stops=() if any(worker.alive for worker in living) else _stops(store),
     )
+
+
+def _stops(store: Store) -> tuple[BudgetStop, ...]:
+    """The budgets that have ended the last run."""
+    parts = store.run_parts(None).result()
+    return stops_of(filter(None, (read_document(part.document) for part in parts)))
 
 
 def _budgets(

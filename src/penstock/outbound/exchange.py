@@ -26,6 +26,7 @@ from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
+from penstock.outbound.heard import HeardBody
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
 from penstock.outbound.usage import NOTHING_TOLD, TokensTold, UsageReader
@@ -68,6 +69,7 @@ class Exchange:
     is_over = False  # the lease is given back
     _usage: UsageReader | None = None
     _decoder: Decoder | None = None
+    heard: HeardBody | None = None  # remembers an answer for its attempt
     _wire_bytes = _decoded_bytes = 0
     is_complete = False  # the body has come to its end
     _close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -220,8 +222,7 @@ class Exchange:
             raise self._too_large()
         if self._decoder is not None:
             return self._decoded(self._decoder, chunk)
-        if self._usage is not None:
-            self._usage.feed(chunk)
+        self._hear(chunk)
         return None
 
     def _decoded(self, decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
@@ -229,9 +230,14 @@ class Exchange:
             self._decoded_bytes += len(piece)
             if self._decoded_bytes > self._limits.body_bytes_max:
                 raise self._too_large()
-            if self._usage is not None:
-                self._usage.feed(piece)
+            self._hear(piece)
             yield piece
+
+    def _hear(self, piece: bytes) -> None:
+        if self._usage is not None:
+            self._usage.feed(piece)
+        if self.heard is not None:
+            self.heard.add(piece)
 
     def complete(self) -> None:
         """The body has come to its end."""

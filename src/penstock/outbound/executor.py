@@ -33,7 +33,7 @@ from penstock.outbound.exchange import Exchange, ReplyLimits, log
 from penstock.outbound.journal.paid_call import PaidCall
 from penstock.outbound.known_hosts import KnownHosts
 from penstock.outbound.outcomes import PEEK_BYTES
-from penstock.outbound.standing import Standing
+from penstock.outbound.standing import Refused, Standing
 from penstock.outbound.usage import (
     Asked,
     TokenEstimate,
@@ -157,14 +157,20 @@ class ModelRequestExecutor:
             if call is None or await self._may_leave(call, lease, facts, attempt):
                 break
         exchange = self._exchange(lease, facts)
+        if attempt is not None and refusals == 0:
+            attempt.heard.body(facts.body)
         try:
             with exchange:
                 reply = await request.send()
             exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
+            if attempt is not None and exchange.status < 400:  # else it is about us
+                exchange.heard = attempt.heard.body()
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._classify(self._classifier, request, reply, exchange)
+            if attempt is not None:
+                attempt.refused = _refused(exchange)
             if call is not None:
                 call.has_reply(exchange, request.head(reply)[1])
         except BaseException as error:
@@ -310,6 +316,13 @@ class ModelRequestExecutor:
             exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
         else:
             exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
+
+
+def _refused(exchange: Exchange) -> Refused | None:
+    ending = exchange.ending
+    if ending is None or ending.outcome is not RequestOutcome.RATE_LIMITED:
+        return None
+    return Refused(exchange.where, exchange.status)
 
 
 _groups: dict[str, RequestGroupSpec] = {}

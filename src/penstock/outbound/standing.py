@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
+from typing import NamedTuple
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
 from penstock.model.provider import RequestResourceKey
+from penstock.outbound.heard import Heard
 from penstock.outbound.journal.attempt_calls import AttemptCalls
+
+
+class Refused(NamedTuple):
+    """A reply that asks for patience."""
+
+    where: str  # PROVIDER/MODEL
+    status: int
 
 
 class Standing:
@@ -28,9 +37,11 @@ class Standing:
         "calls",
         "deadline",
         "has_sent",
+        "heard",
         "job",
         "money_of",
         "over",
+        "refused",
         "waited",
     )
 
@@ -39,9 +50,11 @@ class Standing:
         self.deadline = deadline  # monotonic; waits for permits come on top
         self.over: str | None = None  # why nothing may be sent any more
         self.has_sent = False  # one of its requests was given a permit
+        self.heard = Heard()  # what it has asked, and was told
         self.waited = 0.0  # seconds, of waits that have ended
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
         self.money_of: str | None = None  # the budget that a call of it waits for
+        self.refused: Refused | None = None  # its last reply, if that was a refusal
         self._waiting = 0
         self._waiting_since = 0.0
         self._listeners: dict[Callable[[], object], None] = {}

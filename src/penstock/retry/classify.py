@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from itertools import count
@@ -143,6 +143,8 @@ class Classified:
 
     category: FailureClass
     wait_seconds: float | None = None  # exact; None leaves it to the back-off
+    #: of HTTP, that the other side has answered with: for sentences
+    status: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         wait = self.wait_seconds
@@ -250,7 +252,7 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
     if isinstance(error, RequestAdmissionError):
         return Classified(FailureClass.SERVICE, _seconds(error.retry_after_seconds))
     if isinstance(error, ProviderThrottled | ProviderUnavailable):
-        return Classified(FailureClass.SERVICE, _seconds(error.retry_after))
+        return Classified(FailureClass.SERVICE, _seconds(error.retry_after), error.status_code)
     # 3. The error says itself how long to wait.
     wait_seconds = _seconds(_peek(error, "retry_after"))
     if wait_seconds is not None:
@@ -262,7 +264,7 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
         if status not in PATIENCE_STATUSES:
             return _UNKNOWN
         values = _header_values(response) or _header_values(error)
-        return Classified(FailureClass.SERVICE, parse_retry_after(values, now))
+        return Classified(FailureClass.SERVICE, parse_retry_after(values, now), status)
     # 5. The way there is broken; but a pipe of the job's own is no way to anybody.
     if isinstance(error, OSError) and error.errno == errno.EPIPE and _is_own_pipe(error):
         return _UNKNOWN

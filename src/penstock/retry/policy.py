@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigError
 from penstock.model.job import ErrorCategory
@@ -22,6 +22,8 @@ class RetryDecision:
     delay_seconds: float  # 0 when given up
     charge: bool  # it costs one of the job's attempts
     give_up: bool  # the job ends in `error`
+    #: of HTTP, if the other side has answered: for sentences
+    status: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class RetryPolicy:
             delay_seconds=0.0 if give_up else delay_seconds,
             charge=False,
             give_up=give_up,
+            status=classified.status,
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -41,9 +41,10 @@ from penstock.model.job import (
 from penstock.model.journal import CallKey
 from penstock.model.kept_text import kept_text
 from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.quotes import texts_of, without_quotes
 from penstock.outbound.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError
-from penstock.retry.policy import RetryPolicy
+from penstock.retry.policy import RetryDecision, RetryPolicy
 from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.broken_way import way_words
 from penstock.runtime.rechecking import RecheckFailed
@@ -175,6 +176,15 @@ class Attempt:
         """Its calls that cost money; None: none of them does."""
         return None if self.standing is None else self.standing.calls
 
+    def unquoted(self, text: str) -> str:
+        """A text without quotes of what the job was given, has asked and was told."""
+        return without_quotes(text, self._given())
+
+    def _given(self) -> Iterator[str]:
+        yield from texts_of(self.job.payload)
+        if self.standing is not None:
+            yield from self.standing.heard.texts()
+
     @property
     def can_be_stopped(self) -> bool:
         """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
@@ -206,7 +216,7 @@ def judge(
     if calls is not None and calls.in_doubt is not None:
         return _held(attempt, calls.in_doubt, now_at)
     if isinstance(error, Skip):
-        reason = AttemptError(ErrorCategory.OWN, "Skip", message_of(error))
+        reason = AttemptError(ErrorCategory.OWN, "Skip", _told(attempt, message_of(error)))
         return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
     if attempt.stop is Stop.SHUTDOWN:
         return JobRef(job.id, job.token)  # whatever it raised, it was we who stopped it
@@ -248,9 +258,12 @@ def failed(
         rand=rand(),
     )
     late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
-    message = message_of(error)
+    message = _told(attempt, message_of(error))
     if decision.category is ErrorCategory.NODE:
         message += way_words(error, message)
+    refused_by = _refused_by(attempt, decision)
+    if refused_by is not None:
+        message = f"refused by {refused_by}, no attempt is spent: {message}"
     return JobFailure(
         ref=JobRef(job.id, job.token),
         key=job.key,
@@ -263,11 +276,20 @@ def failed(
         max_attempts=limits.max_attempts,
         give_up=decision.give_up or late,
         spoils=_spoiled(attempt) if decision.charge else (),
+        refused_by=refused_by,
     )
 
 
 def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
     return limits.within_seconds is not None and seconds >= limits.within_seconds
+
+
+def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
+    """Which provider has refused the request that the error is about; None: none has."""
+    refused = None if attempt.standing is None else attempt.standing.refused
+    if refused is None or decision.charge or decision.status != refused.status:
+        return None
+    return f"{refused.where} ({refused.status})"
 
 
 def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:
@@ -311,7 +333,7 @@ def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:
     if value is not None:
         encoded = value if type(value) is Encoded else encode(value)
         if encoded.problem is not None:
-            message = f"result is not JSON: {encoded.problem}"
+            message = f"result is not JSON: {_told(attempt, encoded.problem)}"
             return JobEnd(
                 job,
                 JobState.ERROR,
@@ -339,7 +361,7 @@ def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
 
 def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
     """The arguments cannot be rebuilt (the task has changed): trying again cannot help."""
-    why = AttemptError(ErrorCategory.OWN, "payload", str(error))
+    why = AttemptError(ErrorCategory.OWN, "payload", _told(attempt, str(error)))
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
@@ -351,6 +373,11 @@ def spoilt(end: JobEnd, error: PenstockError) -> JobEnd:
 
 def kind_of_refusal(error: PenstockError) -> str:
     return "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
+
+
+def _told(attempt: Attempt, text: str) -> str:
+    """Secrets first: what gives one away may be part of a quote."""
+    return attempt.unquoted(kept_text(text))
 
 
 def kind_of(error: BaseException) -> str:

@@ -15,27 +15,11 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
-from penstock.model.spending import (
-    Amount,
-    Balance,
-    Budget,
-    BudgetRefusal,
-    Period,
-    day_of,
-)
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, day_of
 from penstock.stores.reply import Reply
 
-FILE = "penstock.toml"
-
 log = logging.getLogger("penstock.budget")
-
-
-class BudgetStop(msgspec.Struct, frozen=True):
-    """Why a run has ended before its work was done."""
-
-    budget: str  # its name
-    sentence: str
-    tasks: tuple[str, ...]  # that wait for it
 
 
 class Balances(Protocol):
@@ -55,6 +39,7 @@ class BudgetHold:
         self._clock = clock
         self._held_back = held_back  # is told of each task, once
         self.refusals: dict[str, BudgetRefusal] = {}
+        self._spans: dict[Budget, str] = {}  # the run or day in which each was used up
         self._elsewhere: dict[str, BudgetStop] = {}  # those that can be leased here still are
 
     def __repr__(self) -> str:
@@ -69,6 +54,7 @@ class BudgetHold:
         if task in self.refusals:
             return
         self.refusals[task] = refusal
+        self._spans.setdefault(refusal.budget, refusal.budget.span(self._run_id, self._today()))
         log.warning("Task %r is held back: %s Other tasks go on.", task, _why(refusal))
         self._held_back(task)
 
@@ -82,60 +68,44 @@ class BudgetHold:
         tasks: dict[Budget, list[str]] = {}
         for task, refusal in sorted(self.refusals.items()):
             tasks.setdefault(refusal.budget, []).append(task)
-        own = [
-            BudgetStop(
-                budget.name,
-                _sentence(self.refusals[names[0]], spent.get((budget.scope, budget.period))),
-                tuple(names),
+        own = []
+        for budget, names in tasks.items():
+            stop = BudgetStop(
+                refusal=self.refusals[names[0]],
+                span=self._spans[budget],
+                tasks=tuple(names),
             )
-            for budget, names in tasks.items()
-        ]
+            if spent is not None:
+                balance = spent.get(Account(budget.scope, budget.period, self._spans[budget]))
+                sums = (
+                    (Amount(), Amount()) if balance is None else (balance.spent, balance.reserved)
+                )
+                stop = msgspec.structs.replace(stop, spent=sums[0], reserved=sums[1])
+            own.append(stop)
         known = {stop.budget for stop in own}
         return (
             *own,
             *(s for s in dict.fromkeys(self._elsewhere.values()) if s.budget not in known),
         )
 
-    async def _spent(self) -> Mapping[tuple[str, Period], Balance]:
-        """What the budgets have come to; nothing if the store cannot tell now."""
-        day = day_of(round(self._clock.now() * MICROSECONDS))
+    def _today(self) -> str:
+        return day_of(round(self._clock.now() * MICROSECONDS))
+
+    async def _spent(self) -> Mapping[Account, Balance] | None:
+        """What the budgets have come to; None if the store cannot tell now."""
         try:
-            found = await self._store.balances([self._run_id, day])
+            found = await self._store.balances(sorted(set(self._spans.values())))
         except StoreError:
-            return {}
-        return {(one.account.scope, one.account.period): one for one in found}
+            return None
+        return {one.account: one for one in found}
 
 
 def _why(refusal: BudgetRefusal) -> str:
     budget, where = refusal.budget, refusal.where
     if refusal.price_is_missing:
         return f"[{budget.name}] counts dollars, and the price of {where} is not known."
+    short = refusal.short
     return (
-        f"of [{budget.name}], {budget.shown(refusal.left)} of {budget.shown(budget.cap)} is left, "
-        f"and a call of {where} may need {budget.shown(refusal.asked)}."
-    )
-
-
-def _sentence(refusal: BudgetRefusal, balance: Balance | None) -> str:
-    """Which budget, what it allows, what was spent, and what is to be done."""
-    budget, where = refusal.budget, refusal.where
-    if refusal.price_is_missing:
-        provider, _, model = where.partition("/")
-        return (
-            f"The price of {where} is not known, and [{budget.name}] counts dollars: say "
-            "usd_per_million_tokens = { input = …, output = … } in "
-            f'[providers.{provider}.models."{model}"] of {FILE}, then run the same command again.'
-        )
-    spent = reserved = Amount()
-    if balance is not None:
-        spent, reserved = balance.spent, balance.reserved
-    used = f"{budget.shown(spent)} spent"
-    if any(reserved):
-        used += f", {budget.shown(reserved)} reserved by calls in doubt"
-    a_day = budget.period is Period.DAY
-    anew = "it opens again at midnight UTC" if a_day else "a new run counts from zero"
-    return (
-        f"The budget [{budget.name}] of {budget.shown(budget.cap)} a {budget.period.value} is used "
-        f"up ({used}, and a call of {where} may need {budget.shown(refusal.asked)}): raise "
-        f"{budget.settings} in {FILE}, then run the same command again; {anew}."
+        f"of [{budget.name}], {short.shown(refusal.left)} of {short.shown(short.cap)} is left, "
+        f"and a call of {where} may need {short.shown(refusal.asked)}."
     )

@@ -21,8 +21,9 @@ from penstock.runtime.full_limits import FullLimits
 from penstock.runtime.reach import Reach
 from penstock.stores.store import Store
 
+LOOK_SECONDS = 0.2  # between two questions whether anything is left
+LOOK_SECONDS_MAX = 1.0  # the same while nobody runs anything
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
-
 SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
 WAITS = "Looking for what is left has to wait"
 PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
@@ -99,6 +100,18 @@ class Drain:
         else:
             self._say_reason(outlook)
 
+    def pause_seconds(self) -> float:
+        """How long until it is worth to look again."""
+        outlook = self.outlook
+        if not self.ends or outlook is None or outlook.suspects:
+            return LOOK_SECONDS
+        if any(states.get(JobState.IN_PROGRESS) for states in outlook.open_by_task.values()):
+            return LOOK_SECONDS
+        if outlook.next_due_at is None:
+            return LOOK_SECONDS_MAX
+        until_due = outlook.next_due_at / MICROSECONDS - self._clock.now()
+        return min(max(until_due, LOOK_SECONDS), LOOK_SECONDS_MAX)
+
     def _split(self, outlook: Outlook) -> tuple[int, dict[str, int]]:
         known, unknown = 0, {}
         for task, states in _jobs(outlook).items():
@@ -174,7 +187,7 @@ class Drain:
         if outlook.suspects:
             return f"{outlook.suspects} job(s) run alone after a crash."
         if outlook.next_due_at is not None:
-            left = outlook.next_due_at / MICROSECONDS - self._clock.now()
+            left = max(0.0, outlook.next_due_at / MICROSECONDS - self._clock.now())
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
         return f"{count[JobState.QUEUED]} job(s) are queued: {self.full.reason()}."
 

@@ -7,9 +7,10 @@ more of them begin, those that run come to their end, and whatever they bring is
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 
-from penstock.clock import Clock
 from penstock.errors import StoreError
 from penstock.model.job import WorkerId
 from penstock.runtime.acks import AckBuffer
@@ -21,15 +22,12 @@ from penstock.runtime.leasing import Leasing
 from penstock.runtime.slots import Slots
 from penstock.runtime.ticking import Ticks
 
-LOOK_SECONDS = 0.2  # how often an idle draining worker asks whether anything is left
-
 
 class RunEnd:
     """Owns the question whether a worker may end by itself. Belongs to one loop."""
 
     def __init__(
         self,
-        clock: Clock,
         drain: Drain,
         hold: BudgetHold,
         window: JobWindow,
@@ -43,7 +41,6 @@ class RunEnd:
         fail: Callable[[BaseException], None],
         wake: Callable[[], None],
     ) -> None:
-        self._clock = clock
         self._drain = drain
         self._hold = hold
         self._window = window
@@ -56,6 +53,7 @@ class RunEnd:
         self._fail = fail
         self._wake = wake
         self._looking = False
+        self._look_again = asyncio.Event()  # somebody has done something
         self._counts_ticks = bool(ticks.names)  # schedules run here, and may go on
 
     @property
@@ -66,6 +64,10 @@ class RunEnd:
         if self._solo:
             return self._leasing.found_nothing
         return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
+
+    def stirred(self) -> None:
+        """A job has ended here: whoever waits to look again need not wait longer."""
+        self._look_again.set()
 
     def look(self, worker: WorkerId) -> None:
         """Ask the store what is left, if that is of interest now."""
@@ -86,7 +88,10 @@ class RunEnd:
             if self._drain.finished and self._counts_ticks:
                 self._close_schedules()
             if not (self._drain.finished or self._drain.is_out_of_money):
-                await self._clock.sleep(LOOK_SECONDS)
+                self._look_again.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._drain.pause_seconds()):
+                        await self._look_again.wait()
         except StoreError as error:
             self._fail(error)
         finally:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping
 
 from penstock.clock import MICROSECONDS, Clock
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.run import RunPart
 from penstock.model.run_document import GATES_SHOWN, GateSeconds, LimitKind, RunDocument
@@ -64,7 +65,7 @@ class RunRecord:
         self._said: object = None
         self._cpu_began = clock.cpu()
         self.late_seconds = 0.0  # of the loop
-        self.over_budget: tuple[str, ...] = ()  # the budgets that end it, a sentence each
+        self.stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
 
     def is_due(self, worker: WorkerId) -> bool:
         """Is it time, and is there anything that was not told yet?"""
@@ -111,12 +112,13 @@ class RunRecord:
             worker=self._worker,
             place=self._config.place,
             solo=self._config.solo,
-            over_budget=self.over_budget,
+            stops=self.stops,
             causes=self._limiting.causes(),
             doing=self._limiting.doing(),
             ended=totals.ended,
             refused=totals.refused,
             retries=totals.retries,
+            put_back=totals.put_back,
             cpu_seconds=self._clock.cpu() - self._cpu_began,
             late_seconds=self.late_seconds,
             slots=dict(self._slots),
@@ -133,7 +135,7 @@ class RunRecord:
         """What must differ for another word to be worth a write; time alone does not."""
         charged = sum(c.seconds for c in self._limiting.causes() if c.kind is not LimitKind.IDLE)
         totals = self._totals
-        return charged, totals.ended, totals.refused, totals.retries
+        return charged, totals.ended, totals.refused, totals.retries, totals.put_back
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.views import Outlook
-from penstock.runtime.budget_hold import BudgetStop
 
 
 class RunStops:
@@ -22,7 +24,7 @@ class RunStops:
         for stop in stops:
             before = self._stops.get(stop.budget)
             tasks = {*stop.tasks, *(before.tasks if before is not None else ())}
-            self._stops[stop.budget] = BudgetStop(stop.budget, stop.sentence, tuple(sorted(tasks)))
+            self._stops[stop.budget] = msgspec.structs.replace(stop, tasks=tuple(sorted(tasks)))
 
     def all(self) -> tuple[BudgetStop, ...]:
         return tuple(self._stops.values())

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.clock import Clock
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.background import Background
-from penstock.runtime.budget_hold import BudgetStop
 from penstock.runtime.capacity_watch import CapacityWatch
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -100,11 +100,14 @@ class RunWatch:
     def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         """An attempt has ended, or was given up."""
         if type(verdict) is JobFailure:
-            self._totals.retries += 1
+            if verdict.refused_by is None:
+                self._totals.retries += 1
+            else:
+                self._totals.put_back += 1
         if self._hears_requests:
             self._limiting.left(attempt.ref)
 
     async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
         """The worker ends: its last word, if the store takes it soon."""
-        self._record.over_budget = tuple(stop.sentence for stop in stops)
+        self._record.stops = tuple(stops)
         await self._record.end(worker)

@@ -23,6 +23,7 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.quotes import LOG_ATTRIBUTE
 from penstock.outbound import standing
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import (
@@ -261,7 +262,11 @@ class Slots:
         self._vacate(attempt)
         if error is not None and log.isEnabledFor(logging.DEBUG):
             log.debug(
-                "Job %r of task %r raised:", attempt.job.key, attempt.job.task, exc_info=error
+                "Job %r of task %r raised:",
+                attempt.job.key,
+                attempt.job.task,
+                exc_info=error,
+                extra={LOG_ATTRIBUTE: attempt.unquoted},
             )
         if attempt.ended:  # abandoned before; somebody else may have the job by now
             self.abandoned.pop(attempt, None)

@@ -11,56 +11,38 @@ import contextlib
 import logging
 import selectors
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import (
-    TRANSIENT,
-    PenstockError,
-    StoreCorrupt,
-    StoreError,
-    StoreFailed,
-    StoreUnavailable,
-)
+from penstock.errors import PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
-from penstock.model.job import JobState, WorkerId
-from penstock.model.views import Outlook
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.job import JobState
 from penstock.runtime import messages
-from penstock.runtime.asking import Question, aside
-from penstock.runtime.budget_hold import BudgetStop
-from penstock.runtime.burials import Burials
 from penstock.runtime.child import Child
 from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.reach import Reach
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
+from penstock.runtime.run_store import OpenStore, RunStore
 from penstock.runtime.signal_inbox import SignalInbox
 from penstock.runtime.stall_watch import StallWatch
-from penstock.runtime.statistics_line import StatisticsLine
-from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.runtime.wishes import KEYS, Wishes
-from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # display and looking around
 STILLBORN_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
 WORN_MAX = 2  # for each process: worn workers that still run something
-BURY_SECONDS = 10.0  # how long the end of a run waits for burials
-AWAY_SECONDS = 1.0  # the same while the store is away
 OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
-READ_FAILS = "The store cannot be read"
 
 log = logging.getLogger("penstock.supervisor")
-
-OpenStore = Callable[[str, str], Store]
 
 
 class Supervisor:
@@ -76,21 +58,20 @@ class Supervisor:
         ids: IdSource | None = None,
     ) -> None:
         self._spec = spec
-        self._open_store = open_store
         self._display = display
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self.run_id = self._ids.new_id("run")
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
-        self._store: Store | None = None
+        self._kept = RunStore(
+            self.run_id,
+            open_store,
+            lambda: [child.table for child in list(self._children)],
+            self._clock,
+            self._ids,
+        )
         self._hello: messages.Hello | None = None
-        self._opening: Question[Store] | None = None
-        self._outlook: Question[Outlook] | None = None
-        self._burials: Burials | None = None
-        self._reach = Reach(log, self._clock)
-        self._beat: SupervisorBeat | None = None
-        self._statistics: StatisticsLine | None = None
         self._signals = SignalInbox()
         self._stop_signal: int | None = None
         self._failed: messages.Failed | None = None
@@ -98,7 +79,6 @@ class Supervisor:
         self._stillborn = 0
         self._left_behind = 0
         self._tick_at = 0.0
-        self._suspects = 0
         self._solo_turns = SoloTurns()
         self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
         self._forced = False  # a worker had to be killed
@@ -116,24 +96,18 @@ class Supervisor:
                 self._start(index)
             while not self._over():
                 self._turn()
-            self._finish_burials()  # they may end jobs in error
+            self._kept.finish_burials()  # they may end jobs in error
             return self._exit_code()
         finally:
             for child in list(self._children):
                 child.kill()
                 child.process.wait()
                 self._bury(child)
-            self._finish_burials()
-            if self._beat is not None:
-                self._beat.stop()
+            self._kept.finish_burials()
+            self._kept.stop_beating()
             self._display.close(self._told_as())
-            if self._store is not None:
-                self._store.close()
+            self._kept.close()
             self._signals.close()  # last: a signal must not tear the end in two
-
-    def _finish_burials(self) -> None:
-        if self._burials is not None:
-            self._burials.finish(AWAY_SECONDS if self._reach.away else BURY_SECONDS)
 
     def _over(self) -> bool:
         if self._children:
@@ -149,32 +123,23 @@ class Supervisor:
             return 130
         if self._stop_signal is not None:
             return 1 if self._forced else 0
-        outlook = self._last_outlook()
+        outlook = self._kept.last_outlook(self._is_stopped)
         if self._is_out_of_money or self.stops.hold_up(outlook):
             return EXIT_OVER_BUDGET
         errors = 0 if outlook is None else outlook.ended_in_run.get(JobState.ERROR, 0)
         return 1 if errors or self._left_behind else 0
 
-    def _last_outlook(self) -> Outlook | None:
-        """What came of the run; a store that is away is waited for, until a signal."""
-        if self._outlook is not None:
-            self._outlook.forget()  # it may have been asked before the last job ended
-        while self._outlook is not None and self._stop_signal is None:
-            try:
-                outlook = self._outlook.answer(TICK_SECONDS)
-            except TRANSIENT as error:
-                self._reach.waits(READ_FAILS, error)
-                self._selector.select(TICK_SECONDS)
-            else:
-                if outlook is not None:
-                    return outlook
-            for number in self._signals.take():
-                self._stop(number)
-        return None
+    def _is_stopped(self, wait_seconds: float) -> bool:
+        """Has a signal come, or does one within this time?"""
+        if wait_seconds:
+            self._selector.select(wait_seconds)
+        for number in self._signals.take():
+            self._stop(number)
+        return self._stop_signal is not None
 
     def _told_as(self) -> str | None:
         """The run in the closing line, if there is to be one."""
-        if self._failed is not None or self._reach.away:
+        if self._failed is not None or self._kept.away:
             return None
         return self.run_id
 
@@ -188,7 +153,7 @@ class Supervisor:
         timeout = max(self._restarts.next_at(self._tick_at) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
             if key.data == KEYS:
-                self._wishes.hear(self._store)
+                self._wishes.hear(self._kept.store)
             elif key.data != "signal":
                 kind, child = key.data
                 self._hear(kind, child, key.fileobj)
@@ -237,44 +202,22 @@ class Supervisor:
     def _meet(self, hello: messages.Hello) -> None:
         """The first worker has told where the store is."""
         self._hello = hello
-        open_store = partial(self._open_store, hello.store_url, hello.durability)
-        self._opening = Question(lambda: aside(open_store))
+        self._kept.meet(hello)
         self._open(OPEN_SECONDS)
 
     def _open(self, wait_seconds: float) -> None:
         """Open the store, if it can be reached; the workers wait for the word to begin."""
-        hello = self._hello
-        if self._opening is None or hello is None:
-            return
         try:
-            store = self._opening.answer(wait_seconds)
-        except StoreUnavailable as error:
-            self._reach.waits(READ_FAILS, error)
-            return
+            is_new = self._kept.open(wait_seconds)
         except PenstockError as error:
-            self._opening = None
             self._fail(error)
             return
-        if store is None:
-            return
-        self._opening = None
-        self._store = store
-        self._outlook = Question(lambda: store.outlook(WorkerId(""), self.run_id))
-        self._burials = Burials(store, self._clock, self._ids)
-        self._beat = SupervisorBeat(
-            store,
-            lambda: [child.table for child in list(self._children)],
-            self._clock,
-            hello.lease_ttl_seconds,
-            hello.beat_seconds,
-        )
-        self._beat.start()
-        self._statistics = StatisticsLine(hello.statistics_seconds, self.run_id, store, self._clock)
-        self._display.started(store, self.run_id)
+        if is_new and self._kept.store is not None:
+            self._display.started(self._kept.store, self.run_id)
 
     def _let_go(self, child: Child) -> None:
         """Tell a worker to begin, once both it and the store are there."""
-        if child.hello is None or child.told_to_go or self._store is None:
+        if child.hello is None or child.told_to_go or self._kept.store is None:
             return
         child.told_to_go = True
         if self._may_start():
@@ -292,26 +235,17 @@ class Supervisor:
         self._wishes.listen()
         self._wishes.go_on()
         self._open(0.0)
-        if self._store is None or self._outlook is None:
+        store = self._kept.store
+        if store is None:
             return
         for child in self._children:
             self._let_go(child)
-            self._stalls.look(child.process.pid, child.snapshot(), now, self._store)
+            self._stalls.look(child.process.pid, child.snapshot(), now, store)
         try:
-            outlook = self._outlook.answer()
-            if outlook is not None:
-                self._suspects = outlook.suspects
-                self._reach.answered(READ_FAILS)
-            self._display.tick(self._store, self._course())
-            if self._statistics is not None:
-                self._statistics.tick()
-        except (StoreFailed, StoreCorrupt) as error:
-            self._fail(error)
+            self._kept.look(lambda: self._display.tick(store, self._course()))
         except StoreError as error:
-            self._reach.waits(READ_FAILS, error)
-        if self._beat is not None and self._beat.failed is not None:
-            self._fail(self._beat.failed)
-        if not self._suspects:
+            self._fail(error)
+        if not self._kept.suspects:
             self._solo_turns.nothing_left()
         elif self._may_start() and self._solo_turns.is_due(now) and not self._has_solo():
             self._start(0, solo=True)
@@ -387,8 +321,8 @@ class Supervisor:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(source)
         death = child.death(self._hello.max_crashes if self._hello else 3)
-        if death is not None and self._burials is not None:
-            self._burials.begin(death)
+        if death is not None:
+            self._kept.bury(death)
         child.close()
 
     def _plan_restart(self, child: Child) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError, StoreCorrupt, StoreFailed
+from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
 from penstock.runtime.keeping import LOST_MONOTONIC, margin
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
@@ -39,10 +39,29 @@ class SupervisorBeat(RepeatingThread):
         self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._told = False  # that nothing was renewed
-        self.failed: PenstockError | None = None  # nothing will ever be renewed again
+        self._rested_monotonic = clock.monotonic()  # since then it waits for its next turn
+        self.failed: StoreError | None = None  # nothing will ever be renewed again
 
     def run_once(self) -> int:
         """Renew every worker that may be renewed; how many were."""
+        self._look_back(self._clock.monotonic())
+        try:
+            return self._renew()
+        finally:
+            self._rested_monotonic = self._clock.monotonic()
+
+    def _look_back(self, now: float) -> None:
+        """Say it, if this process was stopped (Ctrl-Z) for longer than its leases last."""
+        seconds = now - self._rested_monotonic
+        if seconds > self._ttl_seconds:
+            log.warning(
+                "This process was stopped for %.0f s, longer than its leases of %g s last: others "
+                "may have its jobs; attempts that lost theirs are stopped, and change nothing.",
+                seconds,
+                self._ttl_seconds,
+            )
+
+    def _renew(self) -> int:
         now = self._clock.monotonic()
         wanted = {}
         for table in self._tables():

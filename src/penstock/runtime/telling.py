@@ -60,6 +60,14 @@ class Telling:
             level = logging.DEBUG if job.task.startswith(PREFLIGHT) else logging.ERROR
             log.log(level, "%s ended in error: %s", _name(job), shown)
             return
+        if verdict.refused_by is not None:
+            log.info(
+                "%s was refused by %s and comes back in %.1f s; no attempt is spent.",
+                _name(job),
+                verdict.refused_by,
+                verdict.delay_seconds,
+            )
+            return
         degraded = verdict.charge and job.task.startswith(SCHEDULE)
         log.log(
             logging.ERROR if degraded else logging.WARNING,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Clock
@@ -19,13 +19,14 @@ from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.acks import AckBuffer
 from penstock.runtime.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.runtime.background import Background
-from penstock.runtime.budget_hold import BudgetHold, BudgetStop
+from penstock.runtime.budget_hold import BudgetHold
 from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.drain import Drain
 from penstock.runtime.job_window import JobWindow
@@ -99,7 +100,6 @@ class Worker:
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
         self._background = Background(self._fail)
-        spawn = self._background.spawn
         self._ticks = Ticks(
             tasks,
             store,
@@ -152,7 +152,7 @@ class Worker:
             providers,
             lending,
             checked,
-            None if checked is None else Rechecking(checked, store, threads, clock, spawn),
+            checked and Rechecking(checked, store, threads, clock, self._background.spawn),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
@@ -194,7 +194,6 @@ class Worker:
             wake=self._wake.set,
         )
         self._end = RunEnd(
-            clock,
             self._drain,
             self.hold,
             self._window,
@@ -405,9 +404,7 @@ class Worker:
             self._end.look(self.worker_id)
         self._watch.turned(goes_on)
 
-    def _taken(
-        self, worker: WorkerId, jobs: Sequence[LeasedJob]
-    ) -> Coroutine[Any, Any, None] | None:
+    def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> Awaitable[None] | None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
         if worker != self.worker_id or self._name.losing:
             return None  # the lease was lost meanwhile; what came belongs to nobody
@@ -434,7 +431,9 @@ class Worker:
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
         self._telling.ended(attempt, verdict)
-        if attempt.limits.recurring is not None:
+        if attempt.limits.recurring is None:
+            self._end.stirred()
+        else:
             self._ticks.ended(attempt.job, verdict)
         self._wake.set()
 

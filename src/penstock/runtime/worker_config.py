@@ -56,4 +56,5 @@ class Totals:
 
     ended: int = 0  # attempts whose end is durable
     retries: int = 0  # attempts that failed, and may be tried again
+    put_back: int = 0  # attempts that a provider refused; they come back uncharged
     refused: int = 0  # ends that the store did not take

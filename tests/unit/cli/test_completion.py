@@ -33,7 +33,7 @@ def complete(folder: Path, typed: str, shell: str = "bash") -> list[str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

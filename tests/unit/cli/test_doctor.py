@@ -172,7 +172,7 @@ def test_an_app_file_that_is_a_pipe_is_not_waited_for(project: Path) -> None:
 
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(visit, project, BROKEN)
-        ended = wait([asked], timeout=60.0).done
+        ended = wait([asked], timeout=240.0).done
         if not ended:  # let it go on, so that the test ends
             os.close(os.open(project / "pipeline.py", os.O_WRONLY))
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.model.run import RunPart
 from penstock.model.run_document import CauseTime, Doing, LimitKind, ModelFigures, RunDocument
+from penstock.model.spending import Amount, Budget, BudgetRefusal, Period
 from penstock.stores.sqlite.store import SqliteStore
 from tests.unit.cli.conftest import Command
 
@@ -29,13 +31,13 @@ def tell(
     run_id: str = "run-1",
     *,
     over: bool = True,
-    over_budget: tuple[str, ...] = (),
+    stops: tuple[BudgetStop, ...] = (),
 ) -> None:
     document = RunDocument(
         began_at=0,
         told_at=20_000_000,
         over=over,
-        over_budget=over_budget,
+        stops=stops,
         causes=(
             CauseTime(LimitKind.SLOTS, "async", 15.0, 4.0),
             CauseTime(LimitKind.LATENCY, "a/m", 5.0),
@@ -52,12 +54,14 @@ def tell(
 
 @pytest.mark.parametrize("name", ["explain", "report"])
 def test_a_budget_that_ended_a_run_is_told(store: SqliteStore, command: Command, name: str) -> None:
-    tell(store, over_budget=("[budget] is used up: raise it.",))
+    refusal = BudgetRefusal(Budget("all", Period.RUN, tokens=9), "a/m", Amount(0, 5), Amount(0, 1))
+    tell(store, stops=(BudgetStop(refusal=refusal, span="run-1", tasks=("t",)),))
 
     said = command(name)
 
-    assert "A budget has ended workers of it: [budget] is used up: raise it." in said.out
-    assert '"over_budget": "[budget] is used up: raise it."' in command(name, "--json").out
+    sentence = "The budget [budget] of 9 tokens a run is used up (a call of a/m may need 5 tokens)"
+    assert f"A budget has ended workers of it: {sentence}: raise budget.tokens = 9" in said.out
+    assert f'"over_budget": "{sentence}: raise' in command(name, "--json").out
 
 
 def test_the_last_run_is_explained(store: SqliteStore, command: Command) -> None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from penstock.cli.money import calls_document, calls_line
+from penstock.cli.money import calls_document, calls_line, money_lines
 from penstock.model.journal import CallFigures
-from penstock.model.spending import Amount
+from penstock.model.spending import Account, Amount, Balance, Period
+from penstock.observe.spending_board import spending_of
 
 
 def test_what_is_nothing_is_not_told() -> None:
@@ -30,6 +31,18 @@ def test_calls_that_were_sent_again_and_estimates_are_told_where_there_are_some(
         "spent_usd": "1.5",
         "spent_tokens": 70,
     }
+
+
+def test_calls_without_a_price_are_told_in_tokens() -> None:
+    assert _line(CallFigures(bought=2, spent=Amount(0, 70))).endswith("; spent 70 tokens")
+
+
+def test_a_model_without_a_price_has_no_dollars() -> None:
+    account = Account("model:ai/m", Period.RUN, "run-1")
+
+    _, _, row = money_lines(spending_of([Balance(account, Amount(0, 70), Amount(), 2, 1)]), [])
+
+    assert row.split()[:6] == ["ai", "m", "run-1", "-", "70", "-"]
 
 
 def _line(figures: CallFigures) -> str:

@@ -152,7 +152,7 @@ def test_a_reader_who_has_seen_enough_ends_a_list_quietly(world: StoreWorld, pro
             env={**os.environ},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.count("\n") == 2

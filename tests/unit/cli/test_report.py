@@ -75,8 +75,26 @@ def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
     assert [one.scope for one in found.spent] == ["all", "task:t"]
     lines = lines_of(found, facts(), 20 * SECOND)
     head = lines.index("paid    dollars  tokens  bought  reused")
-    assert lines[head + 1] == "all      2.5000       7       5       4"
-    assert lines[head + 3] == "2 calls in doubt; $1.0000 reserved."
+    assert lines[head + 1] == "all       $2.50       7       5       4"
+    assert lines[head + 3] == "2 calls in doubt; $1.00 reserved."
+
+
+def test_money_is_an_exact_text_in_the_document() -> None:
+    found = reported(balance("all", "run-1", 2_500_001, reserved=1, bought=5))
+
+    (spent,) = msgspec.json.decode(msgspec.json.encode(document_of(found, facts())))["spent"]
+
+    assert (spent["usd"], spent["reserved_usd"]) == ("2.500001", "0.000001")
+
+
+def test_without_prices_no_dollars_are_told() -> None:
+    found = reported(balance("all", "run-1", 0, bought=5), in_doubt=2)
+
+    lines = lines_of(found, facts(), 20 * SECOND)
+
+    head = lines.index("paid  dollars  tokens  bought  reused")
+    assert lines[head + 1] == "all         -       7       5       4"
+    assert lines[head + 2] == "2 calls in doubt."
 
 
 def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.text import dollars, escaped, iso_time, one_sentence, print_document, span, table
+from penstock.cli.text import (
+    dollars,
+    escaped,
+    iso_time,
+    one_sentence,
+    print_document,
+    span,
+    spent_words,
+    table,
+)
 
 
 @given(st.text())
@@ -80,3 +89,11 @@ def test_tables_align_numbers_on_the_right() -> None:
 )
 def test_money_is_short(micros: int, text: str) -> None:
     assert dollars(micros) == text
+
+
+@pytest.mark.parametrize(
+    ("micros", "tokens", "words"),
+    [(2_500_000, 7, "$2.50"), (0, 1_234, "1,234 tokens"), (0, 0, "nothing")],
+)
+def test_without_prices_tokens_are_what_was_spent(micros: int, tokens: int, words: str) -> None:
+    assert spent_words(micros, tokens) == words

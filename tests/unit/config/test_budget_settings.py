@@ -115,8 +115,14 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[budget]\nusd = 0", "budget.usd must be > 0, got 0 (from penstock.toml)."),
-        ("[budget]\nusd = -1", "budget.usd must be >= 0, got -1 (from penstock.toml)."),
+        (
+            "[budget]\nusd = 0",
+            "budget.usd must be > 0 (without it there is no limit), got 0 (from penstock.toml).",
+        ),
+        ("[budget]\nusd = -1", "budget.usd must be > 0 (without it there is no limit), got -1"),
+        ("[budget]\nusd = inf", "must be a number of dollars, such as 12.5, got inf"),
+        ('[budget]\nusd = "abc"', "must be a number of dollars, such as 12.5, got 'abc'"),
+        ("[budget]\nusd = 1e300", "budget.usd must be <= 1000000000, got 1e+300"),
         ("[budget]\nusd = nan", "must be a number of dollars, such as 12.5, got nan"),
         ("[budget]\nusd = true", "must be a number of dollars"),
         ("[budget]\nusd = 1e10", "budget.usd must be <= 1000000000"),
@@ -129,6 +135,15 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
         ("[budget]\ntokens = 0", "budget.tokens must be > 0"),
         ("budget = 5", "budget must be a table, got 5"),
         ("[budget]\ndollars = 5", "budget.dollars is not a setting"),
+        (
+            "[budget.week]\nusd = 5",
+            "budget.week is not a setting, got a table (from penstock.toml); known names in budget "
+            "are usd, tokens, day, provider, model, task, table.",
+        ),
+        ("[budget.provder.x]\nusd = 5", "the nearest known name is budget.provider."),
+        ("[budget.Day]\nusd = 5", "the nearest known name is budget.day."),
+        ("[budget.day]\nusb = 5", "the nearest known name is budget.day.usd."),
+        ("[budget]\ntokns = 5", "budget.tokns is not a setting, got 5 (from penstock.toml)"),
         ("[budget]\nday = 5", "budget.day must be a table"),
         ("[budget.provider]\nusd = 5", "budget.provider.usd must be a table"),
         ("[budget.provider.ai]\nused = 5", "the nearest known name is budget.provider.ai.usd"),
@@ -255,6 +270,28 @@ def test_a_budget_says_what_it_counts() -> None:
     budget = Budget("model:ai/gpt-5", Period.DAY, 1, 2)
 
     assert budget.name == 'budget.model."ai/gpt-5".day'
-    assert budget.settings == f"{budget.name}.usd and {budget.name}.tokens"
+    assert budget.settings == (
+        f"{budget.name}.usd = 0.000001 in penstock.toml and "
+        f"{budget.name}.tokens = 2 in penstock.toml"
+    )
     assert budget.shown(Amount(1_000_000, 1_000)) == "$1.00 and 1,000 tokens"
     assert (budget.span("run-1", "2026-11-16"), budget.cap) == ("2026-11-16", Amount(1, 2))
+
+
+def test_a_budget_knows_who_has_said_each_of_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(FILE)
+    (tmp_path / "pyproject.toml").write_text("[tool.penstock.budget.task.day.day]\nusd = 7\n")
+
+    loaded = load_settings({}, {"PENSTOCK_BUDGET__USD": "2.50"}, tmp_path, {})
+    budgets = budgets_of(loaded.settings, loaded.sources)
+
+    assert [one.settings for one in budgets] == [
+        "PENSTOCK_BUDGET__USD=2.5 in the environment (which goes before every file) and "
+        "budget.tokens = 5000000 in penstock.toml",
+        "budget.day.usd = 0.1 in penstock.toml",
+        "budget.provider.ai.tokens = 7 in penstock.toml",
+        'budget.model."ai/gpt-5.1".day.usd = 3.000001 in penstock.toml',
+        "budget.task.day.usd = 1.5 in penstock.toml",
+        "tool.penstock.budget.task.day.day.usd = 7 in pyproject.toml and "
+        "budget.task.day.day.tokens = 9 in penstock.toml",
+    ]

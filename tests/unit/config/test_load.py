@@ -285,13 +285,15 @@ def test_variables_of_tests_and_tools_are_let_through(tmp_path: Path) -> None:
         ),
         (
             {"toml": "[runtime]\nbeat_seconds = 15\n"},
-            "runtime.beat_seconds must be < half of runtime.lease_ttl_seconds, which is 30.0 "
-            "(the default), got 15.0 (from penstock.toml).",
+            "runtime.lease_ttl_seconds is 30 (the default) and runtime.beat_seconds is 15 (from "
+            "penstock.toml), but two beats must fit into a lease: raise runtime.lease_ttl_seconds "
+            "above 30, or set runtime.beat_seconds below 15.",
         ),
         (
             {"toml": "[runtime]\nlease_ttl_seconds = 20\n"},
-            "runtime.beat_seconds must be < half of runtime.lease_ttl_seconds, which is 20.0 "
-            "(from penstock.toml), got 10.0 (the default).",
+            "runtime.lease_ttl_seconds is 20 (from penstock.toml) and runtime.beat_seconds is 10 "
+            "(the default), but two beats must fit into a lease: raise runtime.lease_ttl_seconds "
+            "above 20, or set runtime.beat_seconds below 10.",
         ),
     ],
 )

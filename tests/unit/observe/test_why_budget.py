@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import JobState
-from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, Period
+from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, Period, usd
 from penstock.model.worker_status import Standing, WorkerStatus, read_status
-from penstock.observe.spending_board import budget_uses, spending_of, usd
+from penstock.observe.spending_board import budget_uses, spending_of
 from penstock.observe.why import explain
 from penstock.observe.why_facts import Gate
 from tests.unit.observe.test_why import NOW, V, W, answer, facts, job, seconds, worker
@@ -38,7 +39,7 @@ def test_a_task_that_is_held_back_by_a_budget_names_it_with_numbers() -> None:
         "need $0.03. Of [budget], $0.01 of $2.00 is left ($1.99 spent)."
     )
     assert found.unblocks == (
-        "budget.usd is raised in penstock.toml and a new run starts; a new run counts from zero"
+        "budget.usd = 2 in penstock.toml is raised and a new run starts; a new run counts from zero"
     )
     assert found.command == "penstock queue run"
     assert found.worker == W
@@ -58,6 +59,48 @@ def test_another_worker_that_takes_the_task_is_what_it_waits_for() -> None:
     workers = (worker(status=held()), worker(V, status=WorkerStatus(captured_at=0)))
 
     assert explain(facts(job(), workers=workers, budgets=USES)).gate is Gate.TURN
+
+
+def stopped(refusal: BudgetRefusal, span: str) -> BudgetStop:
+    return BudgetStop(refusal=refusal, span=span, tasks=("fetch",), spent=Amount(1_990_000, 450))
+
+
+def test_after_a_run_that_its_budget_ended_the_budget_is_the_gate() -> None:
+    budget = msgspec.structs.replace(RUN_BUDGET, usd_from="PENSTOCK_BUDGET__USD")
+    refusal = msgspec.structs.replace(REFUSAL, budget=budget)
+
+    found = explain(facts(job(), workers=(), stops=(stopped(refusal, "r"),)))
+
+    assert found.gate is Gate.BUDGET
+    assert found.sentence == (
+        "No worker is alive that could take 'k': the last run ended at its budget [budget] of "
+        "$2.00 a run ($1.99 spent, and a call of ai/gpt-5 may need $0.03)."
+    )
+    assert found.unblocks == (
+        "a new run starts: it counts from zero, up to PENSTOCK_BUDGET__USD=2 in the environment "
+        "(which goes before every file)"
+    )
+    assert found.command == "penstock queue run"
+
+
+def test_a_budget_of_the_day_is_told_to_last_until_its_day_ends() -> None:
+    refusal = BudgetRefusal(DAY_BUDGET, "ai/gpt-5", Amount(9, 90), Amount(0, 50))
+
+    today = explain(facts(job(), workers=(), stops=(stopped(refusal, DAY),)))
+    later = explain(facts(job(), workers=(), stops=(stopped(refusal, "2027-01-14"),)))
+
+    assert today.gate is later.gate is Gate.BUDGET
+    assert today.unblocks == (
+        "budget.task.fetch.day.tokens = 500 in penstock.toml is raised, or the day of UTC ends, "
+        "and a new run starts"
+    )
+    assert (later.unblocks or "").startswith("a new run starts: another day has begun")
+
+
+def test_a_budget_that_held_back_another_task_is_no_gate() -> None:
+    stop = msgspec.structs.replace(stopped(REFUSAL, "r"), tasks=("other",))
+
+    assert explain(facts(job(), workers=(), stops=(stop,))).gate is Gate.NO_WORKER
 
 
 def test_without_a_worker_what_the_day_has_left_is_a_detail() -> None:

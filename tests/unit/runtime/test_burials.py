@@ -97,7 +97,7 @@ def test_a_burial_is_asked_for_until_it_is_answered(
 
     with caplog.at_level(logging.WARNING, "penstock.supervisor"):
         graves.begin(death)
-        wait_until(lambda: "Worker 7 died: killed; it ran 'ran'." in caplog.text, 30)
+        wait_until(lambda: "Worker 7 died: killed; it ran 'ran'." in caplog.text)
     graves.finish(0.0)
 
     assert states(store) == BURIED
@@ -114,10 +114,10 @@ def test_a_burial_that_cannot_be_done_holds_up_neither_the_living_nor_the_end(
     graves = Burials(store, ManualClock(), SeededIds(0))
 
     graves.begin(death_of(store))
-    wait_until(lambda: store.asked > 3, 30)
+    wait_until(lambda: store.asked > 3)
     graves.finish(0.01)
 
-    wait_until(lambda: not any(x.name == "penstock-aside" for x in threading.enumerate()), 30)
+    wait_until(lambda: not any(x.name == "penstock-aside" for x in threading.enumerate()))
     assert {state for state, _ in states(store)} == {JobState.IN_PROGRESS}
 
 
@@ -129,5 +129,5 @@ def test_a_store_that_will_never_answer_is_not_asked_again(
 
     Burials(store, ManualClock(), SeededIds(0)).begin(death)
 
-    wait_until(lambda: "come back when its lease ends: closed" in caplog.text, 30)
+    wait_until(lambda: "come back when its lease ends: closed" in caplog.text)
     assert store.asked == 1

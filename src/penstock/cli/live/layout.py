@@ -14,7 +14,7 @@ from enum import Enum, auto
 from penstock.cli.live.cells import Line, Piece, Style, cut, cut_line, fitting, wrapped
 from penstock.cli.live.provider_table import provider_table, short_number
 from penstock.cli.pace import PaceView
-from penstock.cli.text import dollars, escaped, span
+from penstock.cli.text import dollars, escaped, span, spent_words
 from penstock.observe.live import Money, RunPicture
 from penstock.runtime.display import Course
 from penstock.stores.store import DELAYED_IN_STATS
@@ -239,7 +239,7 @@ def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
 
 
 def _money(money: Money, columns: int) -> list[Piece]:
-    parts = [Piece(f"{dollars(money.spent_micros)} spent", Style.HEAD)]
+    parts = [Piece(f"{spent_words(money.spent_micros, money.tokens)} spent", Style.HEAD)]
     if money.reserved_micros:
         parts.append(Piece(f"{dollars(money.reserved_micros)} reserved"))
     parts.append(Piece(f"{money.bought:,} bought"))

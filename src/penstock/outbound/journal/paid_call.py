@@ -121,6 +121,8 @@ class PaidCall:
         intent = Intent(
             self.key, token, self._run_id, task, provider, resource.model, reserved, self._resent
         )
+        reserves = self._writer.reserves
+        given_back = reserves.given_back
         written = self._writer.intend(intent)
         self._calls.writes(self.key, written)
         try:
@@ -130,7 +132,7 @@ class PaidCall:
             raise
         if verdict.written:
             scopes = scopes_of(task, provider, resource.model)
-            self._writer.reserves.hold(self, scopes, reserved)
+            reserves.hold(self, scopes, reserved)
             return None
         budget = verdict.over
         if budget is None:
@@ -138,7 +140,9 @@ class PaidCall:
                 f"Job {self._calls.job.key!r} is run by somebody else by now: its call of "
                 f"{provider}/{resource.model} was not sent."
             )
-        if may_wait and self._writer.reserves.may_suffice(budget, verdict.left, reserved):
+        # What came back while the store answered is not in its answer: it is asked once more.
+        is_stale = reserves.given_back != given_back
+        if may_wait and (is_stale or reserves.may_suffice(budget, verdict.left, reserved)):
             return budget
         where = f"{provider}/{resource.model}"
         raise self._over(BudgetRefusal(budget, where, reserved, verdict.left))
@@ -151,17 +155,16 @@ class PaidCall:
     def _over(self, refusal: BudgetRefusal) -> BudgetUsedUp:
         budget, where = refusal.budget, refusal.where
         if refusal.price_is_missing:
-            provider, _, model = where.partition("/")
             text = (
                 f"A call of {where} was not sent: [{budget.name}] counts dollars, and its price is "
-                "not known; say usd_per_million_tokens = { input = …, output = … } in "
-                f'[providers.{provider}.models."{model}"], and run again.'
+                f"not known; say {refusal.price_setting}, and run again."
             )
         else:
+            short = refusal.short
             text = (
-                f"A call of {where} may need {budget.shown(refusal.asked)}, of [{budget.name}] "
-                f"there is {budget.shown(refusal.left)} left: it was not sent; raise "
-                f"{budget.settings}, and run again."
+                f"A call of {where} may need {short.shown(refusal.asked)}, of [{budget.name}] "
+                f"there is {short.shown(refusal.left)} left: it was not sent; raise "
+                f"{short.settings}, and run again."
             )
         error = BudgetUsedUp(text, budget.name)
         self._calls.over_budget, self._calls.refusal = error, refusal

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from penstock.model.journal import Answer
+from penstock.outbound import standing
 from penstock.outbound.executor import ModelRequestExecutor
 from penstock.outbound.httpx_transport import AdmittedTransport
 from penstock.outbound.journal.bodies import played_reply, whole_body
@@ -41,6 +42,9 @@ class PaidTransport(AdmittedTransport):
         kind = request.headers.get("content-type", "")
         begun = await paid.begin(PaidRequest(request.method, str(request.url), body, kind))
         if isinstance(begun, Answer):
+            if (attempt := standing.current.get()) is not None:
+                attempt.heard.body(body)
+                attempt.heard.body(begun.body)
             return played_reply(self.library, begun)
         header = paid.rules.idempotency_header
         if header is not None and header not in request.headers:

@@ -23,6 +23,7 @@ class Reserves:
     """
 
     def __init__(self) -> None:
+        self.given_back = 0  # calls; whoever asked before may have an answer that is out of date
         self._held: dict[Hashable, tuple[tuple[str, ...], Amount]] = {}
         self._sums: dict[str, Amount] = {}  # by scope
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by the scope of a budget
@@ -44,6 +45,7 @@ class Reserves:
         held = self._held.pop(call, None)
         if held is None:
             return
+        self.given_back += 1
         scopes, amount = held
         for scope in scopes:
             self._change(scope, -amount.micros, -amount.tokens)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a supervisor have of the store, from the first worker's word to the end of the run?
+
+It is opened where the first worker says it is, as soon as it can be reached. Then leases are
+renewed, the dead are buried, and now and again somebody asks how the run stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from penstock.clock import Clock
+from penstock.errors import (
+    TRANSIENT,
+    PenstockError,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from penstock.ids import IdSource
+from penstock.model.job import WorkerId
+from penstock.model.views import Outlook
+from penstock.runtime import messages
+from penstock.runtime.asking import Question, aside
+from penstock.runtime.burials import Burials, Death
+from penstock.runtime.reach import Reach
+from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.statistics_line import StatisticsLine
+from penstock.runtime.supervisor_beat import SupervisorBeat
+from penstock.stores.store import Store
+
+BURY_SECONDS = 10.0  # how long the end of a run waits for burials
+AWAY_SECONDS = 1.0  # the same while the store is away
+ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
+READ_FAILS = "The store cannot be read"
+
+log = logging.getLogger("penstock.supervisor")
+
+OpenStore = Callable[[str, str], Store]
+
+
+class RunStore:
+    """Owns the store of a run, with what renews leases and buries the dead in it."""
+
+    def __init__(
+        self,
+        run_id: str,
+        open_store: OpenStore,
+        tables: Callable[[], list[SlotTable | None]],
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._run_id = run_id
+        self._open_store = open_store
+        self._tables = tables
+        self._clock = clock
+        self._ids = ids
+        self._reach = Reach(log, clock)
+        self._hello: messages.Hello | None = None
+        self._opening: Question[Store] | None = None
+        self._burials: Burials | None = None
+        self._beat: SupervisorBeat | None = None
+        self._statistics: StatisticsLine | None = None
+        self.store: Store | None = None
+        self.outlook: Question[Outlook] | None = None
+        self.suspects = 0  # jobs that have to run alone, as was last seen
+
+    @property
+    def away(self) -> bool:
+        """Can it not be reached just now?"""
+        return self._reach.away
+
+    def meet(self, hello: messages.Hello) -> None:
+        """The first worker has told where it is."""
+        self._hello = hello
+        open_store = partial(self._open_store, hello.store_url, hello.durability)
+        self._opening = Question(lambda: aside(open_store))
+
+    def open(self, wait_seconds: float) -> bool:
+        """Open it, if it can be reached; True if that was just now.
+
+        Raises:
+            PenstockError: it will never be.
+        """
+        hello = self._hello
+        if self._opening is None or hello is None:
+            return False
+        try:
+            store = self._opening.answer(wait_seconds)
+        except StoreUnavailable as error:
+            self._reach.waits(READ_FAILS, error)
+            return False
+        except PenstockError:
+            self._opening = None
+            raise
+        if store is None:
+            return False
+        self._opening = None
+        self.store = store
+        self.outlook = Question(lambda: store.outlook(WorkerId(""), self._run_id))
+        self._burials = Burials(store, self._clock, self._ids)
+        self._beat = SupervisorBeat(
+            store, self._tables, self._clock, hello.lease_ttl_seconds, hello.beat_seconds
+        )
+        self._beat.start()
+        self._statistics = StatisticsLine(
+            hello.statistics_seconds, self._run_id, store, self._clock
+        )
+        return True
+
+    def look(self, show: Callable[[], None]) -> None:
+        """Learn and show how the run stands; a store that is away is waited for.
+
+        Raises:
+            StoreFailed, StoreCorrupt: it cannot be used any more.
+        """
+        try:
+            outlook = None if self.outlook is None else self.outlook.answer()
+            if outlook is not None:
+                self.suspects = outlook.suspects
+                self._reach.answered(READ_FAILS)
+            show()
+            if self._statistics is not None:
+                self._statistics.tick()
+        except (StoreFailed, StoreCorrupt):
+            raise
+        except StoreError as error:
+            self._reach.waits(READ_FAILS, error)
+        if self._beat is not None and self._beat.failed is not None:
+            raise self._beat.failed
+
+    def last_outlook(self, is_over: Callable[[float], bool]) -> Outlook | None:
+        """What came of the run; a store that is away is waited for.
+
+        Args:
+            is_over: waits so many seconds, and says whether nobody wants to know any more.
+        """
+        if self.outlook is not None:
+            self.outlook.forget()  # it may have been asked before the last job ended
+        while self.outlook is not None:
+            wait_seconds = 0.0
+            try:
+                outlook = self.outlook.answer(ASK_SECONDS)
+            except TRANSIENT as error:
+                self._reach.waits(READ_FAILS, error)
+                wait_seconds = ASK_SECONDS
+            else:
+                if outlook is not None:
+                    return outlook
+            if is_over(wait_seconds):
+                break
+        return None
+
+    def bury(self, death: Death) -> None:
+        """Give back what a worker held."""
+        if self._burials is not None:
+            self._burials.begin(death)
+
+    def finish_burials(self) -> None:
+        """Wait for them; not long, if it is away."""
+        if self._burials is not None:
+            self._burials.finish(AWAY_SECONDS if self.away else BURY_SECONDS)
+
+    def stop_beating(self) -> None:
+        if self._beat is not None:
+            self._beat.stop()
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
