@@ -99,7 +99,7 @@ class Worker:
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
-        self._background = Background(self._fail)
+        beside = self._background = Background(self._fail)
         self._ticks = Ticks(
             tasks,
             store,
@@ -152,7 +152,7 @@ class Worker:
             providers,
             lending,
             checked,
-            checked and Rechecking(checked, store, threads, clock, self._background.spawn),
+            None if checked is None else Rechecking(checked, store, threads, clock, beside.spawn),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
