@@ -312,8 +312,8 @@ def build_worker(
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from, for whoever asks about its capacity. `policy` is the
-    baseline of the app, `preflights` its checks, and `checked` what they returned.
+    `sources` say where the settings are from. `policy` is the baseline of the app, `preflights` its
+    checks, and `checked` what they returned.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()

@@ -196,3 +196,37 @@ def test_a_retired_unit_whose_cursor_is_read_does_not_tick() -> None:
         assert world.job(KEYS[0]).state is JobState.CANCELLED
 
     simulate(ticking.app, main)
+
+
+class DeafStore(FlakyStore):
+    """Tells nobody of what will be due, as a store that others write to."""
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        await asyncio.sleep(timeout or 0.0)
+
+
+def test_a_tick_is_on_time_also_if_no_lease_call_could_know_of_it() -> None:
+    app = Penstock("punctual")
+    late: list[float] = []
+
+    @app.every(0.3)
+    async def tick(ctx: TickContext) -> None:
+        late.append(world_of[0].clock.now() - ctx.due_at.timestamp())
+        await asyncio.sleep(0.01)
+
+    world_of: list[World] = []
+
+    async def main(world: World) -> None:
+        world_of.append(world)
+        world.store = DeafStore(world.clock, world.ids)
+        plan = app.plan_daemon(world.settings, to_micros(world.clock.now()))
+        world.store.arm("punctual", plan.schedules).result()
+        worker = world.worker(drain=False, schedules=True)
+        running = world.start(worker)
+        await world.clock.sleep(10)
+        worker.stop(Stopping.GRACEFUL)
+        await running
+
+    simulate(app, main)
+    assert len(late) >= 30
+    assert max(late[1:]) < 0.01

@@ -65,15 +65,15 @@ class RunEnd:
             return self._leasing.found_nothing
         return self._drain.is_out_of_money or (self._drain.ends and self._drain.finished)
 
+    def stirred(self) -> None:
+        """A job has ended here: whoever waits to look again need not wait longer."""
+        self._look_again.set()
+
     def look(self, worker: WorkerId) -> None:
         """Ask the store what is left, if that is of interest now."""
         if (self._drain.ends or self._hold.tasks) and not self._looking and self._is_idle():
             self._looking = True
             self._background.spawn(self._look(worker))
-
-    def note_ended(self) -> None:
-        """A body has ended: what is left may be another thing now."""
-        self._look_again.set()
 
     def _is_idle(self) -> bool:
         """Nothing but ticks runs, waits or is on its way, and the store had nothing more."""

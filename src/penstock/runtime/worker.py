@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Clock
@@ -99,8 +99,7 @@ class Worker:
         self._correlation = Correlation(config.run_id)
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
-        self._background = Background(self._fail)
-        spawn = self._background.spawn
+        beside = self._background = Background(self._fail)
         self._ticks = Ticks(
             tasks,
             store,
@@ -153,7 +152,7 @@ class Worker:
             providers,
             lending,
             checked,
-            None if checked is None else Rechecking(checked, store, threads, clock, spawn),
+            None if checked is None else Rechecking(checked, store, threads, clock, beside.spawn),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
@@ -404,9 +403,7 @@ class Worker:
             self._end.look(self.worker_id)
         self._watch.turned(goes_on)
 
-    def _taken(
-        self, worker: WorkerId, jobs: Sequence[LeasedJob]
-    ) -> Coroutine[Any, Any, None] | None:
+    def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> Awaitable[None] | None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
         if worker != self.worker_id or self._name.losing:
             return None  # the lease was lost meanwhile; what came belongs to nobody
@@ -432,9 +429,10 @@ class Worker:
             self.hold.refused(attempt.job.task, calls.refusal)
         self._watch.ended(attempt, verdict)
         self._window.ended(attempt.task.kind)
-        self._end.note_ended()
         self._telling.ended(attempt, verdict)
-        if attempt.limits.recurring is not None:
+        if attempt.limits.recurring is None:
+            self._end.stirred()
+        else:
             self._ticks.ended(attempt.job, verdict)
         self._wake.set()
 
