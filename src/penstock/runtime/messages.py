@@ -79,6 +79,12 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
     reason: str
 
 
+class Checking(msgspec.Struct, frozen=True, tag="checking"):
+    """Preflights begin, as they are shown to people: the n-th is job n in the slot table."""
+
+    names: tuple[str, ...]  # or some of them; the rest follows
+
+
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     """One preflight has ended: of those that passed only `--check` hears."""
 
@@ -129,8 +135,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn | Check | Checked | Armed
+FromWorker = Hello | Failed | Finished | Worn | Checking | Check | Checked | Armed
 ToWorker = Go | Drain | Held | Stop | Abort
+
+
+def unit_name(name: str, partition: str) -> str:
+    """A preflight as people are shown it."""
+    return f"{name}:{partition}" if partition else name
+
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode
