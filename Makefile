@@ -26,9 +26,10 @@ JOURNAL_KILLS ?= 100
 JOURNAL_CALLS ?= 1000
 CALENDAR_YEARS ?= 30
 DAEMON_PARTITIONS ?= 1000
+DAEMON_KILLS ?= 100
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar soak-daemon
+  soak-calendar soak-daemon soak-daemons
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -120,6 +121,9 @@ soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS ti
 soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and some for a day, in virtual time
 	$(BIN)/python -m tests.simulation.soak_daemon --partitions $(DAEMON_PARTITIONS) --seconds 3600
 	$(BIN)/python -m tests.simulation.soak_daemon --partitions 30 --seconds 86400
+
+soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_KILLS times each
+	$(BIN)/python -m tests.faults.soak_daemons --kills $(DAEMON_KILLS) --races $(DAEMON_KILLS)
 
 soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)
