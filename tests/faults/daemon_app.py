@@ -58,7 +58,7 @@ def misbehave(name: str, how: str) -> None:
 
 if said("mistake"):
 
-    @app.preflight(over=hosts)
+    @app.preflight(over=hosts)  # type: ignore[arg-type]
     async def mistaken(ctx: Context) -> None: ...
 
 

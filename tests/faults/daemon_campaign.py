@@ -28,6 +28,7 @@ WORKER_POINTS = (
     "arm.in_tx",
     "arm.committed",
 )
+CHECKS = 4  # of the app: one for each of three hosts, and one
 BEFORE_WORK = frozenset({"arm.in_tx", "arm.committed"})
 
 
@@ -63,16 +64,20 @@ class DaemonCampaign:
         self._goes_on()
         if self.pair[victim].poll() is not None:
             self.pair[victim] = self.project.start()
+        if self.pair[1 - victim].poll() is not None:
+            self.broken.append(f"the other one ended: {self.project.errors()[-500:]}")
 
     def _at_a_point(self, victim: int) -> None:
         """Let a worker die at a failpoint, in a daemon that is started for that."""
         point = self.random.choice(WORKER_POINTS)
         self.pair[victim].terminate()
         self.pair[victim].wait(240)
-        mark = self.folder / "once"
+        mark = self.folder / f"once-{sum(self.kills.values())}"  # successors stay armed: not theirs
         mark.touch()
         at = 1 if point in BEFORE_WORK else self.random.randint(1, 6)
-        points = {"worker": {point: {"at": at, "once": str(mark)}}}
+        if point in ("exec.before", "exec.after"):
+            at += CHECKS  # which pass them as well; this death is to come later
+        points: dict[str, object] = {"worker": {point: {"at": at, "once": str(mark)}}}
         self.pair[victim] = self.project.start(failpoints=points)
         wait_until(lambda: not mark.exists())
         self._count(point)

@@ -90,7 +90,7 @@ class DaemonProject:
     def ended(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
         """Run to the end: the exit code, what was printed, and what was said beside that."""
         self.unsay("errors.log")
-        process = self.start(*arguments, **environment)
+        process = self.start(*arguments, failpoints=None, url=None, **environment)
         out, _ = process.communicate(timeout=240)
         return process.returncode, out, self.errors()
 

@@ -55,7 +55,8 @@ def ends(folder: Path, stage: str, signals: tuple[signal.Signals, ...]) -> Itera
     mark = folder / "mark"
     mark.touch()
     rule = {"at": 1, "once": str(mark), "pause": 0.3}
-    points = {"worker": {"arm.in_tx": rule}} if stage == "arming" else None
+    armed: dict[str, object] = {"worker": {"arm.in_tx": rule}}
+    points = armed if stage == "arming" else None
     process = project.start(failpoints=points)
     try:
         if body is None:

@@ -119,7 +119,6 @@ def _preflight(unit: Unit, payload: UnitPayload) -> PreflightPlan:
         name=unit.spec,
         partition=unit.partition or "",
         payload=payload.payload,
-        group=unit.partition or f"{PREFLIGHT}{unit.spec}",
     )
 
 

@@ -18,7 +18,6 @@ class PreflightPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # repository_exists
     partition: str  # "": it is global
     payload: str  # strict JSON text: the values of its partition, by argument
-    group: str
 
 
 class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ def _job(plan: PreflightPlan) -> NewJob:
         key=plan.unit,
         task=plan.task,
         payload=plan.payload,
-        group=plan.group,
+        group=plan.task,  # each runs once, so partitions need no turns: thousands would cost more
         partition=plan.partition or None,
     )
 

@@ -68,9 +68,9 @@ def test_everything_is_multiplied_and_named() -> None:
         "preflight:exists:o/b%2Fc",
         "preflight:token",
     ]
-    assert [(one.partition, one.group) for one in found.preflights][1:] == [
-        ("o/b%2Fc", "o/b%2Fc"),
-        ("", "preflight:token"),
+    assert [one.partition for one in found.preflights][1:] == [
+        "o/b%2Fc",
+        "",
     ]
     assert [one.key for one in found.schedules] == [
         "schedule:poll:o/a",
