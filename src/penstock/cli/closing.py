@@ -17,8 +17,8 @@ from penstock.cli.text import escaped, say, spent_words
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.observe.explain_words import mostly_idle, unheard_words
 from penstock.observe.explain_words import say as said_of
-from penstock.observe.explain_words import unheard_words
 from penstock.observe.live import Money, RunPicture, money_of
 from penstock.observe.live_reasons import Binding
 from penstock.observe.phrases import command, counted
@@ -177,5 +177,7 @@ def _totals(
 
 
 def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:
-    said = said_of(facts) if isinstance(facts, RunFacts) else None
+    if not isinstance(facts, RunFacts) or mostly_idle(facts):
+        return None
+    said = said_of(facts)
     return None if said is None else said.sentence

@@ -85,6 +85,19 @@ def cron(expression: str, zone: str = "UTC") -> Timing:
     return _Cron(text, zone, _zone(zone), in_every_hour=len(sim.hours) == 24)
 
 
+def timing_of(text: str) -> Timing:
+    """The timing with this canonical text; UsageError if it is none."""
+    kind, _, rest = text.partition(" ")
+    if kind == "cron":
+        expression, _, zone = rest.rpartition(" ")
+        return cron(expression, zone)
+    seconds = rest.removesuffix(" s")
+    try:
+        return interval(float(seconds))
+    except ValueError:
+        raise UsageError(f"{text[:SHOWN_MAX]!r} says neither an interval nor when.") from None
+
+
 def _problem(said: str, fields: list[str]) -> str:
     name = said.removeprefix("Bad ").lower()
     names = _FIELDS.split()
