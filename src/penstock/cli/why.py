@@ -17,14 +17,15 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
-from penstock.errors import PenstockError
-from penstock.model.schedule import SCHEDULE
+from penstock.errors import PenstockError, UsageError
+from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.observe.phrases import at
 from penstock.observe.why import explain
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_gather import gather
 from penstock.observe.why_unit import explain_unit, never_armed
 from penstock.observe.why_unit_gather import PAGE, failed_start, unit_facts
+from penstock.planning.timing import timing_of
 from penstock.stores.store import Store
 
 KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
@@ -91,8 +92,18 @@ def why(
 
 def _explained(store: Store, facts: Facts) -> Why:
     """The answer for a job, or for a unit of a schedule."""
-    unit = unit_facts(store, facts) if facts.this.job.key.startswith(SCHEDULE) else None
+    unit = (
+        unit_facts(store, facts, passed_since) if facts.this.job.key.startswith(SCHEDULE) else None
+    )
     return explain(facts) if unit is None else explain_unit(unit)
+
+
+def passed_since(unit: UnitView, now: int) -> int:
+    """Occurrences after the one that a unit is at, which have passed."""
+    try:
+        return timing_of(unit.timing).after(unit.due_at, now).missed
+    except UsageError:  # written by another version, or for a zone that is not known here
+        return 0
 
 
 def _never_armed(target: Target, store: Store, key: str) -> Why | None:

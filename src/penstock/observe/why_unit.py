@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.errors import UsageError
 from penstock.model.job import TERMINAL, ErrorCategory, JobState
 from penstock.model.schedule import PreflightResult, UnitView
+from penstock.model.timing import MISSED_MAX
 from penstock.observe.phrases import (
     at,
     command,
@@ -26,9 +26,7 @@ from penstock.observe.phrases import (
 from penstock.observe.why import explain
 from penstock.observe.why_facts import Facts, Gate, Why
 from penstock.observe.why_worker import held_by_worker
-from penstock.planning.timing import MISSED_MAX, timing_of
 
-BY_OTHERS = frozenset({ErrorCategory.NODE, ErrorCategory.SERVICE})
 RECHECK = "preflight "  # what the kind of an error begins with if a check on duty has failed
 
 
@@ -47,6 +45,7 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
     unit: UnitView
     around: Facts  # its job row, and who works
     start: FailedStart | None = None
+    passed: int = 0  # occurrences after the one that it is at
 
     @property
     def is_served(self) -> bool:
@@ -168,7 +167,7 @@ def _not_due(facts: UnitFacts) -> Why | None:
         return None
     moment = f"at {at(unit.available_at)}, in {span(unit.available_at - now)}"
     error = unit.last_error
-    if error is None or not (unit.attempts or unit.deferred_since is not None):
+    if error is None or not unit.is_failing:
         found = _why(
             facts,
             Gate.NOT_DUE,
@@ -185,7 +184,7 @@ def _not_due(facts: UnitFacts) -> Why | None:
             f"The preflight {name!r}, which looks before each next try of {unit.key!r}, does not "
             f"pass{message}. {again}",
         )
-    elif error.category in BY_OTHERS:
+    elif unit.by_others:
         since = unit.deferred_since or unit.due_at
         gate, sentence = (
             Gate.OTHERS,
@@ -202,7 +201,7 @@ def _not_due(facts: UnitFacts) -> Why | None:
         _why(facts, gate, sentence),
         unblocks="its next try ends well",
         when=unit.available_at,
-        details=tuple(_passed_words(unit, now)),
+        details=tuple(_passed_words(facts)),
     )
 
 
@@ -214,7 +213,7 @@ def _ticking(facts: UnitFacts) -> Why:
     """It runs, or whoever leased it is about to run it."""
     unit, around = facts.unit, facts.around
     found = held_by_worker(around)
-    passed = tuple(_passed_words(unit, around.now))
+    passed = tuple(_passed_words(facts))
     if found.gate is not Gate.RUNNING or not passed:
         detail = f"This is its tick of {at(unit.due_at)}."
         return msgspec.structs.replace(found, details=(*found.details, detail))
@@ -226,21 +225,13 @@ def _ticking(facts: UnitFacts) -> Why:
     )
 
 
-def _passed_words(unit: UnitView, now: int) -> Iterator[str]:
+def _passed_words(facts: UnitFacts) -> Iterator[str]:
     """How many occurrences have passed since the one that is being worked on."""
-    passed = passed_since(unit, now)
+    unit, passed = facts.unit, facts.passed
     if passed:
         least = "at least " if unit.timing.startswith("cron") and passed >= MISSED_MAX else ""
         have = "1 occurrence has" if passed == 1 else f"{passed:,} occurrences have"
         yield f"Since then {least}{have} passed, which are skipped and counted ({unit.timing})."
-
-
-def passed_since(unit: UnitView, now: int) -> int:
-    """Occurrences after the one that a unit is at, which have passed."""
-    try:
-        return timing_of(unit.timing).after(unit.due_at, now).missed
-    except UsageError:  # written by another version, or for a zone that is not known here
-        return 0
 
 
 def _ended(facts: UnitFacts) -> Why:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from penstock.model.schedule import PreflightResult
+from penstock.model.schedule import PreflightResult, UnitView
 from penstock.observe.why_facts import Facts
 from penstock.observe.why_unit import FailedStart, UnitFacts
 from penstock.stores.store import Store
@@ -14,13 +16,21 @@ PAGE = 1_000  # results of preflights that are read at once
 FAILED_SHOWN = 5
 
 
-def unit_facts(store: Store, around: Facts) -> UnitFacts | None:
-    """What is known of a job that is a unit; None if it is none."""
+def unit_facts(
+    store: Store, around: Facts, passed: Callable[[UnitView, int], int]
+) -> UnitFacts | None:
+    """What is known of a job that is a unit; None if it is none.
+
+    Args:
+        store: of the job.
+        around: what is known of its row.
+        passed: how many occurrences have passed since the one that a unit is at, by its timing.
+    """
     unit = store.unit(around.this.job.key).result()
     if unit is None:
         return None
     start = failed_start(store, unit.app, unit.partition)
-    return UnitFacts(unit=unit, around=around, start=start)
+    return UnitFacts(unit=unit, around=around, start=start, passed=passed(unit, around.now))
 
 
 def failed_start(store: Store, app: str, partition: str | None) -> FailedStart | None:
