@@ -224,6 +224,8 @@ def _pace(view: ScreenView, columns: int) -> list[Piece]:
     if view.course is Course.CHECKING:
         return []
     total = pace.ended_count + pace.left
+    if not total and view.picture.units is not None:
+        return [Piece("no job has come yet", Style.DIM)]
     part = pace.ended_count / total if total else 1.0
     parts = [
         Piece(f"{pace.rate:,.1f}/s", Style.HEAD),

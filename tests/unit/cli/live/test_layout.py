@@ -193,3 +193,13 @@ def test_units_have_a_line_of_their_own() -> None:
     shown = plain(compose(sample_view(RunPicture(work=Work(), units=units)), 80, 12)).splitlines()
 
     assert "40 units of schedules · 3 ticking · 2 degraded · 1 late" in shown
+
+
+def test_a_daemon_without_jobs_has_no_bar() -> None:
+    pace = dataclasses.replace(PACE, ended={}, left=0)
+    view = dataclasses.replace(
+        sample_view(RunPicture(work=Work(), units=Units(live=3, ticking=0))), pace=pace
+    )
+
+    assert "no job has come yet" in plain(compose(view, 80, 12))
+    assert "nothing left" not in plain(compose(view, 80, 12))
