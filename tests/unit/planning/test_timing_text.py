@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 from penstock.planning.timing import cron, interval, timing_of
 
 
-@given(st.floats(0.001, 1e8)  # three years: 15 digits have the microseconds)
+@given(st.floats(0.001, 1e8))  # three years: 15 digits have their microseconds
 def test_an_interval_is_read_from_its_text(seconds: float) -> None:
     written = interval(seconds)
 
