@@ -141,7 +141,7 @@ def _crowded(facts: RunFacts) -> str | None:
     cpu, late = facts.cpu_seconds / whole, facts.late_seconds / whole
     if cpu >= BUSY:
         return (
-            f"Add worker processes (penstock queue run --processes {2 * facts.at_once}): each kept "
+            f"Add worker processes (--processes {2 * facts.at_once}): each kept "
             f"a processor busy {min(cpu, 1.0):.0%} of the time, and more slots would not help."
         )
     if late >= MOST:

@@ -119,7 +119,7 @@ def _not_served(facts: UnitFacts) -> Why | None:
         others = f" {workers} not know it: 'penstock queue run' serves no schedules."
     return msgspec.structs.replace(
         _why(facts, Gate.NO_WORKER, f"No daemon serves {unit.key!r}.{others}"),
-        unblocks=f"a daemon of the app {unit.app!r} runs",
+        unblocks=f"a daemon of the app {unit.app!r} runs and its preflights have passed",
         command=run_command(unit.task),
     )
 

@@ -70,7 +70,7 @@ def test_why_names_the_daemon_and_not_the_queue(world: StoreWorld, command: Comm
     assert ended.code == 0
     assert ended.out.splitlines()[:3] == [
         "No daemon serves 'schedule:poll:a/b'.",
-        "It goes on when a daemon of the app 'shop' runs.",
+        "It goes on when a daemon of the app 'shop' runs and its preflights have passed.",
         "Command: penstock run",
     ]
     assert command("why", f"{TASK}:a/b", "--json").document["gate"] == "no_worker"
@@ -131,3 +131,28 @@ def test_show_has_counters_and_the_size_of_the_cursor_but_not_what_is_in_it(
     assert schedule["timing"] == "every 10 s"
     assert "cursor_bytes" in shown.out
     assert "every 10 s" in shown.out
+
+
+def test_the_doctor_names_units_that_fail(world: StoreWorld, command: Command) -> None:
+    arm(world, "a/b", "x/y")
+    worker = world.new_worker(tasks=[TASK])
+    leased = world.take_all(worker)
+    world.fail(worker, leased[f"{TASK}:a/b"])
+
+    found = {one["check"]: one for one in command("doctor", "--json").document["findings"]}
+
+    assert not found["schedules"]["ok"]
+    assert f"The unit '{TASK}:a/b' is degraded" in found["schedules"]["text"]
+
+
+def test_stats_have_a_row_for_each_schedule_and_none_among_the_jobs(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b", "x/y")
+
+    document = command("queue", "stats", "--json").document
+    shown = command("queue", "stats").out
+
+    assert document["states"]["queued"] == 0
+    assert document["schedules"][TASK]["queued"] == 2
+    assert TASK in shown

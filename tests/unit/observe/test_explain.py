@@ -129,7 +129,7 @@ def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
 @pytest.mark.parametrize(
     ("cpu", "late", "words"),
     [
-        (9.0, 0.0, "Add worker processes (penstock queue run --processes 2)"),
+        (9.0, 0.0, "Add worker processes (--processes 2)"),
         (0.5, 8.0, "Do not block the event loop, which stood still 80% of the time"),
         (1.0, 0.0, "Raise runtime.async_slots from 4"),
     ],
