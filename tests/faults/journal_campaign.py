@@ -70,7 +70,9 @@ class Outcome:
         return self.served - self.calls
 
     def sound(self) -> bool:
-        return not self.broken and self.begun <= self.calls + sum(self.in_flight)
+        again = self.figures.resent  # at least those that had reached the provider
+        is_told = self.begun - self.calls <= again <= sum(self.in_flight)
+        return not self.broken and self.begun <= self.calls + sum(self.in_flight) and is_told
 
     def lines(self) -> list[str]:
         flight = self.in_flight or [0]
@@ -80,8 +82,8 @@ class Outcome:
             f"served {self.served}, so {self.extra} were bought twice; in flight at the kills "
             f"{sum(flight)} in all, {max(flight)} at most",
             f"the journal says: bought {self.figures.bought}, reused {self.figures.reused}, "
-            f"in doubt {self.figures.in_doubt}; one call was served {self.most_for_one} times at "
-            f"most; {self.put_back} jobs were put back",
+            f"in doubt {self.figures.in_doubt}, sent again {self.figures.resent}; one call was "
+            f"served {self.most_for_one} times at most; {self.put_back} jobs were put back",
             *(f"BROKEN: {sentence}" for sentence in self.broken),
         ]
 

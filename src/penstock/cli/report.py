@@ -84,7 +84,9 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
     """What is not settled, and what was settled by a guess."""
     lines, reserved = [], whole.reserved_usd_micros
     if whole.resent:
-        lines.append(f"{counted(whole.resent, 'call')} in doubt sent again.")
+        lines.append(
+            f"{counted(whole.resent, 'call')} in doubt sent again: some may be paid twice."
+        )
     if whole.estimated:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
     if found.in_doubt or reserved:

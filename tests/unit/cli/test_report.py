@@ -85,7 +85,7 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
     found = reported(whole)
 
     lines = lines_of(found, facts(), 20 * SECOND)
-    assert "3 calls in doubt sent again." in lines
+    assert "3 calls in doubt sent again: some may be paid twice." in lines
     assert "1 answer settled at an estimate." in lines
     told = json.loads(json.dumps(document_of(found, facts())))
     assert (told["spent"][0]["resent"], told["spent"][0]["estimated"]) == (3, 1)
