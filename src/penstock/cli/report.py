@@ -94,7 +94,7 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
         kept = f"; {dollars(reserved)} reserved" if reserved else ""
         lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
     elif reserved:
-        lines.append(f"{dollars(reserved)} reserved for calls on their way.")
+        lines.append(f"{dollars(reserved)} reserved for calls without an answer so far.")
     return lines
 
 

@@ -118,4 +118,4 @@ def test_of_a_run_that_goes_on_each_number_says_of_when_it_is() -> None:
 
     assert lines[0] == ("Run run-1, still running; attempts, requests and limits as of 5.0 s ago")
     assert lines[2].startswith("10 jobs ended in 25 s, 0.4/s, by 1 worker")
-    assert "$1.00 reserved for calls on their way." in lines
+    assert "$1.00 reserved for calls without an answer so far." in lines
