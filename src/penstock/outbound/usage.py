@@ -28,6 +28,9 @@ TAIL_BYTES = 16_384
 _FILE_SIGNS = (b"base64", b"inlineData", b"inline_data")
 FILE_BYTES_MIN = 4_096  # a shorter string without a space may be anything
 
+#: What a decoder raises: it is no JSON, no text, or nested without end.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage of a document
 
@@ -124,7 +127,7 @@ def read_request(body: bytes | None) -> Asked:
         return _NOTHING_ASKED
     try:
         return _asked.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _NOTHING_ASKED
 
 
@@ -233,7 +236,7 @@ class UsageReader:
 def _whole(document: bytes) -> _Usage | None:
     try:
         return _document.decode(document).usage
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None  # lines of JSON, or cut off
 
 
@@ -254,7 +257,7 @@ def _usages(part: bytes) -> Iterator[_Usage]:
             continue
         try:
             yield _usage.decode(part[found.end() : end])
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
 
 

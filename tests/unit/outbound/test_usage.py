@@ -85,6 +85,23 @@ def test_whatever_a_reply_holds_nothing_is_raised(body: bytes) -> None:
     tokens_of(body)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"usage":' + b'{"a":' * 2_500 + b"1" + b"}" * 2_501,
+        b'{"usage":{"prompt_tokens":"\xff"}}',
+        b'{"usage":{"\xff":"\xff"},"x":"\xff"}',
+        b'{"model":"\xff"}',
+    ],
+    ids=["deep", "deep usage", "no text", "no names", "no model"],
+)
+def test_what_is_nested_without_end_or_no_text_tells_nothing(body: bytes) -> None:
+    assert tokens_of(body) is None
+    assert tokens_of(b'{"x":"' + b"y" * 50_000 + b'",' + body[1:]) is None
+    assert read_request(body).model is None
+
+
 def test_a_reader_keeps_a_bounded_part_of_a_body() -> None:
     reader = UsageReader()
     for _ in range(1_000):
