@@ -23,6 +23,7 @@ TOKENS_MAX = 10**9  # more than this is no count
 TOLD_TOKENS_MAX = 10**8  # of a reply; more than this nobody believes
 HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
+USAGE_BYTES_MAX = 4_096  # of one usage, with all its details
 
 #: How clients say that a string of JSON is a file.
 _FILE_SIGNS = (b"base64", b"inlineData", b"inline_data")
@@ -32,6 +33,7 @@ FILE_BYTES_MIN = 4_096  # a shorter string without a space may be anything
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_BRACE = re.compile(rb"[{}]")
 _LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage of a document
 
 
@@ -262,16 +264,12 @@ def _usages(part: bytes) -> Iterator[_Usage]:
 
 
 def _object_end(part: bytes, start: int) -> int | None:
-    """Where a JSON object ends whose strings hold no braces; None: it is cut off."""
+    """Where a JSON object ends whose strings hold no braces; None: it is cut off, or endless."""
     depth = 0
-    for index in range(start, len(part)):
-        byte = part[index]
-        if byte == 0x7B:
-            depth += 1
-        elif byte == 0x7D:
-            depth -= 1
-            if not depth:
-                return index + 1
+    for brace in _BRACE.finditer(part, start, start + USAGE_BYTES_MAX):
+        depth += 1 if brace[0] == b"{" else -1
+        if not depth:
+            return brace.end()
     return None
 
 

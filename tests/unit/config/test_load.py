@@ -252,6 +252,11 @@ def test_variables_of_tests_and_tools_are_let_through(tmp_path: Path) -> None:
             "the nearest known name is runtime.beat_seconds.",
         ),
         (
+            {"toml": "[tasks]\nparallel = 2\n"},  # no name, though its table is one
+            "tasks.parallel is not a setting, got 2 (from penstock.toml); known names are "
+            "tasks.max_attempts, tasks.timeout, tasks.max_crashes, tasks.give_up_after.",
+        ),
+        (
             {"toml": "beat_seconds = 10\n"},
             "beat_seconds is not a setting, got 10 (from penstock.toml); "
             "the nearest known name is runtime.beat_seconds.",
