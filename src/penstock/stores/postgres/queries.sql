@@ -540,8 +540,8 @@ select
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
 
 -- count_delayed --
--- How many jobs are queued for later; no more than $1 are counted.
-select count(*) from (select 1 from penstock.hot where row_state = 1 limit $1) as few
+-- How many jobs are queued for later than $2; no more than $1 are counted. Who is due is ready, though not yet promoted.
+select count(*) from (select 1 from penstock.hot where row_state = 1 and available_at > $2 limit $1) as few
 
 -- count_suspects --
 -- How many jobs wait to run alone.
