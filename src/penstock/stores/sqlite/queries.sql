@@ -1091,8 +1091,9 @@ insert into run_parts (run_id, worker, saved_at, document) values (?1, ?2, ?3, ?
 on conflict (run_id, worker) do update set saved_at = excluded.saved_at, document = excluded.document
 
 -- old_runs --
--- Runs but for the last ?1.
+-- Runs but for the last ?1 and those that go on.
 select json_group_array(run_id) from (select run_id from runs order by turn desc limit -1 offset ?1)
+where run_id not in (select run_id from workers where ended_at is null)
 
 -- forget_run_parts --
 -- ?1 = [run, …].
