@@ -54,6 +54,7 @@ class DaemonLead:
             SystemIds(),
             policy=app.retry_policy,
             providers=app.providers,
+            progress=self._progress,
         )
         self._start = DaemonStart(
             checks,
@@ -62,6 +63,10 @@ class DaemonLead:
             self._told,
             check_only=check_only,
         )
+
+    def _progress(self, passed: int, failed: int, total: int) -> None:
+        message = messages.Checking(passed=passed, failed=failed, total=total)
+        messages.send(self._channel, message)
 
     def stop(self) -> None:
         """End it at once, wherever it is."""

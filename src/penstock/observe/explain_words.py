@@ -57,8 +57,16 @@ def say(facts: RunFacts) -> Said | None:
     share = facts.shares[0]
     if share.kind is LimitKind.STORE and not (facts.ended or facts.doing):
         return None  # it came, found nothing, and left
+    if mostly_idle(facts):  # then its part of the whole run says more than of the busy time
+        whole = facts.busy_seconds + facts.idle_seconds
+        share = msgspec.structs.replace(share, percent=round(100 * share.seconds / whole))
     sentence, change = _WORDS[share.kind](share, facts)
     return Said(sentence, change)
+
+
+def mostly_idle(facts: RunFacts) -> bool:
+    """Was there nothing to do most of the time, as for a daemon between its ticks?"""
+    return facts.idle_seconds > MOST * (facts.busy_seconds + facts.idle_seconds)
 
 
 def _during(share: Share) -> str:

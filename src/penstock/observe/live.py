@@ -24,6 +24,7 @@ from penstock.observe.live_reasons import (
     provider_words,
     reasons,
 )
+from penstock.observe.live_units import Units
 from penstock.observe.phrases import counted
 from penstock.observe.provider_board import LiveLimit, provider_rows
 
@@ -118,6 +119,7 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[Reason, ...] = ()
     workers: Workers = Workers()
     money: Money | None = None
+    units: Units | None = None  # of schedules, if there are any; jobs are in `work`
 
 
 def picture_of(
@@ -128,6 +130,7 @@ def picture_of(
     run_id: str,
     now_at: int,
     silent: Collection[Silence] = (),
+    units: Units | None = None,
 ) -> RunPicture:
     """How a run stands.
 
@@ -139,6 +142,7 @@ def picture_of(
         run_id: of which run.
         now_at: by the clock of this machine.
         silent: those of the workers that no longer answer.
+        units: of schedules.
     """
     unheard = {silence.worker for silence in silent}
     holders = tuple(silence for silence in silent if silence.jobs)
@@ -168,6 +172,7 @@ def picture_of(
         ),
         workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
         money=money_of(balances),
+        units=units,
     )
 
 

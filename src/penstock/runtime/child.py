@@ -41,6 +41,7 @@ class Child:
         self.index = index
         self.leads = leads
         self.checks: list[messages.Check] = []
+        self.checking: messages.Checking | None = None
         self.checked: messages.Checked | None = None
         self.armed: messages.Armed | None = None
         self.started_monotonic = now
@@ -174,6 +175,8 @@ class Child:
                 self.worn = message
             case messages.Check():
                 self.checks.append(message)
+            case messages.Checking():
+                self.checking = message
             case messages.Checked():
                 self.checked = message
             case messages.Armed():

@@ -89,6 +89,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     hint: str = ""  # what to do
 
 
+class Checking(msgspec.Struct, frozen=True, kw_only=True, tag="checking"):
+    """Preflights run: how far they are."""
+
+    passed: int
+    failed: int
+    total: int
+
+
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag="checked"):
     """All preflights have ended."""
 
@@ -129,7 +137,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn | Check | Checked | Armed
+FromWorker = Hello | Failed | Finished | Worn | Check | Checking | Checked | Armed
 ToWorker = Go | Drain | Held | Stop | Abort
 
 _encode = msgspec.json.Encoder().encode

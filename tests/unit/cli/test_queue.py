@@ -221,6 +221,7 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
     assert list(document) == [
         "states",
         "tasks",
+        "schedules",
         "groups",
         "groups_total",
         "oldest_ready_seconds",
