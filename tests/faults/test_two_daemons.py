@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F09: two daemons on one store: each occurrence happens once, whoever starts, dies or is killed."""
+"""F09: two daemons on one store: each occurrence happens once, whoever starts or dies."""
 
 from __future__ import annotations
 
