@@ -20,8 +20,7 @@ from penstock.ids import IdSource
 from penstock.outbound.provider_clients import MakeWire
 from penstock.planning.daemon import DaemonPlan, spread_of
 from penstock.retry.policy import RetryPolicy
-from penstock.runtime.preflights import EndlessLease, PreflightRun
-from penstock.runtime.slot_table import SlotTable
+from penstock.runtime.preflights import CheckTable, EndlessLease, PreflightRun
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
 from penstock.stores.memory import MemoryStore
@@ -46,10 +45,11 @@ def preflight_run(
     events: SchedulerEvents | None = None,
     request_events: RequestEvents | None = None,
     progress: Callable[[int, int, int], None] | None = None,
+    table: CheckTable | None = None,
 ) -> PreflightRun | None:
     """The checks of a plan, on a worker and a store of their own; must be called on its loop.
 
-    None if there are none.
+    None if there are none. `table` is where others read what runs; the n-th check is job n.
     """
     if not plan.preflights:
         return None
@@ -62,7 +62,7 @@ def preflight_run(
             settings,
             store,
             EndlessLease(),
-            SlotTable.create(slot_count(settings, providers)),
+            table or CheckTable.create(slot_count(settings, providers)),
             clock=clock,
             ids=ids,
             threads=threads,

@@ -26,6 +26,8 @@ POINTS = frozenset(
         "exec.after",
         "ack.in_tx",
         "ack.committed",
+        "arm.in_tx",
+        "arm.committed",
         "register.in_tx",
         "beat.in_tx",
         "sweep.in_tx",

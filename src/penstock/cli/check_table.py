@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.cli.text import escaped
 from penstock.redaction import redacted
-from penstock.runtime.messages import Check, Checked
+from penstock.runtime.messages import Check, Checked, unit_name
 
 ROWS_MAX = 200  # of the table; the rest is counted
 NAME_WIDTH_MAX = 60
@@ -50,7 +50,7 @@ def checks_document(checks: Sequence[Check], checked: Checked) -> dict[str, obje
 
 
 def _unit(check: Check) -> str:
-    return escaped(f"{check.name}:{check.partition}" if check.partition else check.name)
+    return escaped(unit_name(check.name, check.partition))
 
 
 def _sum(checked: Checked) -> str:

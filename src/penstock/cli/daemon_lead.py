@@ -19,9 +19,12 @@ from penstock.model.schedule import PREFLIGHT, PreflightResult
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime import messages
 from penstock.runtime.arming import Arming
+from penstock.runtime.messages import unit_name
+from penstock.runtime.preflights import CheckTable
 from penstock.runtime.starting import DaemonStart
 
 CHECKS_TOLD_MAX = 10_000  # failures that are told one by one
+NAMES_AT_ONCE = 500
 
 HINTS = {
     ErrorCategory.NODE: "Is the host up, and can this machine reach it?",
@@ -40,9 +43,11 @@ class DaemonLead:
         settings: Settings,
         clock: Clock,
         channel: socket.socket,
+        table: CheckTable,
         *,
         check_only: bool,
     ) -> None:
+        self._plans = plan.preflights
         self._preflights = app.preflights
         self._channel = channel
         self._check_only = check_only
@@ -55,6 +60,7 @@ class DaemonLead:
             policy=app.retry_policy,
             providers=app.providers,
             progress=self._progress,
+            table=table,
         )
         self._start = DaemonStart(
             checks,
@@ -74,6 +80,10 @@ class DaemonLead:
 
     async def run(self) -> bool:
         """Check and arm; False if there is no work to go on with."""
+        names = [unit_name(plan.name, plan.partition) for plan in self._plans]
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            part = tuple(names[start : start + NAMES_AT_ONCE])
+            messages.send(self._channel, messages.ToCheck(part))
         try:
             armed = await self._start.run()
         except PreflightFailed:

@@ -42,6 +42,7 @@ from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.parent_death import end_soon_after_parent
+from penstock.runtime.preflights import CheckTable
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.patience import STORE_WAIT_SECONDS, open_patiently
@@ -223,7 +224,8 @@ async def _run(
     )
     listener.start()
     if plan is not None and order.leads:
-        lead = DaemonLead(app, plan, settings, clock, channel, check_only=spec.check)
+        seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
+        lead = DaemonLead(app, plan, settings, clock, channel, seen, check_only=spec.check)
         if not await reins.led_by(lead):
             return messages.Finished()
     task_order = TaskOrder(

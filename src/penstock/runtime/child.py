@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.runtime import messages
@@ -40,6 +41,7 @@ class Child:
         self.solo = solo
         self.index = index
         self.leads = leads
+        self._to_check: list[str] = []  # the n-th is job n of the first phase
         self.checks: list[messages.Check] = []
         self.checking: messages.Checking | None = None
         self.checked: messages.Checked | None = None
@@ -173,6 +175,8 @@ class Child:
                 self.failed = message
             case messages.Worn():
                 self.worn = message
+            case messages.ToCheck():
+                self._to_check.extend(message.names)
             case messages.Check():
                 self.checks.append(message)
             case messages.Checking():
@@ -183,6 +187,21 @@ class Child:
                 self.armed = message
             case messages.Finished():
                 self.finished = message
+
+    @property
+    def holds_work(self) -> bool:
+        """May it have leased something? A lead that has not armed works in memory only."""
+        return self.told_to_go and (self.armed is not None or not self.leads)
+
+    def unfinished_checks(self) -> tuple[list[str], list[str]]:
+        """Preflights that run, or ran when it died: those past their limit, and all."""
+        snapshot = self.snapshot() if self.leads and self.checked is None else None
+        running = snapshot.running if snapshot is not None else ()
+        return self._named(self.overdue), self._named(running)
+
+    def _named(self, records: Iterable[SlotRecord]) -> list[str]:
+        places = sorted(record.ref.id - 1 for record in records)
+        return [self._to_check[place] for place in places if place < len(self._to_check)]
 
     def take_checks(self) -> list[messages.Check]:
         """The checks that it told of since the last look."""

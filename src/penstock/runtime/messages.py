@@ -79,6 +79,12 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
     reason: str
 
 
+class ToCheck(msgspec.Struct, frozen=True, tag="to_check"):
+    """Preflights begin, as they are shown to people: the n-th is job n in the slot table."""
+
+    names: tuple[str, ...]  # or some of them; the rest follows
+
+
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     """One preflight has ended: of those that passed only `--check` hears."""
 
@@ -137,8 +143,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn | Check | Checking | Checked | Armed
+FromWorker = Hello | Failed | Finished | Worn | ToCheck | Check | Checking | Checked | Armed
 ToWorker = Go | Drain | Held | Stop | Abort
+
+
+def unit_name(name: str, partition: str) -> str:
+    """A preflight as people are shown it."""
+    return f"{name}:{partition}" if partition else name
+
 
 _encode = msgspec.json.Encoder().encode
 decode_from_worker = msgspec.json.Decoder(FromWorker).decode

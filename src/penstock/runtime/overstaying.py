@@ -25,7 +25,7 @@ def kill_overstaying(children: Iterable[Child], now: float, hello: messages.Hell
     for child in children:
         if now >= child.kill_at_monotonic:
             log.error("Worker %d does not end and is killed.", child.process.pid)
-            forced = forced or child.told_to_go  # before that it held nothing
+            forced = forced or child.holds_work
             child.kill()
         elif not child.overdue and (overdue := child.past_limit(now - OVERDUE_SECONDS)):
             log.error(

@@ -13,6 +13,7 @@ from enum import Enum
 from penstock.runtime.messages import Armed, Check, Checked, Checking, RunSpec
 
 EXIT_PREFLIGHT_FAILED = 3
+NAMES_MAX = 5  # of preflights in one sentence
 
 
 class Phase(Enum):
@@ -71,7 +72,25 @@ class Phases:
         codes = {Phase.WORKING: None, Phase.ENOUGH: 0}
         return codes.get(self.phase, EXIT_PREFLIGHT_FAILED)
 
-    def death_words(self, cause: str) -> str:
+    def death_words(
+        self, cause: str, overdue: Sequence[str] = (), running: Sequence[str] = ()
+    ) -> str:
         """What is said if the lead dies before anybody works."""
-        what = "the preflights ran" if self.phase is Phase.CHECKING else "schedules were armed"
-        return f"The process died while {what} ({cause}); nothing else was started."
+        if self.phase is not Phase.CHECKING:
+            return f"The process died while schedules were armed ({cause}); nothing was started."
+        if overdue:
+            blocks = "it blocks" if len(overdue) == 1 else "one of them blocks"
+            return (
+                f"The {_listed(overdue)} had not ended by preflight_timeout and could not be "
+                f"stopped, so nothing else was started: {blocks} the event loop; use `await`, or "
+                "make it a `def` preflight, which runs in a thread."
+            )
+        who = f"the {_listed(running)} ran" if running else "the preflights ran"
+        return f"The process died while {who} ({cause}); nothing else was started."
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:NAMES_MAX])
+    rest = len(names) - NAMES_MAX
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return f"preflight{'' if len(names) == 1 else 's'} {shown}{more}"

@@ -22,6 +22,7 @@ from penstock.model.job import (
 )
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.planning.daemon import PreflightPlan
+from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 from penstock.stores.store import JobFilter, Store
@@ -29,6 +30,13 @@ from penstock.stores.store import JobFilter, Store
 BATCH = 1_000  # checks that are enqueued, or read, at once
 LOOK_SECONDS = 0.5  # between two words about how far they are
 STOP_SECONDS = 1.0  # for a worker that was cancelled, which waits for nobody
+
+
+class CheckTable(SlotTable):
+    """Tells a supervisor what runs and until when, but no name: nobody shall renew or bury it."""
+
+    def set_worker(self, worker: WorkerId) -> None:
+        """It is known to its own store only."""
 
 
 class EndlessLease:

@@ -8,6 +8,7 @@ thread as well; only another process can see it then.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from penstock.errors import StoreError
 from penstock.model.job import JobId
@@ -28,8 +29,18 @@ class StallWatch:
     def __init__(self) -> None:
         self._warned_for: dict[int, float] = {}  # by process id: the loop turn before the stall
 
-    def look(self, pid: int, snapshot: SlotSnapshot | None, now: float, store: JobStore) -> bool:
-        """Look at one worker; True if its loop has not turned for too long."""
+    def look(
+        self,
+        pid: int,
+        snapshot: SlotSnapshot | None,
+        now: float,
+        store: JobStore,
+        checks: Sequence[str] = (),
+    ) -> bool:
+        """Look at one worker; True if its loop has not turned for too long.
+
+        What runs has a name in the store; preflights have not, so theirs are given.
+        """
         if snapshot is None or not snapshot.running or not snapshot.loop_turn_monotonic:
             return False
         turn = snapshot.loop_turn_monotonic
@@ -38,7 +49,7 @@ class StallWatch:
         if self._warned_for.get(pid) != turn:
             self._warned_for[pid] = turn
             try:
-                names = self._names(snapshot, store)
+                names = _checks(checks) if checks else self._names(snapshot, store)
             except (StoreError, TimeoutError) as error:
                 names = f"jobs that cannot be named ({error})"
             log.warning("Worker %d has stood still for %.1f s; it runs %s.", pid, now - turn, names)
@@ -56,3 +67,9 @@ class StallWatch:
                 names.append(f"job {job.key!r} of task {job.task!r}")
         more = len(snapshot.running) - NAMED_MAX
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _checks(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    listed = ", ".join(f"preflight {name!r}" for name in names[:NAMED_MAX])
+    return listed + (f" and {more} more" if more > 0 else "")

@@ -267,7 +267,8 @@ class Supervisor:
             return
         for child in self._children:
             self._let_go(child)
-            self._stalls.look(child.process.pid, child.snapshot(), now, store)
+            checks = child.unfinished_checks()[1]
+            self._stalls.look(child.process.pid, child.snapshot(), now, store, checks)
         try:
             self._kept.look(lambda: self._show(store))
         except StoreError as error:
@@ -325,6 +326,7 @@ class Supervisor:
             pass
         for line in child.output_lines.flush():
             self._display.line(line.decode("utf-8", "replace"))
+        unfinished = child.unfinished_checks()
         self._bury(child)
         if child.finished is not None:
             if child.solo:
@@ -333,7 +335,7 @@ class Supervisor:
             self._note_stops(child, child.finished.stops)
             self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
-            words = self.phases.death_words(child.cause())
+            words = self.phases.death_words(child.cause(), *unfinished)
             self._fail_as(messages.Failed(words, EXIT_PREFLIGHT_FAILED))
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.model.job import JobState
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan
 from penstock.stores.arming_rules import (
@@ -73,6 +74,8 @@ def arm(tx: Transaction, app: str, units: Sequence[UnitPlan]) -> ArmReport:
         for was in known.values()
     ]
     _change(tx, app, armed)
+    failpoints.hit("arm.in_tx")
+    tx.passed.append("arm.committed")
     return report([Change.NEW] * len(fresh) + [one.change for one in armed])
 
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The app of the daemon's fault tests: files in its folder say what checks and ticks do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from penstock import Context, Penstock, TickContext, failpoints
+
+LONG_SECONDS = 3600.0
+
+
+def said(name: str, otherwise: str = "") -> str:
+    """What a file says; it may change at any moment."""
+    try:
+        return Path(name).read_text().strip()
+    except FileNotFoundError:
+        return otherwise
+
+
+def note(*words: object) -> None:
+    """One write, so that lines of several processes do not mix; pid and time come last."""
+    line = " ".join(map(str, [*words, os.getpid(), time.monotonic()])) + "\n"
+    fd = os.open("bodies.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+app = Penstock("watched")
+hosts = app.partitions("host", lambda: said("hosts", "a b").split())
+note("import")
+if said("import") == "hang":
+    time.sleep(LONG_SECONDS)
+
+
+def misbehave(name: str, how: str) -> None:
+    """Whatever does not need a loop."""
+    match how:
+        case "fail":
+            raise ValueError(f"{name} is not there")
+        case "node":
+            raise ConnectionResetError("gone")
+        case "exit":
+            sys.exit(5)
+        case "block":
+            time.sleep(LONG_SECONDS)
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "once":
+            Path(f"check-{name}").unlink()
+            raise ConnectionResetError("gone for now")
+
+
+if said("mistake"):
+
+    @app.preflight(over=hosts)
+    async def mistaken(ctx: Context) -> None: ...
+
+
+if said("checks") != "none":
+
+    @app.preflight(over=hosts, hint="Is its name right?", recheck=True)
+    async def reachable(ctx: Context, host: str) -> str:
+        note("check", host)
+        how = said(f"check-{host}")
+        if how == "hang":
+            await asyncio.sleep(LONG_SECONDS)
+        misbehave(host, how)
+        return host.upper()
+
+    @app.preflight()
+    def token(ctx: Context) -> None:
+        note("check", "token")
+        misbehave("token", said("check-token"))
+        if wanted := int(said("barrier", "0")):  # the last check: then both arm at once
+            note("barrier")
+            while Path("bodies.log").read_text().count("barrier ") < wanted:
+                time.sleep(0.001)
+
+
+@app.task()
+async def event(ctx: Context, host: str, number: int) -> None:
+    note("event", host, number)
+
+
+if said("schedules") != "none":
+
+    @app.every(
+        float(said("interval", "0.05")),
+        over=hosts,
+        max_attempts=int(said("attempts")) if said("attempts") else None,
+    )
+    async def poll(ctx: TickContext, host: str) -> None:
+        number = (ctx.cursor or 0) + 1
+        note("tick", host, round(ctx.due_at.timestamp() * 1e6), number)
+        failpoints.hit("exec.during")
+        how = said(f"tick-{host}")
+        if how == "hang":
+            await asyncio.sleep(LONG_SECONDS)
+        misbehave(host, how)
+        ctx.cursor = number
+        ctx.enqueue(event.job(host, number))
+        note("ticked", host, round(ctx.due_at.timestamp() * 1e6), number)

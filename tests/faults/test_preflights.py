@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F63: preflights that fail, hang, flap, die or break later; then no work code has run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.daemon_project import DaemonProject
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+
+HASTY = {"PENSTOCK_RUNTIME__PREFLIGHT_TIMEOUT": "0.3"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[DaemonProject]:
+    made = DaemonProject(tmp_path / "project")
+    yield made
+    made.close()
+
+
+def refused(project: DaemonProject, *arguments: str, **environment: str) -> tuple[str, str]:
+    """Run into a refusal: nothing but checks has run, and nothing is armed."""
+    code, out, err = project.ended(*arguments, **environment)
+    assert code == 3, (out, err)
+    assert "Traceback" not in err, err
+    assert project.bodies("tick") == project.bodies("event") == []
+    store = project.open()
+    try:
+        assert store.units(None, "", 10).result() == []
+    finally:
+        store.close()
+    return out, err
+
+
+def test_f63_every_failure_is_named_with_partition_and_hint(project: DaemonProject) -> None:
+    project.say("check-a", "fail")
+    project.say("check-b", "exit")
+    project.say("check-token", "fail")
+
+    out, err = refused(project)
+
+    assert out == ""
+    rows = [line.split() for line in err.splitlines() if line.startswith(("FAILED", " "))]
+    assert rows == [
+        ["FAILED", "reachable:a", "ValueError:", "a", "is", "not", "there"],
+        ["Is", "its", "name", "right?"],
+        ["FAILED", "reachable:b", "SystemExit:", "5"],
+        ["Is", "its", "name", "right?"],
+        ["FAILED", "token", "ValueError:", "token", "is", "not", "there"],
+    ]
+    assert err.endswith("3 of 3 preflights failed; nothing else was started.\n")
+
+
+def test_f63_checks_that_hang_on_the_loop_and_in_threads_fail_in_time(
+    project: DaemonProject,
+) -> None:
+    project.say("check-a", "hang")
+    project.say("check-b", "node")
+    project.say("check-token", "block")
+
+    _, err = refused(project, **HASTY)
+
+    assert "FAILED  reachable:a  TimeLimitError" in err
+    assert "FAILED  reachable:b  ConnectionResetError: gone" in err
+    assert "FAILED  token        TimeLimitError" in err
+
+
+def test_f63_a_check_that_blocks_the_loop_is_named_and_does_not_hold_up_the_end(
+    project: DaemonProject,
+) -> None:
+    project.say("check-b", "block")
+
+    _, err = refused(project, **HASTY)
+
+    assert "'reachable:b'" in err.splitlines()[-1]
+    assert "had not ended by preflight_timeout" in err.splitlines()[-1]
+
+
+def test_f63_a_check_whose_process_dies_is_named(project: DaemonProject) -> None:
+    project.say("check-b", "die")
+
+    _, err = refused(project)
+
+    assert "'reachable:b'" in err.splitlines()[-1]
+    assert err.splitlines()[-1].endswith("(killed by SIGKILL); nothing else was started.")
+
+
+def test_f63_a_check_that_flaps_is_tried_again_and_the_work_begins(project: DaemonProject) -> None:
+    project.say("check-a", "once")
+    # The baseline waits up to two seconds; the work begins nevertheless.
+    process = project.start()
+    project.await_bodies("event")
+
+    assert project.stop(process) == 0
+    assert [words[0] for words in project.bodies("check")].count("a") == 2
+
+
+def test_f63_what_breaks_later_is_looked_at_before_the_next_try(project: DaemonProject) -> None:
+    project.say("interval", "0.2")
+    project.say(
+        "daemon_app.py",
+        (project.folder / "daemon_app.py")
+        .read_text()
+        .replace("hosts = app", "app.baseline(degraded=(0.05, 0.1))\nhosts = app"),
+    )
+    process = project.start()
+    project.await_bodies("tick", 2)
+    project.say("check-a", "fail")
+    project.say("tick-a", "fail")
+    checks = len(project.bodies("check"))
+    wait_until(lambda: len(project.bodies("check")) >= checks + 2)
+    ticks = [words[0] for words in project.bodies("tick")].count("a")
+    project.unsay("tick-a")
+    project.await_bodies("tick", 2)  # others go on
+    assert [words[0] for words in project.bodies("tick")].count("a") == ticks  # it does not
+
+    project.unsay("check-a")
+    wait_until(lambda: [words[0] for words in project.bodies("ticked")].count("a") > ticks)
+
+    assert project.stop(process) == 0
+    assert "'preflight reachable'" in project.errors() or "preflight reachable" in project.errors()
+    assert project.broken() == []
+
+
+def test_f63_check_alone_tells_people_and_machines(project: DaemonProject) -> None:
+    code, out, err = project.ended("--check", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert (document["passed"], document["failed"], len(document["preflights"])) == (3, 0, 3)
+
+    project.say("check-b", "fail")
+    out, _ = refused(project, "--check", "--json")
+    failed = [row for row in json.loads(out)["preflights"] if not row["passed"]]
+    assert failed == [
+        {
+            "name": "reachable",
+            "partition": "b",
+            "passed": False,
+            "problem": "ValueError: b is not there",
+            "hint": "Is its name right?",
+        }
+    ]
+
+    out, _ = refused(project, "--check")
+    assert out.startswith("FAILED  reachable:b")
+    assert out.endswith("1 of 3 preflights failed; nothing else was started.\n")
+
+
+def test_f63_a_mistake_in_a_definition_is_said_before_anything_runs(
+    project: DaemonProject,
+) -> None:
+    project.say("mistake", "yes")
+
+    code, out, err = project.ended()
+
+    assert (code, out) == (2, "")
+    assert "mistaken" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert project.bodies("check") == project.bodies("tick") == []
+
+
+def test_f63_an_app_without_checks_or_schedules_serves_its_queue(project: DaemonProject) -> None:
+    project.say("checks", "none")
+    project.say("schedules", "none")
+
+    assert project.ended("--check")[:2] == (0, "The app has no preflights.\n")
+    code, _, err = project.ended("--drain")
+    assert code == 0, err
+
+
+def test_f63_thousands_of_checks_are_all_told_of(project: DaemonProject) -> None:
+    hosts = [f"host{n}" for n in range(2_000)]
+    project.say("hosts", " ".join(hosts))
+    for host in hosts[::100]:
+        project.say(f"check-{host}", "fail")
+
+    out, _ = refused(project, "--check", "--json")
+
+    document = json.loads(out)
+    assert (document["passed"], document["failed"]) == (1_981, 20)
+    failed = [row["partition"] for row in document["preflights"] if not row["passed"]]
+    assert failed == sorted(hosts[::100])
