@@ -92,11 +92,11 @@ def test_after_a_first_start_that_failed_the_check_is_named(
     check_failed(world, "x/y")
     check_failed(world, "a/b")
 
-    ended = command("why", f"{TASK}:a/b", "--json")
+    ended = command("why", f"{TASK}:x/y", "--json")
 
     assert ended.document["gate"] == "preflight"
     assert ended.document["state"] is None
-    assert "the preflight 'exists' of 'a/b' did not pass, and 1 more" in ended.document["sentence"]
+    assert "the preflight 'exists' of 'x/y' did not pass, and 1 more" in ended.document["sentence"]
     assert command("why", f"{TASK}:a/b").code == 0
 
 
