@@ -26,9 +26,10 @@ JOURNAL_KILLS ?= 100
 JOURNAL_CALLS ?= 1000
 CALENDAR_YEARS ?= 30
 DAEMON_PARTITIONS ?= 1000
+DAEMON_KILLS ?= 100
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar soak-daemon
+  soak-calendar soak-daemon soak-daemons
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
@@ -63,15 +64,15 @@ faults: .venv/ok ## Run every fault test and write docs/faults.md
 reference: .venv/ok ## Write docs/reference from the code
 	$(BIN)/python -m tools.make_reference
 
-bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission and the journal
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal
+bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission, the journal and the daemon
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon
 
 bench-peers: .venv/ok .venv-peers/ok .venv-designer/ok ## Measure the other durable queues and schedulers beside ours
 	$(BIN)/python -m benchmarks queue postgres --only peers
 	$(BIN)/python -m benchmarks scheduling --only designer
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal --smoke
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon --smoke
 
 soak: $(SOAKS) ## Run every long fault campaign
 
@@ -120,6 +121,9 @@ soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS ti
 soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and some for a day, in virtual time
 	$(BIN)/python -m tests.simulation.soak_daemon --partitions $(DAEMON_PARTITIONS) --seconds 3600
 	$(BIN)/python -m tests.simulation.soak_daemon --partitions 30 --seconds 86400
+
+soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_KILLS times each
+	$(BIN)/python -m tests.faults.soak_daemons --kills $(DAEMON_KILLS) --races $(DAEMON_KILLS)
 
 soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)

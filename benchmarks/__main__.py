@@ -18,6 +18,7 @@ SECTIONS = {
     "scheduling": "benchmarks.scheduling",
     "admission": "benchmarks.admission",
     "journal": "benchmarks.journal",
+    "daemon": "benchmarks.daemon",
 }
 
 

@@ -68,7 +68,7 @@ class DaemonProject:
         **environment: str,
     ) -> subprocess.Popen[str]:
         """Start `penstock run`."""
-        command = ["penstock.cli.main"]
+        command = ["penstock_command"]
         more = {"PENSTOCK_STORE": url or self.url, **environment}
         if failpoints is not None:
             command = ["tests.faults.launcher", "supervisor"]

@@ -16,7 +16,7 @@ from tests.faults.daemon_campaign import DaemonCampaign, race
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--races", type=int, default=200)
+    parser.add_argument("--races", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="penstock-daemons-"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F09: two daemons on one store: each occurrence happens once, whoever starts or dies."""
+"""F09: two daemons on one store: each occurrence happens once, whoever starts or is killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.faults.daemon_campaign import DaemonCampaign, race
 
 pytestmark = pytest.mark.faults
 
-RACES = 3  # `make soak-daemons` takes 200
-KILLS = 5  # and 100
+RACES = 2  # `make soak-daemons` takes 100
+KILLS = 5  # as well
 
 
 def test_f09_two_daemons_that_start_at_once_tick_each_occurrence_once(tmp_path: Path) -> None:

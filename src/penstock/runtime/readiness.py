@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+WAIT_SECONDS = 1.0  # for a manager that has not read what it was told before
 WATCHDOG_SHARE = 0.4  # of what systemd waits for a sign of life
 
 
@@ -24,7 +25,7 @@ class Readiness:
         self._next_monotonic = 0.0
         self._socket: socket.socket | None = None
         if self._address is not None:
-            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
             self._socket = socket.socket(socket.AF_UNIX, kind)
 
     @classmethod
@@ -49,15 +50,16 @@ class Readiness:
         """Called a few times a second by whoever must not hang."""
         if self._every_seconds is not None and now >= self._next_monotonic:
             self._next_monotonic = now + self._every_seconds
-            self._send("WATCHDOG=1")
+            self._send("WATCHDOG=1", 0.0)
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, wait_seconds: float = WAIT_SECONDS) -> None:
         if self._socket is not None and self._address is not None:
+            self._socket.settimeout(wait_seconds)
             with contextlib.suppress(OSError):
                 self._socket.sendto(text.encode(), self._address)
 

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do ten thousand schedules cost, and are they on time? The figures of issue 8."""
+
+from benchmarks.daemon import standing, ticking
+from benchmarks.runner import Scenario, Section
+
+SECTION = Section(
+    "daemon",
+    (
+        Scenario("start", standing.measure_start),
+        Scenario("idle", standing.measure_idle),
+        Scenario("ticks", ticking.measure),
+    ),
+)
+
+__all__ = ["SECTION"]

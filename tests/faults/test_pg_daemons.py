@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F09 and F23 on PostgreSQL: daemons that share a server, lose it, and die."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.faults.daemon_campaign import DaemonCampaign, race
+from tests.faults.daemon_project import TTL_SECONDS, DaemonProject
+from tests.postgres.cluster import Server
+from tests.postgres.proxy import Proxy
+from tests.processes import children_of
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+
+def test_f09_two_daemons_on_one_server_tick_each_occurrence_once(
+    fresh_postgres: Callable[[], str], tmp_path: Path
+) -> None:
+    assert race(tmp_path / "race", fresh_postgres()) == []
+
+    campaign = DaemonCampaign(tmp_path / "campaign", seed=5, url=fresh_postgres())
+    try:
+        for _ in range(2):
+            campaign.cycle()
+    finally:
+        broken = campaign.finish()
+    assert broken == []
+
+
+def test_f23_a_daemon_without_its_store_stops_ticking_and_repeats_nothing(
+    postgres_server: Server, postgres_url: str, tmp_path: Path
+) -> None:
+    """Cut off for three leases beside one that is not: by its own clock it begins nothing."""
+    project = DaemonProject(tmp_path / "project", postgres_url, hosts="a b c d", interval="0.1")
+    with Proxy(postgres_server) as proxy:
+        way = proxy.url(str(conninfo_to_dict(postgres_url)["dbname"]))
+        try:
+            cut_off = project.start(url=way)
+            project.await_bodies("ticked", 4)
+            workers = children_of(cut_off.pid)
+            other = project.start()
+            wait_until(lambda: bool(ticks_of(project, children_of(other.pid))))
+
+            proxy.stall()
+            parted = time.monotonic()
+            wait_until(lambda: time.monotonic() - parted > 3 * TTL_SECONDS)
+            healed = time.monotonic()
+            proxy.resume()
+
+            began = [at for at in ticks_of(project, workers) if parted + TTL_SECONDS < at < healed]
+            assert began == []
+            assert [at for at in ticks_of(project, children_of(other.pid)) if at > parted]
+            wait_until(
+                lambda: any(at > healed for at in ticks_of(project, children_of(cut_off.pid)))
+            )
+            assert (project.stop(cut_off), project.stop(other)) == (0, 0)
+        finally:
+            proxy.forgive()
+            project.close()
+    assert "Traceback" not in project.errors()
+    assert project.broken() == []
+
+
+def ticks_of(project: DaemonProject, pids: list[int]) -> list[float]:
+    """When ticks began in these processes."""
+    return [float(at) for *_, pid, at in project.bodies("tick") if int(pid) in pids]
