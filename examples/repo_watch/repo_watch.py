@@ -23,6 +23,7 @@ from forge import Forge, ForgeLimits
 HERE = Path(__file__).resolve().parent
 FILES = ("pipeline.py", "penstock.toml")
 REPOSITORIES = ["penstock/engine", "penstock/docs", "penstock/site"]
+UNIT = "schedule:poll_issues:penstock/site"
 LIMITS = ForgeLimits(window_seconds=5.0, per_window=400, per_second=20)
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.1
@@ -65,7 +66,8 @@ def watch(shell: Shell, forge: Forge, issues: int) -> int:
 
     daemon = shell.start("penstock run")
     await_(lambda: shell.done() == 3 * issues, "every issue is looked at")
-    shell.type("penstock why schedule:poll_issues:penstock/site", 0)
+    await_(lambda: shell.gate(UNIT) == "not_due", f"{UNIT} waits for its next tick")
+    shell.type(f"penstock why {UNIT}", 0)
     daemon.terminate()
     code = daemon.wait(PATIENCE_SECONDS)
     looked_at = shell.results()
@@ -133,9 +135,13 @@ class Shell:
         states: dict[str, int] = json.loads(self._read("queue stats --json"))["states"]
         return states["done"]
 
+    def gate(self, key: str) -> str:
+        """What a unit stands before."""
+        return str(json.loads(self._read(f"why {key} --json"))["gate"])
+
     def results(self) -> list[str]:
         """What was looked at, as often as it was."""
-        jobs = json.loads(self._read("queue list --task look_at --state done --limit 1000 --json"))
+        jobs = json.loads(self._read("queue list --task look_at --state done --json"))
         return [job["result"] for job in jobs["jobs"]]
 
     def _read(self, command: str) -> str:

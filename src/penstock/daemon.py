@@ -44,6 +44,7 @@ def preflight_run(
     threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
     events: SchedulerEvents | None = None,
     request_events: RequestEvents | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
     table: CheckTable | None = None,
 ) -> PreflightRun | None:
     """The checks of a plan, on a worker and a store of their own; must be called on its loop.
@@ -72,7 +73,7 @@ def preflight_run(
             policy=policy,
         )
 
-    return PreflightRun(plan.preflights, store, clock, build)
+    return PreflightRun(plan.preflights, store, clock, build, progress)
 
 
 def begun_now(

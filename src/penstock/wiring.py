@@ -311,9 +311,8 @@ def build_worker(
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
-    process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from. `policy` is the baseline of the app, `preflights` its
-    checks, and `checked` what they returned.
+    process's part of every cap; `wires` answer in place of providers; `sources` are of settings;
+    `policy` is the baseline of the app, `preflights` its checks, `checked` what they returned.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()

@@ -19,15 +19,19 @@ import typer.main
 import yaml
 
 from penstock.cli import main
+from penstock.clock import SystemClock
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError
 from penstock.runtime.exits import EXIT_OVER_BUDGET
+from penstock.runtime.health import HUNG_SECONDS, Health, HealthServer
 from penstock.runtime.supervisor import AFTER_GRACE_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNIT = REPOSITORY / "deploy/penstock.service"
 MANIFEST = REPOSITORY / "deploy/kubernetes.yaml"
+DAEMON_UNIT = REPOSITORY / "deploy/penstock-daemon.service"
+DAEMON_MANIFEST = REPOSITORY / "deploy/kubernetes-daemon.yaml"
 FLEET_PAGE = REPOSITORY / "docs/operations/fleet.md"
 
 STOP_SECONDS = Settings().runtime.grace_seconds + AFTER_GRACE_SECONDS
@@ -54,7 +58,7 @@ def accepted(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def check_command(program: str, *arguments: str) -> None:
     assert Path(program).name == "penstock"
     path, parameters = accepted(list(arguments))
-    assert path == "penstock queue run"
+    assert path in ("penstock queue run", "penstock run")
     assert not parameters["drain"], "a service works on; it does not end when nothing is left"
     assert parameters["store"] is None, "everybody on the machine can read arguments"
 
@@ -96,9 +100,15 @@ def unit(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.fixture(params=[UNIT, DAEMON_UNIT], ids=["workers", "daemon"])
+def unit_file(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
 @pytest.fixture
-def service() -> dict[str, str]:
-    return unit(UNIT.read_text())["Service"]
+def service(unit_file: Path) -> dict[str, str]:
+    return unit(unit_file.read_text())["Service"]
 
 
 @pytest.mark.parametrize(
@@ -132,17 +142,38 @@ def test_the_unit_stops_as_the_supervisor_wants_to_be_stopped(service: dict[str,
     assert service["OOMPolicy"] == "continue"
 
 
-def test_the_unit_tries_again_but_not_what_cannot_get_better(service: dict[str, str]) -> None:
-    assert service["Type"] == "exec"
+def test_only_a_daemon_tells_when_it_is_ready_and_that_it_lives() -> None:
+    workers, daemon = (unit(path.read_text())["Service"] for path in (UNIT, DAEMON_UNIT))
+
+    assert workers["Type"] == "exec"
+    assert "penstock queue run" in workers["ExecStart"]
+    assert (daemon["Type"], daemon["NotifyAccess"]) == ("notify", "main")
+    assert "penstock run" in daemon["ExecStart"]
+    assert float(daemon["TimeoutStartSec"]) > 2 * Settings().runtime.preflight_timeout
+    assert float(daemon["WatchdogSec"]) > 2 * HUNG_SECONDS
+
+
+def test_the_two_units_differ_only_in_what_a_daemon_has_more() -> None:
+    workers, daemon = (unit(path.read_text())["Service"] for path in (UNIT, DAEMON_UNIT))
+
+    differ = {key for key in daemon if daemon[key] != workers.get(key)}
+
+    assert workers.keys() <= daemon.keys()
+    assert differ == {"Type", "NotifyAccess", "TimeoutStartSec", "WatchdogSec", "ExecStart"}
+
+
+def test_the_unit_tries_again_but_not_what_cannot_get_better(
+    unit_file: Path, service: dict[str, str]
+) -> None:
     assert service["Restart"] == "on-failure"
     assert service["RestartPreventExitStatus"] == f"{main.EXIT_USAGE} {EXIT_OVER_BUDGET}"
     assert float(service["RestartMaxDelaySec"]) > float(service["RestartSec"]) > 0
-    assert unit(UNIT.read_text())["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit(unit_file.read_text())["Unit"]["StartLimitIntervalSec"] == "0"
 
 
-def test_the_unit_keeps_the_store_out_of_its_text(service: dict[str, str]) -> None:
+def test_the_unit_keeps_the_store_out_of_its_text(unit_file: Path, service: dict[str, str]) -> None:
     assert not {"Environment", "PassEnvironment"} & service.keys()
-    assert "://" not in re.sub(r"^#.*$", "", UNIT.read_text(), flags=re.MULTILINE)
+    assert "://" not in re.sub(r"^#.*$", "", unit_file.read_text(), flags=re.MULTILINE)
     install = f"install -m 0600 penstock.env {service['EnvironmentFile']}"
     assert install in FLEET_PAGE.read_text()
 
@@ -154,11 +185,13 @@ def test_the_unit_hides_nothing_that_a_worker_needs(service: dict[str, str]) -> 
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_itself_takes_the_unit(service: dict[str, str], tmp_path: Path) -> None:
+def test_systemd_itself_takes_the_unit(
+    unit_file: Path, service: dict[str, str], tmp_path: Path
+) -> None:
     program = service["ExecStart"].split()[0]
     here = str(Path(sys.executable).parent / "penstock")
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace(program, here))
+    copy = tmp_path / unit_file.name
+    copy.write_text(unit_file.read_text().replace(program, here))
 
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(copy)],
@@ -170,7 +203,7 @@ def test_systemd_itself_takes_the_unit(service: dict[str, str], tmp_path: Path) 
     told = [
         line
         for line in verified.stderr.splitlines()
-        if UNIT.name in line and not any(f"'{key}'" in line for key in SINCE_254)
+        if unit_file.name in line and not any(f"'{key}'" in line for key in SINCE_254)
     ]
     assert told == []
     assert verified.returncode == 0, verified.stderr
@@ -190,6 +223,8 @@ class StrictLoader(yaml.SafeLoader):
             )
         return mapping
 
+
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 #: Of each kind of table: what must be in it, and what else we use. Everything else is an error.
 FIELDS: dict[str, tuple[str, str]] = {
@@ -214,8 +249,16 @@ FIELDS: dict[str, tuple[str, str]] = {
     "spec.template.spec.securityContext.seccompProfile": ("type", ""),
     "spec.template.spec.containers": (
         "name image command resources securityContext",
-        "args env imagePullPolicy volumeMounts workingDir",
+        f"args env imagePullPolicy volumeMounts workingDir {' '.join(PROBES)}",
     ),
+    **{
+        f"spec.template.spec.containers.{name}": (
+            "exec periodSeconds timeoutSeconds",
+            "failureThreshold",
+        )
+        for name in PROBES
+    },
+    **{f"spec.template.spec.containers.{name}.exec": ("command", "") for name in PROBES},
     "spec.template.spec.containers.env": ("name valueFrom", ""),
     "spec.template.spec.containers.env.valueFrom": ("secretKeyRef", ""),
     "spec.template.spec.containers.env.valueFrom.secretKeyRef": ("name key", ""),
@@ -249,9 +292,19 @@ def mistakes(table: object, path: str = "") -> Iterator[str]:
             yield from mistakes(value, f"{path}.{name}".lstrip("."))
 
 
+@pytest.fixture(params=[MANIFEST, DAEMON_MANIFEST], ids=["workers", "daemon"])
+def manifest(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
 @pytest.fixture
-def deployment() -> dict[str, Any]:
-    (document,) = yaml.load_all(MANIFEST.read_text(), StrictLoader)
+def deployment(manifest: Path) -> dict[str, Any]:
+    return read_manifest(manifest)
+
+
+def read_manifest(manifest: Path) -> dict[str, Any]:
+    (document,) = yaml.load_all(manifest.read_text(), StrictLoader)
     assert isinstance(document, dict)
     return document
 
@@ -308,6 +361,49 @@ def test_the_container_starts_a_command_that_exists(container: dict[str, Any]) -
     check_command(*map(str, words))
 
 
+def test_the_probes_of_a_daemon_ask_the_port_that_it_serves() -> None:
+    """Each is run as it stands, against the health of a daemon that is not ready."""
+    (container,) = read_manifest(DAEMON_MANIFEST)["spec"]["template"]["spec"]["containers"]
+    _, parameters = accepted([*container["command"][1:], *container["args"]])
+    health = Health(SystemClock())
+    server = HealthServer(health, 0)
+    try:
+        for is_ready in (False, True):
+            if is_ready:
+                health.ready()
+            health.turned()
+            codes = {name: probed(container[name], parameters["health"], server) for name in PROBES}
+            expected = 0 if is_ready else 1
+            assert codes == {
+                "startupProbe": expected,
+                "readinessProbe": expected,
+                "livenessProbe": 0,
+            }
+    finally:
+        server.close()
+
+    startup = container["startupProbe"]
+    seconds = startup["periodSeconds"] * startup["failureThreshold"]
+    assert seconds > 2 * Settings().runtime.preflight_timeout
+
+
+def probed(probe: dict[str, Any], port: int, server: HealthServer) -> int:
+    """The exit code of a probe, if the daemon served on another port."""
+    program, *words = probe["exec"]["command"]
+    assert program == "python"
+    assert f", {port}," in words[1]
+    told = [words[0], words[1].replace(f", {port},", f", {server.port},")]
+    done = subprocess.run([sys.executable, *told], capture_output=True, timeout=240)
+    assert done.stderr == b""
+    return done.returncode
+
+
+def test_workers_without_health_have_no_probes() -> None:
+    (container,) = read_manifest(MANIFEST)["spec"]["template"]["spec"]["containers"]
+
+    assert not set(PROBES) & container.keys()
+
+
 def test_the_pod_has_time_to_stop(pod: dict[str, Any]) -> None:
     assert pod["terminationGracePeriodSeconds"] > STOP_SECONDS
 
@@ -361,10 +457,12 @@ def test_the_image_has_a_version(container: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
-def test_kubectl_knows_every_field(deployment: dict[str, Any], tmp_path: Path) -> None:
+def test_kubectl_knows_every_field(
+    manifest: Path, deployment: dict[str, Any], tmp_path: Path
+) -> None:
     """`--local` asks no server; a field that the types of kubectl lack is lost on the way."""
     done = subprocess.run(
-        ["kubectl", "set", "env", "--local", "-f", str(MANIFEST), "ADDED=x", "-o", "json"],
+        ["kubectl", "set", "env", "--local", "-f", str(manifest), "ADDED=x", "-o", "json"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": os.devnull},
         capture_output=True,
         text=True,

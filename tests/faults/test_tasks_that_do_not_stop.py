@@ -58,10 +58,10 @@ async def deaf(ctx: Context) -> None:
 async def tidies(ctx: Context) -> None:
     note("start", ctx)
     try:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     finally:
         time.sleep(0.01)
-        await asyncio.shield(asyncio.sleep(60))
+        await asyncio.shield(asyncio.sleep(600))
 
 @app.task()
 def hoards(ctx: Context) -> None:

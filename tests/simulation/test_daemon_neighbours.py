@@ -30,6 +30,7 @@ def test_each_occurrence_buys_anew_and_a_second_try_does_not() -> None:
     with harness(app, providers={"api": provider}) as test:
         test.advance(35)
         assert test.unit("schedule:ask").failed == 1
+        assert test.store.calls(test.job("schedule:ask").id).result() == []  # ticks are over
     by_tick: dict[int, set[int]] = {}
     for due, answer in bought:
         by_tick.setdefault(due, set()).add(answer)

@@ -17,10 +17,10 @@ from penstock.cli.text import escaped, say, spent_words
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.observe.explain_words import mostly_idle, unheard_words
 from penstock.observe.explain_words import say as said_of
-from penstock.observe.explain_words import unheard_words
 from penstock.observe.live import Money, RunPicture, money_of
-from penstock.observe.live_reasons import Binding
+from penstock.observe.live_units import Units
 from penstock.observe.phrases import command, counted
 from penstock.runtime.asking import within
 from penstock.stores.store import Store
@@ -56,6 +56,8 @@ class Closing:
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
     is_over_budget: bool = False
+    units: Units | None = None  # of schedules
+    daemon: bool = False
     unheard: str | None = None  # who was killed, and what is not counted for that
 
 
@@ -69,6 +71,8 @@ def closing_lines(closing: Closing) -> Iterator[str]:
         yield f"{counted(more, 'more provider')}: {command('providers')}"
     if closing.unheard is not None:
         yield closing.unheard
+    if closing.units is not None:
+        yield ", ".join(_unit_words(closing.units))
     if closing.money is not None:
         yield _paid(closing.money, closing.in_doubt)
     if closing.limited_by is not None:
@@ -80,6 +84,16 @@ def closing_lines(closing: Closing) -> Iterator[str]:
     following = _next(closing, failed)
     if following is not None:
         yield f"Next: {following}"
+
+
+def _unit_words(units: Units) -> Iterator[str]:
+    """What is left of the units when nobody serves them here any more."""
+    words = list(units.words())
+    yield words[0]
+    ill = words[2:]
+    yield from ill
+    if ill:
+        yield f"see {command('doctor')}"
 
 
 def _provider(total: ProviderTotal) -> str:
@@ -108,10 +122,13 @@ def _next(closing: Closing, failed: int) -> str | None:
         return f"{command('queue', 'resume')}, since the queue is paused"
     if failed:
         return f"{command('queue', 'retry-failed')}, once the reason is mended"
+    again = command("run") if closing.daemon else command("queue", "run", "--drain")
     if closing.is_over_budget:
-        return f"raise the used-up budget, then {command('queue', 'run', '--drain')} goes on"
+        return f"raise the used-up budget, then {again} goes on"
     if closing.pace.left:
-        return f"{command('queue', 'run', '--drain')} goes on with what is left"
+        return f"{again} goes on with what is left"
+    if closing.daemon and closing.units is not None and closing.units.live:
+        return f"{again} goes on with the schedules"
     return None if closing.limited_by is None else f"{command('explain')} says what would help"
 
 
@@ -131,8 +148,8 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         return
     facts = facts_of(parts, alive=())
     pace = look.paced(stats)
-    lines = look.picture.providers if look.picture else ()
-    is_over_budget = bool(pace.left) and any(one.binding is Binding.BUDGET for one in lines)
+    stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
+    is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
     closing = Closing(
         pace=pace,
@@ -143,6 +160,8 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         in_doubt=0 if figures is None else figures.in_doubt,
         limited_by=_limited_by(facts) if is_told else None,
         is_over_budget=is_over_budget,
+        units=look.units(stats),
+        daemon=look.daemon,
         unheard=unheard_words(facts) if isinstance(facts, RunFacts) else None,
     )
     for line in closing_lines(closing):
@@ -177,5 +196,7 @@ def _totals(
 
 
 def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:
-    said = said_of(facts) if isinstance(facts, RunFacts) else None
+    if not isinstance(facts, RunFacts) or mostly_idle(facts):
+        return None
+    said = said_of(facts)
     return None if said is None else said.sentence

@@ -59,6 +59,7 @@ class DaemonLead:
             SystemIds(),
             policy=app.retry_policy,
             providers=app.providers,
+            progress=self._progress,
             table=table,
         )
         self._start = DaemonStart(
@@ -69,6 +70,10 @@ class DaemonLead:
             check_only=check_only,
         )
 
+    def _progress(self, passed: int, failed: int, total: int) -> None:
+        message = messages.Checking(passed=passed, failed=failed, total=total)
+        messages.send(self._channel, message)
+
     def stop(self) -> None:
         """End it at once, wherever it is."""
         self._start.stop()
@@ -78,7 +83,7 @@ class DaemonLead:
         names = [unit_name(plan.name, plan.partition) for plan in self._plans]
         for start in range(0, len(names), NAMES_AT_ONCE):
             part = tuple(names[start : start + NAMES_AT_ONCE])
-            messages.send(self._channel, messages.Checking(part))
+            messages.send(self._channel, messages.ToCheck(part))
         try:
             armed = await self._start.run()
         except PreflightFailed:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from penstock.cli.closing import say_closing
 from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.layout import checking_words
 from penstock.cli.live.look import RunLook
 from penstock.cli.live.news import RunNews
 from penstock.cli.live.terminal import in_foreground
@@ -19,8 +20,10 @@ from penstock.cli.text import escaped, is_open, span, spent_words, warn
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
 from penstock.observe.live import RunPicture, lost_words, standstill
+from penstock.observe.phrases import counted
 from penstock.redaction import redacted
 from penstock.runtime.display import Course, Wish
+from penstock.runtime.messages import Checking
 from penstock.runtime.moving_limits import LimitWatch, limit_words
 from penstock.stores.store import Store
 
@@ -31,14 +34,14 @@ NOTHING_PER_SECOND = 0.05  # a rate that is shown as 0.0
 log = logging.getLogger("penstock.run")
 
 
-def make_display(log_format: str) -> LiveDisplay | PlainDisplay:
+def make_display(log_format: str, *, daemon: bool = False) -> LiveDisplay | PlainDisplay:
     """The live view where a person can see it, and plain lines elsewhere."""
     shows = sys.stderr.isatty() and in_foreground(sys.stderr.fileno())
     moves = os.environ.get("TERM", "") not in ("", "dumb")  # can its cursor be moved?
     if not shows or not moves or log_format != "text":
-        return PlainDisplay()
+        return PlainDisplay(daemon=daemon)
     types = is_open(sys.stdin) and sys.stdin.isatty()
-    return LiveDisplay.on(sys.stderr, sys.stdin if types else None)
+    return LiveDisplay.on(sys.stderr, sys.stdin if types else None, daemon=daemon)
 
 
 class PlainDisplay:
@@ -49,23 +52,43 @@ class PlainDisplay:
 
     pipes_workers = False
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, daemon: bool = False) -> None:
         self._clock = clock or SystemClock()
+        self._daemon = daemon
         self._store: Store | None = None
         self._look: RunLook | None = None
         self._limits = LimitWatch(self._clock.monotonic())
         self._news = RunNews()
         self._next_at: float | None = None
+        self._run_id = ""
+        self._told: Checking | None = None  # of the preflights
 
-    def started(self, store: Store, run_id: str) -> None:
+    def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
-        self._look = RunLook(store, run_id, self._clock)
+        self._run_id = run_id
+        if course is not Course.CHECKING:
+            self._begin(store, run_id)
+
+    def _begin(self, store: Store, run_id: str) -> None:
+        """Work begins."""
+        self._next_at = None
+        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon)
         with suppress(*TRANSIENT):  # it is asked again at every tick
             self._go_on(self._look, START_SECONDS)
 
-    def tick(self, store: Store, course: Course) -> None:
+    def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
         if self._look is not None:
             self._go_on(self._look, 0.0)
+        elif course is not Course.CHECKING:
+            self._begin(store, self._run_id)
+        elif checking is not None:
+            self._tell_checks(checking)
+
+    def _tell_checks(self, checking: Checking) -> None:
+        now = self._clock.monotonic()
+        if checking != self._told and (self._next_at is None or now >= self._next_at):
+            self._told, self._next_at = checking, now + PLAIN_SECONDS
+            log.info("%s.", checking_words(checking))
 
     def _go_on(self, look: RunLook, wait_seconds: float) -> None:
         if not look.tick(wait_seconds) or look.picture is None or look.pace is None:
@@ -78,7 +101,9 @@ class PlainDisplay:
             log.warning("%s.", news)
         if self._next_at is None:
             store = "" if self._store is None else redacted(self._store.url)
-            log.info("Working on %s: %d jobs to do.", store, look.pace.left)
+            units = look.picture.units
+            besides = "" if units is None else f", {counted(units.live, 'unit')} of schedules"
+            log.info("Working on %s: %d jobs to do%s.", store, look.pace.left, besides)
         elif now < self._next_at:
             return
         else:
@@ -111,6 +136,8 @@ def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list
             f"{spent_words(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
             f"{money.reused:,} reused"
         )
+    if picture.units is not None:
+        words.append(", ".join(picture.units.words()))
     if pace.left and pace.rate < NOTHING_PER_SECOND:
         words.append(f"nothing ends: {standstill(picture)}")
     elif picture.silent:

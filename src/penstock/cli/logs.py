@@ -117,13 +117,12 @@ def _traceback(formatter: logging.Formatter, raised: _Raised, record: logging.Lo
     else:
         text = formatter.formatException(raised)
     text = redacted(text)  # before it is cut, or half a secret would be left
-    if (without := getattr(record, LOG_ATTRIBUTE, None)) is not None:
-        text = without(text)
-    if len(text) <= TRACEBACK_LENGTH_MAX:
-        return text
-    half = TRACEBACK_LENGTH_MAX // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n… {left_out:,} characters …\n{text[-half:]}"
+    if len(text) > TRACEBACK_LENGTH_MAX:
+        half = TRACEBACK_LENGTH_MAX // 2
+        left_out = len(text) - 2 * half
+        text = f"{text[:half]}\n… {left_out:,} characters …\n{text[-half:]}"
+    without = getattr(record, LOG_ATTRIBUTE, None)
+    return text if without is None else str(without(text))
 
 
 def _holds_many(error: BaseException) -> bool:

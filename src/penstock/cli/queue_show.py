@@ -18,6 +18,7 @@ from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.model.job import Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
+from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.model.worker_status import WorkProgress
 from penstock.observe.phrases import counted
 from penstock.observe.why import explain
@@ -32,7 +33,7 @@ def show(
         str,
         typer.Argument(
             metavar="KEY",
-            help="The job's key.",
+            help="The job's key, or a unit of a schedule (schedule:NAME:PARTITION).",
             autocompletion=complete_key,
             callback=only_utf8,
         ),
@@ -48,6 +49,8 @@ def show(
         calls = CallFigures() if job is None else opened.call_figures(job.id).result()
         is_held = job is not None and job.state is JobState.IN_PROGRESS
         facts = gather(opened, key, {}, SystemClock()) if is_held else None
+        unit = opened.unit(key).result() if key.startswith(SCHEDULE) else None
+        cursor = opened.cursors([key]).result().get(key) if unit is not None else None
         url = opened.url
     if job is None:
         raise UsageError(
@@ -55,6 +58,8 @@ def show(
             "store with --store."
         )
     document = document_of(job, history, calls, facts)
+    if unit is not None:
+        document["schedule"] = schedule_of(unit, cursor)
     if as_json:
         print_document(document)
     else:
@@ -121,8 +126,26 @@ def document_of(
     }
 
 
+def schedule_of(unit: UnitView, cursor: str | None) -> dict[str, object]:
+    """What is known of a unit besides its row; of its cursor only the size."""
+    return {
+        "app": unit.app,
+        "timing": unit.timing,
+        "due_at": iso_time(unit.due_at),
+        "ticks": unit.ticks,
+        "missed": unit.missed,
+        "failed": unit.failed,
+        "last_tick_at": iso_time(unit.last_tick_at),
+        "retired_at": iso_time(unit.retired_at),
+        "cursor_bytes": None if cursor is None else len(cursor.encode()),
+    }
+
+
 def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[str]:
     """The same for people; what is empty is left out."""
+    unit = document.get("schedule")
+    if isinstance(unit, dict):
+        document = {name: value for name, value in document.items() if name != "schedule"} | unit
     width = max(map(len, document))
     lost = sum(attempt.outcome == "lost" for attempt in history)
     if lost:

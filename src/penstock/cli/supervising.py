@@ -58,7 +58,7 @@ def spec_of(
 
 def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Phases]:
     """Run to the end and tell what was wrong; the exit code, and how far the run came."""
-    display = make_display(spec.log_format)
+    display = make_display(spec.log_format, daemon=spec.daemon)
 
     def open_store(url: str, durability: str) -> Store:
         return wiring.open_store(url, durability=durability, folder=target.folder)

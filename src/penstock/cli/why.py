@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does a job not run, or what became of it?"""
+"""Why does a job not run, or a unit of a schedule not tick, or what became of it?"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from penstock import wiring
+from penstock.cli.app_outline import outline_of
 from penstock.cli.completion import complete_key
 from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
+from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.observe.phrases import at
 from penstock.observe.why import explain
-from penstock.observe.why_facts import Gate, Limit, Why
+from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_gather import gather
+from penstock.observe.why_unit import explain_unit, never_armed
+from penstock.observe.why_unit_gather import PAGE, failed_start, unit_facts
+from penstock.planning.timing import timing_of
+from penstock.stores.store import Store
 
 KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
+UNITS_COMPARED = 20_000
 KEYS_NAMED = 3
 
 #: What a time says about a gate; that of another job is in the sentence about it.
@@ -34,6 +42,10 @@ WHEN = {
     Gate.FAIR_SHARE: "about",
     Gate.COOLDOWN: "about",
     Gate.POLICY: "about",
+    Gate.OVERLAPPING: "by",
+    Gate.DEGRADED: "at",
+    Gate.OTHERS: "at",
+    Gate.PREFLIGHT: "at",
 }
 
 
@@ -42,7 +54,7 @@ def why(
         str,
         typer.Argument(
             metavar="KEY",
-            help="The job's key.",
+            help="The job's key, or a unit of a schedule (schedule:NAME:PARTITION).",
             autocompletion=complete_key,
             callback=only_utf8,
         ),
@@ -51,36 +63,84 @@ def why(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a job does not run, what will let it go on, and which command would."""
+    """Say why a job or schedule does not run, what lets it go on, and which command would."""
     target = Target.named(app=app, store=store)
     configured = target.configured()
     with target.opened_store() as opened:
         budgets = budgets_of(configured.settings, configured.sources)
         facts = gather(opened, key, configured.settings.caps(), SystemClock(), budgets)
+        found = _never_armed(target, opened, key) if facts is None else _explained(opened, facts)
         url = opened.url
-    if facts is None:
+        if found is None and key.startswith(SCHEDULE):
+            raise PenstockError(
+                f"No unit of a schedule has the name {key!r} in the store {url}"
+                f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
+                "--store; 'penstock run' arms what is new."
+            )
+    if found is None:
         raise PenstockError(
             f"No job has the key {key!r} in the store {url}{_nearest(target, key)}. Correct the "
             "key, or name another store with --store."
         )
-    found = explain(facts)
+    now = round(SystemClock().now() * MICROSECONDS) if facts is None else facts.now
     if as_json:
-        print_document(document_of(found, facts.now))
+        print_document(document_of(found, now))
     else:
-        for line in lines_of(found, facts.now):
+        for line in lines_of(found, now):
             say(line)
+
+
+def _explained(store: Store, facts: Facts) -> Why:
+    """The answer for a job, or for a unit of a schedule."""
+    unit = (
+        unit_facts(store, facts, passed_since) if facts.this.job.key.startswith(SCHEDULE) else None
+    )
+    return explain(facts) if unit is None else explain_unit(unit)
+
+
+def passed_since(unit: UnitView, now: int) -> int:
+    """Occurrences after the one that a unit is at, which have passed."""
+    try:
+        return timing_of(unit.timing).after(unit.due_at, now).missed
+    except UsageError:  # written by another version, or for a zone that is not known here
+        return 0
+
+
+def _never_armed(target: Target, store: Store, key: str) -> Why | None:
+    """The answer if no unit of the app was armed, since its last start failed; None: it was not."""
+    if not key.startswith(SCHEDULE):
+        return None
+    app = outline_of(target.configured().settings.app, target.folder).name
+    if app is None or store.units(app, "", 1).result():
+        return None
+    start = failed_start(store, app, key.removeprefix(SCHEDULE).partition(":")[2])
+    return None if start is None else never_armed(key, start)
 
 
 def _nearest(target: Target, key: str) -> str:
     """The nearest of the keys that begin alike, as far as a short look finds them."""
     known: dict[str, str] = {}  # whatever its case → a key
-    for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
-        try:
-            url = target.store()[0]
+    try:
+        url = target.store()[0]
+        for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
             keys = wiring.keys_beginning(url, start, KEYS_COMPARED, folder=target.folder)
-        except (PenstockError, TimeoutError):
-            return ""
-        known |= {other.casefold(): other for other in keys}
+            known |= {other.casefold(): other for other in keys}
+    except (PenstockError, TimeoutError):
+        return ""
+    return _closest(key, known)
+
+
+def _nearest_unit(store: Store, key: str) -> str:
+    """The nearest of all units, as far as there are not too many."""
+    known: dict[str, str] = {}
+    last = ""
+    while len(known) < UNITS_COMPARED and (page := store.units(None, last, PAGE).result()):
+        last = page[-1].key
+        known |= {unit.key.casefold(): unit.key for unit in page}
+    return _closest(key, known)
+
+
+def _closest(key: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(key.casefold(), known, KEYS_NAMED, 0.5)
     return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""
 
@@ -89,7 +149,7 @@ def document_of(found: Why, now: int) -> dict[str, object]:
     """The explanation as a document; times as ISO in UTC."""
     return {
         "key": found.key,
-        "state": found.state.value,
+        "state": None if found.state is None else found.state.value,
         "gate": found.gate.value,
         "sentence": found.sentence,
         "unblocks": found.unblocks,

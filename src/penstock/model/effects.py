@@ -46,4 +46,8 @@ class Rearm(msgspec.Struct, frozen=True):
     missed: int = 0  # occurrences of a schedule that were left out before it
 
 
-Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm
+class ForgetCalls(msgspec.Struct, frozen=True):
+    """What was bought for this job so far is of no use to it any more."""
+
+
+Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm | ForgetCalls

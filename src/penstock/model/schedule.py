@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model.job import AttemptError, JobState
+from penstock.model.job import AttemptError, ErrorCategory, JobState
 
 #: What the names of units, and of the tasks that run them, begin with.
 SCHEDULE, PREFLIGHT = "schedule:", "preflight:"
@@ -57,6 +57,18 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
     failed: int  # tries that failed
     last_tick_at: int | None  # when the last good one ended
     retired_at: int | None
+
+    @property
+    def is_failing(self) -> bool:
+        """Has the last try of the occurrence that it is at failed?"""
+        lives = self.state in (JobState.QUEUED, JobState.IN_PROGRESS)
+        return lives and bool(self.attempts or self.deferred_since is not None)
+
+    @property
+    def by_others(self) -> bool:
+        """Was the last failure not its own fault?"""
+        error = self.last_error
+        return error is not None and error.category in (ErrorCategory.NODE, ErrorCategory.SERVICE)
 
 
 class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):

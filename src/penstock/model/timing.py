@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+MISSED_MAX = 1_000  # missed ticks of a cron expression that are counted; "at least" from there on
+
 
 class NextTick(NamedTuple):
     """The occurrence that follows, and how many passed in between."""

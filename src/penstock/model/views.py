@@ -10,6 +10,7 @@ import msgspec
 from penstock.model.job import JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
 from penstock.model.provider import ProviderModelKey
+from penstock.model.schedule import UnitView
 
 
 class EnqueueReport(msgspec.Struct, frozen=True):
@@ -78,6 +79,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     caps: dict[str, int]  # overrides by operators
     served: frozenset[str]  # tasks that live workers know
     calls: CallFigures = CallFigures()  # that cost money
+    units: tuple[UnitView, ...] = ()  # of schedules: those that fail, or have ended in error
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

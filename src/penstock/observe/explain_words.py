@@ -57,8 +57,16 @@ def say(facts: RunFacts) -> Said | None:
     share = facts.shares[0]
     if share.kind is LimitKind.STORE and not (facts.ended or facts.doing):
         return None  # it came, found nothing, and left
+    if mostly_idle(facts):  # then its part of the whole run says more than of the busy time
+        whole = facts.busy_seconds + facts.idle_seconds
+        share = msgspec.structs.replace(share, percent=round(100 * share.seconds / whole))
     sentence, change = _WORDS[share.kind](share, facts)
     return Said(sentence, change)
+
+
+def mostly_idle(facts: RunFacts) -> bool:
+    """Was there nothing to do most of the time, as for a daemon between its ticks?"""
+    return facts.idle_seconds > MOST * (facts.busy_seconds + facts.idle_seconds)
 
 
 def _during(share: Share) -> str:
@@ -133,7 +141,7 @@ def _crowded(facts: RunFacts) -> str | None:
     cpu, late = facts.cpu_seconds / whole, facts.late_seconds / whole
     if cpu >= BUSY:
         return (
-            f"Add worker processes (penstock queue run --processes {2 * facts.at_once}): each kept "
+            f"Add worker processes (--processes {2 * facts.at_once}): each kept "
             f"a processor busy {min(cpu, 1.0):.0%} of the time, and more slots would not help."
         )
     if late >= MOST:
@@ -333,7 +341,8 @@ def _store(share: Share, facts: RunFacts) -> tuple[str, str]:
     rate = facts.ended / facts.wall_seconds if facts.wall_seconds else 0.0
     return (
         f"Workers waited for the store {_during(share)}, at {rate:,.0f} jobs a second.",
-        "Do more in each job, put the store on a faster disk, or use PostgreSQL with more workers.",
+        "Do more in each job, or give the store a faster disk; with many workers a server of "
+        "PostgreSQL bears more than a file.",
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from penstock.clock import MICROSECONDS, to_datetime
+from penstock.model.job import AttemptError
+from penstock.model.schedule import SCHEDULE
 
 NAMES_SHOWN = 3
 TEXT_SHOWN = 200  # characters of an error
@@ -48,6 +50,16 @@ def short(text: str) -> str:
     return line if len(line) <= TEXT_SHOWN else f"{line[: TEXT_SHOWN - 1]}…"
 
 
+def error_words(error: AttemptError) -> str:
+    """What went wrong: its kind, and what it said."""
+    return f"{error.kind}, {short(error.message)}" if error.message else error.kind
+
+
 def command(*words: str) -> str:
     """A command as a shell takes it."""
     return shlex.join(("penstock", *words))
+
+
+def run_command(task: str, *words: str) -> str:
+    """The command that starts somebody who serves a task: schedules need the daemon."""
+    return command(*(("run",) if task.startswith(SCHEDULE) else ("queue", "run")), *words)

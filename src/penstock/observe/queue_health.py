@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.journal import CallFigures
+from penstock.model.schedule import UnitView
 from penstock.model.views import QueueFacts
 
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
@@ -24,6 +25,8 @@ def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> It
         yield _tasks(facts, known_tasks)
     yield _paused(facts)
     yield _limits(facts)
+    if facts.stats.schedules:
+        yield _schedules(facts)
     if facts.calls != CallFigures():
         yield _calls(facts.calls)
 
@@ -96,6 +99,39 @@ def _limits(facts: QueueFacts) -> Finding:
             "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
         )
     return well("limits", f"{len(facts.caps)} set by operators, none of them 0")
+
+
+def _schedules(facts: QueueFacts) -> Finding:
+    """Do units of schedules fail, or have they ended?"""
+    ended = [unit for unit in facts.units if unit.state is JobState.ERROR]
+    degraded = [unit for unit in facts.units if unit.is_failing and not unit.by_others]
+    deferred = [unit for unit in facts.units if unit.is_failing and unit.by_others]
+    if ended:
+        return problem(
+            "schedules",
+            f"{_units(ended)} ended in error and will not tick again by "
+            f"{'themselves' if len(ended) > 1 else 'itself'}; 'penstock why {ended[0].key}' says "
+            "why, and 'penstock queue retry-failed' or the next 'penstock run' starts again.",
+        )
+    if degraded:
+        return problem(
+            "schedules",
+            f"{_units(degraded)} degraded: the last try failed; 'penstock why {degraded[0].key}' "
+            "says with what, and when the next one is.",
+        )
+    waiting = f"; {len(deferred):,} wait for others: {_some(_keys(deferred))}" if deferred else ""
+    return well("schedules", f"{facts.stats.units:,} units, none of them degraded{waiting}")
+
+
+def _units(units: list[UnitView]) -> str:
+    if len(units) == 1:
+        return f"The unit {units[0].key!r} {'has' if units[0].state is JobState.ERROR else 'is'}"
+    word = "have" if units[0].state is JobState.ERROR else "are"
+    return f"{len(units):,} units of schedules ({_some(_keys(units))}) {word}"
+
+
+def _keys(units: list[UnitView]) -> list[str]:
+    return [unit.key for unit in units]
 
 
 def _calls(calls: CallFigures) -> Finding:

@@ -13,8 +13,17 @@ from difflib import get_close_matches
 import msgspec
 
 from penstock.model.circumstances import Circumstances, Dependency
-from penstock.model.job import TERMINAL, AttemptError, JobState
-from penstock.observe.phrases import at, command, short, some, span
+from penstock.model.job import TERMINAL, JobState
+from penstock.observe.phrases import (
+    at,
+    command,
+    counted,
+    error_words,
+    run_command,
+    short,
+    some,
+    span,
+)
 from penstock.observe.why_budget import without_worker
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_worker import busy, held_by_worker, on_worker
@@ -71,7 +80,7 @@ def _not_due(facts: Facts) -> Why | None:
         sentence = f"{job.key!r} was enqueued for later: it is due {moment}."
     else:
         again = "is tried again" if job.deferred_since is None else "comes back"
-        sentence = f"{job.key!r} {again} {moment}: {_error(job.last_error)}."
+        sentence = f"{job.key!r} {again} {moment}: {error_words(job.last_error)}."
     found = _why(facts, Gate.NOT_DUE, sentence)
     return msgspec.structs.replace(
         found, unblocks="its time comes", when=job.available_at, details=tuple(_tries(this))
@@ -89,10 +98,6 @@ def _tries(this: Circumstances) -> Iterator[str]:
         )
 
 
-def _error(error: AttemptError) -> str:
-    return f"{error.kind}, {short(error.message)}" if error.message else error.kind
-
-
 def _paused(facts: Facts) -> Why | None:
     if not facts.stats.paused:
         return None
@@ -107,10 +112,11 @@ def _paused(facts: Facts) -> Why | None:
 def _no_worker(facts: Facts) -> Why | None:
     job, alive = facts.this.job, facts.alive
     if not alive:
+        by_itself = "; a run whose worker has died starts another by itself" if job.suspect else ""
         return msgspec.structs.replace(
             _why(facts, Gate.NO_WORKER, f"No worker is alive that could take {job.key!r}."),
-            unblocks=f"a worker starts that knows the task {job.task!r}",
-            command=command("queue", "run"),
+            unblocks=f"a worker starts that knows the task {job.task!r}{by_itself}",
+            command=run_command(job.task),
         )
     known = {task for worker in alive for task in worker.tasks}
     if job.task in known:
@@ -126,7 +132,7 @@ def _no_worker(facts: Facts) -> Why | None:
     return msgspec.structs.replace(
         _why(facts, Gate.NO_WORKER, sentence),
         unblocks=f"a worker starts whose app defines {job.task!r} (`name=` keeps an old name)",
-        command=command("queue", "run"),
+        command=run_command(job.task),
     )
 
 
@@ -193,8 +199,9 @@ def _runs_alone(facts: Facts) -> Why | None:
     job = facts.this.job
     if not job.suspect:
         return None
+    crashes = counted(job.crashes, "crash", "crashes")
     sentence = (
-        f"{job.key!r} ran when its worker died ({job.crashes} crashes alone so far), so it runs "
+        f"{job.key!r} ran when its worker died ({crashes} alone so far), so it runs "
         "alone next, when a worker has nothing else or the supervisor starts one for it."
     )
     return msgspec.structs.replace(
@@ -299,7 +306,7 @@ def _finished(facts: Facts) -> Why:
         sentence = f"{job.key!r} was cancelled by an operator{when}{ago}."
         return _why(facts, Gate.FINISHED, sentence)
     if job.state is JobState.ERROR:
-        error = "" if job.last_error is None else f": {_error(job.last_error)}"
+        error = "" if job.last_error is None else f": {error_words(job.last_error)}"
         sentence = f"{job.key!r} failed for good{when}{error}."
         return msgspec.structs.replace(
             _why(facts, Gate.FINISHED, sentence),
@@ -325,7 +332,7 @@ def _skipped(facts: Facts, when: str) -> Why:
     if not facts.chain:
         return found
     root = facts.chain[-1].job
-    error = "" if root.last_error is None else f": {_error(root.last_error)}"
+    error = "" if root.last_error is None else f": {error_words(root.last_error)}"
     details = (f"It began with {root.key!r}, which is {root.state.value}{error}.",)
     found = msgspec.structs.replace(found, details=details)
     if root.state is not JobState.ERROR:

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.model.budget_stop import BudgetStop
 from penstock.model.spending import ALL, BudgetRefusal, Period, day_of
-from penstock.observe.phrases import at, command, span
+from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why_facts import Facts, Gate, Why
 
 
@@ -24,7 +24,7 @@ def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str
                 "known."
             ),
             unblocks=f"{refusal.price_setting} of penstock.toml is said, and a new run starts",
-            command=command("queue", "run"),
+            command=run_command(job.task),
         )
     a_day = budget.period is Period.DAY
     uses = [one for one in facts.budgets if one.budget == budget and (a_day or one.span == run_id)]
@@ -41,7 +41,7 @@ def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str
             f"{short.shown(refusal.asked)}. {numbers}"
         ),
         unblocks=f"{short.settings} is raised and a new run starts{anew}",
-        command=command("queue", "run"),
+        command=run_command(job.task),
     )
 
 

@@ -40,6 +40,11 @@ class Gate(StrEnum):
     SILENT = "silent"  # its worker no longer answers, and holds it until its lease ends
     LINGERING = "lingering"  # its lease is over, and its body goes on
     FINISHED = "finished"
+    OVERLAPPING = "overlapping"  # of a unit: its last tick still runs, and occurrences have passed
+    DEGRADED = "degraded"  # of a unit: its ticks fail, and it is tried again
+    OTHERS = "others"  # of a unit: the other side is ill or asks for patience
+    PREFLIGHT = "preflight"  # of a unit: a check has failed, at the start or before its next try
+    RETIRED = "retired"  # of a unit: it is not planned any more
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -58,7 +63,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, and what else is known."""
 
     key: str
-    state: JobState
+    state: JobState | None  # None: a unit that was never armed
     gate: Gate
     sentence: str
     unblocks: str | None = None  # what will let it go on

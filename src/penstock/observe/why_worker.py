@@ -15,7 +15,7 @@ from penstock.model.worker_status import (
     Standing,
     WorkerStatus,
 )
-from penstock.observe.phrases import at, command, counted, some, span
+from penstock.observe.phrases import at, counted, run_command, some, span
 from penstock.observe.why_budget import held_by_budget, waits_for_money
 from penstock.observe.why_facts import Facts, Gate, Why
 from penstock.observe.why_provider import waits_for_permit, waits_for_provider
@@ -49,7 +49,7 @@ def held_by_worker(facts: Facts) -> Why:
                 "alive any more; the next worker that asks for work takes it back."
             ),
             unblocks="any worker asks for work",
-            command=command("queue", "run") if not facts.alive else None,
+            command=run_command(job.task) if not facts.alive else None,
             worker=worker,
         )
     answer = next((x.standing for x in facts.answers if x.worker == worker), None)
@@ -99,7 +99,7 @@ def _silent(facts: Facts, silence: Silence, leased: str) -> Why:
         ),
         unblocks="the lease ends and any worker asks for work",
         when=facts.this.now + left,
-        command=None if facts.alive else command("queue", "run"),
+        command=None if facts.alive else run_command(job.task),
         details=(f"It was leased {leased} ago.",),
         worker=silence.worker,
     )
@@ -184,14 +184,14 @@ def _held_up(facts: Facts, found: Why, answer: JobStanding) -> Why:
                 f"something that runs there ends and frees {resource!r}; a worker that starts with "
                 "more slots would run more at once"
             ),
-            command=_more_slots(resource, status),
+            command=_more_slots(job.task, resource, status),
         )
     if gate is Gate.FAIR_SHARE:
         return msgspec.structs.replace(
             told,
             sentence=f"{waits}: its group {job.group!r} {_share(denied, resource)}.",
             unblocks="a job of its group ends there, or the other groups want no more",
-            command=_more_slots(resource, status),
+            command=_more_slots(job.task, resource, status),
         )
     if gate is Gate.STOPPING:
         return msgspec.structs.replace(
@@ -222,15 +222,15 @@ def _lent(use: SlotUse) -> str:
     return f", {use.lent:,} of them lent while they wait for a provider" if use.lent else ""
 
 
-def _more_slots(kind: str | None, status: WorkerStatus) -> str | None:
+def _more_slots(task: str, kind: str | None, status: WorkerStatus) -> str | None:
     """The command for a worker with twice as many slots; only those of one kind have a flag."""
     use = None if kind is None else status.slots.get(kind)
     if kind is None or use is None or use.limit is None:
         return None
     more = max(2 * use.limit, 1)
     if kind == "async":
-        return command("queue", "run", "--slots", str(more))
-    return f"PENSTOCK_RUNTIME__{kind.upper()}_SLOTS={more} {command('queue', 'run')}"
+        return run_command(task, "--slots", str(more))
+    return f"PENSTOCK_RUNTIME__{kind.upper()}_SLOTS={more} {run_command(task)}"
 
 
 def _share(denied: BlockedTasks, resource: str) -> str:
@@ -282,7 +282,7 @@ def busy(facts: Facts) -> Why:
             gate=Gate.STOPPING,
             sentence=f"Every worker that knows the task {job.task!r} of {job.key!r} is stopping.",
             unblocks=f"another worker starts that knows the task {job.task!r}",
-            command=command("queue", "run"),
+            command=run_command(job.task),
             as_of=min((status.captured_at for status in statuses.values()), default=None),
         )
     known = {name: statuses[name] for name in able if name in statuses}
@@ -340,7 +340,7 @@ def busy(facts: Facts) -> Why:
             f"{job.key!r}: {names}."
         ),
         unblocks="something that runs there ends, and its turn comes",
-        command=_more_slots(kind, status),
+        command=_more_slots(job.task, kind, status),
         worker=first,
     )
 

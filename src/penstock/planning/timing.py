@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import UsageError
+from penstock.model.timing import MISSED_MAX as MISSED_MAX
 from penstock.model.timing import NextTick as NextTick
 from penstock.model.timing import Timing as Timing
 
@@ -31,7 +32,6 @@ INTERVAL_SECONDS_MIN = 0.001
 INTERVAL_SECONDS_MAX = 36_500 * 86_400.0  # a century; more is a slip of the pen
 SPREAD_SECONDS = 30.0  # over which the first ticks of an interval's units lie, at most
 SPREAD_PER_UNIT_SECONDS = 0.01
-MISSED_MAX = 1_000  # missed ticks of a cron expression that are counted; "at least" from there on
 CRON_LENGTH_MAX = 200  # characters
 SHOWN_MAX = 80  # characters of an expression in a sentence
 
@@ -83,6 +83,19 @@ def cron(expression: str, zone: str = "UTC") -> Timing:
             f"The cron expression {shown!r} matches no date until 2050; such a day does not exist."
         ) from None
     return _Cron(text, zone, _zone(zone), in_every_hour=len(sim.hours) == 24)
+
+
+def timing_of(text: str) -> Timing:
+    """The timing with this canonical text; UsageError if it is none."""
+    kind, _, rest = text.partition(" ")
+    if kind == "cron":
+        expression, _, zone = rest.rpartition(" ")
+        return cron(expression, zone)
+    seconds = rest.removesuffix(" s")
+    try:
+        return interval(float(seconds))
+    except ValueError:
+        raise UsageError(f"{text[:SHOWN_MAX]!r} says neither an interval nor when.") from None
 
 
 def _problem(said: str, fields: list[str]) -> str:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import TRANSIENT, PenstockError, StoreError, StoreUnknown
-from penstock.model.effects import Rearm, SetCursor
+from penstock.model.effects import ForgetCalls, Rearm, SetCursor
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.dispatcher import WINDOW_MAX
@@ -226,7 +226,9 @@ def _has_effects(end: JobEnd) -> bool:
 def _is_refusable(end: JobEnd) -> bool:
     """May its effects be refused in the usual course? The next tick and a cursor are not."""
     effects = end.effects
-    return bool(effects) and not all(isinstance(one, Rearm | SetCursor) for one in effects)
+    return bool(effects) and not all(
+        isinstance(one, Rearm | SetCursor | ForgetCalls) for one in effects
+    )
 
 
 def _ref(end: JobEnd | JobFailure | JobRef) -> tuple[int, int]:

@@ -41,8 +41,9 @@ class Child:
         self.solo = solo
         self.index = index
         self.leads = leads
-        self._checking: list[str] = []  # the n-th is job n of the first phase
+        self._to_check: list[str] = []  # the n-th is job n of the first phase
         self.checks: list[messages.Check] = []
+        self.checking: messages.Checking | None = None
         self.checked: messages.Checked | None = None
         self.armed: messages.Armed | None = None
         self.started_monotonic = now
@@ -174,10 +175,12 @@ class Child:
                 self.failed = message
             case messages.Worn():
                 self.worn = message
-            case messages.Checking():
-                self._checking.extend(message.names)
+            case messages.ToCheck():
+                self._to_check.extend(message.names)
             case messages.Check():
                 self.checks.append(message)
+            case messages.Checking():
+                self.checking = message
             case messages.Checked():
                 self.checked = message
             case messages.Armed():
@@ -198,7 +201,7 @@ class Child:
 
     def _named(self, records: Iterable[SlotRecord]) -> list[str]:
         places = sorted(record.ref.id - 1 for record in records)
-        return [self._checking[place] for place in places if place < len(self._checking)]
+        return [self._to_check[place] for place in places if place < len(self._to_check)]
 
     def take_checks(self) -> list[messages.Check]:
         """The checks that it told of since the last look."""

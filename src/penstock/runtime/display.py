@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
+from penstock.runtime.messages import Checking
 from penstock.stores.store import Store
 
 
@@ -22,6 +23,7 @@ class Wish(StrEnum):
 class Course(StrEnum):
     """Where does a run go?"""
 
+    CHECKING = "checking"  # preflights run, or schedules are armed: no work yet
     WORKING = "working"  # until somebody stops it
     DRAINING = "draining"  # until nothing is left
     STOPPING = "stopping"
@@ -35,10 +37,10 @@ class Display(Protocol):
         """Shall what workers write come through `line`?"""
         ...
 
-    def started(self, store: Store, run_id: str) -> None: ...
+    def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None: ...
 
-    def tick(self, store: Store, course: Course) -> None:
-        """Called a few times a second."""
+    def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
+        """Called a few times a second; `checking`: how far the preflights are, if they run."""
         ...
 
     def line(self, text: str) -> None:

@@ -79,7 +79,7 @@ class Worn(msgspec.Struct, frozen=True, tag="worn"):
     reason: str
 
 
-class Checking(msgspec.Struct, frozen=True, tag="checking"):
+class ToCheck(msgspec.Struct, frozen=True, tag="to_check"):
     """Preflights begin, as they are shown to people: the n-th is job n in the slot table."""
 
     names: tuple[str, ...]  # or some of them; the rest follows
@@ -93,6 +93,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     passed: bool
     problem: str = ""  # what went wrong, in one line
     hint: str = ""  # what to do
+
+
+class Checking(msgspec.Struct, frozen=True, kw_only=True, tag="checking"):
+    """Preflights run: how far they are."""
+
+    passed: int
+    failed: int
+    total: int
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag="checked"):
@@ -135,7 +143,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn | Checking | Check | Checked | Armed
+FromWorker = Hello | Failed | Finished | Worn | ToCheck | Check | Checking | Checked | Armed
 ToWorker = Go | Drain | Held | Stop | Abort
 
 

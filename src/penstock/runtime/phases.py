@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from penstock.runtime.messages import Armed, Check, Checked, RunSpec
+from penstock.runtime.messages import Armed, Check, Checked, Checking, RunSpec
 
 EXIT_PREFLIGHT_FAILED = 3
 NAMES_MAX = 5  # of preflights in one sentence
@@ -31,6 +31,7 @@ class Phases:
         self._spec = spec
         self.phase = Phase.CHECKING if spec.daemon else Phase.WORKING
         self.checks: list[Check] = []  # those that failed; with --check all of them
+        self.checking: Checking | None = None  # how far they are
         self.checked: Checked | None = None
         self.armed: Armed | None = None
 

@@ -28,6 +28,7 @@ from penstock.runtime.worker_config import Stopping
 from penstock.stores.store import JobFilter, Store
 
 BATCH = 1_000  # checks that are enqueued, or read, at once
+LOOK_SECONDS = 0.5  # between two words about how far they are
 STOP_SECONDS = 1.0  # for a worker that was cancelled, which waits for nobody
 
 
@@ -57,6 +58,7 @@ class PreflightRun:
         store: Store,
         clock: Clock,
         build: Callable[[], Worker],
+        progress: Callable[[int, int, int], None] | None = None,
     ) -> None:
         """The checks of a plan.
 
@@ -65,11 +67,13 @@ class PreflightRun:
             store: of their own, empty.
             clock: the time.
             build: makes the worker that drains it.
+            progress: hears how many have passed and failed, and of how many, now and again.
         """
         self._plans = plans
         self._store = store
         self._clock = clock
         self._build = build
+        self._progress = progress
 
     async def run(self) -> list[PreflightResult]:
         """What each check came to, in the order of the plan.
@@ -79,16 +83,28 @@ class PreflightRun:
         for start in range(0, len(self._plans), BATCH):
             await self._store.enqueue([_job(plan) for plan in self._plans[start : start + BATCH]])
         worker = self._build()
-        working = asyncio.get_running_loop().create_task(worker.run())
+        loop = asyncio.get_running_loop()
+        working = loop.create_task(worker.run())
+        telling = None if self._progress is None else loop.create_task(self._tell(self._progress))
         try:
             await asyncio.wait((working,))
         finally:
+            if telling is not None:
+                telling.cancel()
             if not working.done():
                 worker.stop(Stopping.NOW)
                 working.cancel()
                 await asyncio.wait((working,), timeout=STOP_SECONDS)
         working.result()
         return await self._results()
+
+    async def _tell(self, progress: Callable[[int, int, int], None]) -> None:
+        """Say how far they are, until it is cancelled."""
+        while True:
+            states = (await self._store.stats()).states
+            passed = states.get(JobState.DONE, 0) + states.get(JobState.SKIPPED, 0)
+            progress(passed, states.get(JobState.ERROR, 0), len(self._plans))
+            await self._clock.sleep(LOOK_SECONDS)
 
     async def _results(self) -> list[PreflightResult]:
         jobs: dict[str, Job] = {}

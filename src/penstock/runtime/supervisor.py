@@ -36,6 +36,7 @@ from penstock.runtime.run_store import OpenStore, RunStore
 from penstock.runtime.signal_inbox import SignalInbox
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.wishes import KEYS, Wishes
+from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # display and looking around
 STILLBORN_MAX = 3  # workers in a row that die before they say hello
@@ -197,6 +198,7 @@ class Supervisor:
 
     def _follow(self, child: Child) -> None:
         """Go on to the next phase when the lead says so; the others start when work begins."""
+        self.phases.checking = child.checking or self.phases.checking
         if child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
             armed = child.armed
             if armed is not None and armed.units:
@@ -236,7 +238,7 @@ class Supervisor:
             self._fail(error)
             return
         if is_new and self._kept.store is not None:
-            self._display.started(self._kept.store, self.run_id)
+            self._display.started(self._kept.store, self.run_id, self._course())
 
     def _let_go(self, child: Child) -> None:
         """Tell a worker to begin, once both it and the store are there."""
@@ -268,13 +270,16 @@ class Supervisor:
             checks = child.unfinished_checks()[1]
             self._stalls.look(child.process.pid, child.snapshot(), now, store, checks)
         try:
-            self._kept.look(lambda: self._display.tick(store, self._course()))
+            self._kept.look(lambda: self._show(store))
         except StoreError as error:
             self._fail(error)
         if not self._kept.suspects:
             self._solo_turns.nothing_left()
         elif self._may_work() and self._solo_turns.is_due(now) and not self._has_solo():
             self._start(0, solo=True)
+
+    def _show(self, store: Store) -> None:
+        self._display.tick(store, self._course(), self.phases.checking)
 
     def _has_solo(self) -> bool:
         return any(child.solo for child in self._children)
@@ -422,6 +427,8 @@ class Supervisor:
     def _course(self) -> Course:
         if self._stop_signal is not None or self._failed is not None:
             return Course.STOPPING
+        if self.phases.needs_lead:
+            return Course.CHECKING
         return Course.DRAINING if self._spec.drain else Course.WORKING
 
     def _tell_all(self, message: messages.ToWorker) -> None:

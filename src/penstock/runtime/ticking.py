@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.definitions.context import JobInfo, TickContext
 from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, UsageError
-from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
+from penstock.model.effects import Effect, EnqueueJobs, ForgetCalls, Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.retry.policy import RetryPolicy
@@ -90,10 +90,10 @@ def _armed_again(
 ) -> JobEnd:
     """The occurrence is over; the next is the first after now, and what passed was missed."""
     following = recurring.schedule.timing.after(attempt.job.due_at, now_at)
-    arm = Rearm(following.at, following.missed)
-    return JobEnd(
-        attempt.job, JobState.DONE, attempt.started_at, now_at, None, None, (*effects, arm)
-    )
+    effects += (Rearm(following.at, following.missed),)
+    if attempt.calls is not None and attempt.calls.has_any:
+        effects += (ForgetCalls(),)  # bought for this occurrence alone
+    return JobEnd(attempt.job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
 
 
 def _effects(attempt: Attempt) -> tuple[Effect, ...]:

@@ -15,6 +15,7 @@ from penstock.errors import InternalError, LeaseLost
 from penstock.ids import IdSource, SystemIds
 from penstock.model.circumstances import Circumstances
 from penstock.model.control import Inbox
+from penstock.model.effects import ForgetCalls
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
     JobEnd,
@@ -197,6 +198,8 @@ class MemoryStore(UnitOperations):
             if one_by_one:
                 self._tell([job_id], now)
                 self._ends.apply(self._tables.jobs[job_id], end, now)
+                if any(isinstance(effect, ForgetCalls) for effect in end.effects):
+                    self._calls.forget(job_id)
         self._tell(accepted, now)
         return verdicts
 

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from penstock.clock import to_micros
 from penstock.errors import EnqueueRefused, InternalError
-from penstock.model.effects import CommitLevel, EnqueueJobs, Rearm, SetCursor, StageManifest
+from penstock.model.effects import (
+    CommitLevel,
+    EnqueueJobs,
+    ForgetCalls,
+    Rearm,
+    SetCursor,
+    StageManifest,
+)
 from penstock.model.job import (
     BATCH_JOBS_MAX,
     TERMINAL,
@@ -99,8 +106,8 @@ class Ends:
                     self._commit_level(plan_id, level)
                 case SetCursor(name=name, value=value):
                     self._tables.cursors[name] = value
-                case Rearm():
-                    continue  # it was applied instead of the end
+                case Rearm() | ForgetCalls():
+                    continue  # the one was applied instead of the end, the other is not for rows
 
     def _stage(self, row: JobRow, effect: StageManifest) -> None:
         manifest = Manifest(

@@ -407,7 +407,7 @@ class Tables:
     def held_by(self, worker: WorkerId) -> list[JobRow]:
         """What a worker holds, by id; nothing if it is not known."""
         row = self.workers.get(worker)
-        return row.held() if row is not None else []
+        return [] if row is None else row.held()
 
     def _count(self, row: JobRow, step: int) -> None:
         self.task_counts.add(row.new.task, row.public, step)
@@ -420,8 +420,7 @@ class Tables:
             holders = self.held.get(key, set())
             if cap is not None and len(holders) >= cap:
                 shown = heapq.nsmallest(HOLDERS_SHOWN, holders)
-                names = tuple(self.jobs[holder.id].new.key for holder in shown)
-                return BlockedKey(key, cap, names)
+                return BlockedKey(key, cap, tuple(self.jobs[one.id].new.key for one in shown))
         return None
 
     def promote(self, now: int) -> None:
@@ -432,6 +431,10 @@ class Tables:
     def next_due_at(self) -> int | None:
         first = self.delayed.first()
         return first[0] if first is not None else None
+
+    def delayed_after(self, now: int) -> int:
+        """How many are not due."""
+        return sum(1 for at, _ in self.delayed if at > now)
 
     def oldest_ready_at(self) -> int | None:
         lanes = [lane for lanes in self.ready_lanes.values() for lane in lanes.values()]

@@ -34,7 +34,7 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
     of_units = {
         state: sum(counts.get(state, 0) for counts in schedules.values()) for state in JobState
     }
-    delayed = len(tables.delayed) - of_units[JobState.QUEUED]
+    delayed = tables.delayed_after(now) - of_units[JobState.QUEUED]
     return Stats(
         states={state: len(tables.by_state[state]) - of_units[state] for state in JobState},
         tasks={name: tasks.of(name) for name in sorted(tasks.by_name) if not _recurs(name)},

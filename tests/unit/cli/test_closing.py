@@ -10,6 +10,7 @@ import msgspec
 from penstock.cli.closing import PROVIDERS_NAMED, Closing, ProviderTotal, closing_lines
 from penstock.cli.pace import PaceView
 from penstock.model.job import JobState
+from penstock.observe.live_units import Units, UnitTroubles
 from tests.live_sample import CLOSING, sample_closing
 
 REPORT = """\
@@ -91,3 +92,14 @@ def test_the_report_is_short_however_many_providers_there_are() -> None:
     assert len(lines) <= 12
     assert f"{100 - PROVIDERS_NAMED} more providers: penstock providers" in lines
     assert "\x1b" not in "".join(lines)
+
+
+UNITS = Units(live=40, ticking=2, troubles=UnitTroubles(degraded=1))
+
+
+def test_a_daemon_goes_on_with_its_own_command() -> None:
+    assert report(left=3, daemon=True)[-1] == "Next: penstock run goes on with what is left"
+    assert report(daemon=True, units=UNITS)[1:] == [
+        "40 units of schedules, 1 degraded, see penstock doctor",
+        "Next: penstock run goes on with the schedules",
+    ]

@@ -12,10 +12,13 @@ import pytest
 from penstock.cli.display import PlainDisplay, make_display
 from penstock.cli.live.display import LiveDisplay
 from penstock.cli.live.terminal import Terminal
+from penstock.cli.live.unit_round import UnitRound
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
+from penstock.model.schedule import UnitPlan
 from penstock.model.worker_status import ProviderUse, WorkerStatus
 from penstock.runtime.display import Course, Display
+from penstock.runtime.messages import Checking
 from penstock.stores.memory import MemoryStore
 from penstock.testing import ManualClock
 
@@ -198,3 +201,79 @@ def test_lines_go_to_stderr_while_no_screen_is_shown() -> None:
     assert display.keys() is None
     assert list(display.typed()) == []
     assert errors.getvalue() == "[bold]not markup[/] \\x1b[2J\n"
+
+
+def arm_units(store: MemoryStore, count: int) -> None:
+    plans = [
+        UnitPlan(
+            key=f"schedule:poll:{n}",
+            task="schedule:poll",
+            payload="{}",
+            group=str(n),
+            partition=str(n),
+            timing="every 10 s",
+            first_at=10**18,
+        )
+        for n in range(count)
+    ]
+    store.arm("shop", plans).result()
+
+
+def test_a_daemon_first_tells_how_far_the_preflights_are(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    display: Display = PlainDisplay(clock=clock, daemon=True)
+
+    display.started(store, "run-1", Course.CHECKING)
+    for passed in range(13):
+        display.tick(store, Course.CHECKING, Checking(passed=passed, failed=0, total=40))
+        clock.advance(1.0)
+    arm_units(store, 3)
+    display.tick(store, Course.WORKING)
+    clock.advance(11.0)
+    display.tick(store, Course.WORKING)
+    clock.advance(1.0)
+    display.close("run-1")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "0 of 40 preflights have passed.",
+        "10 of 40 preflights have passed.",
+        "Working on memory:: 4 jobs to do, 3 units of schedules.",
+        "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; 3 units of schedules, 0 ticking; "
+        "nothing ends: no worker has taken a job yet.",
+    ]
+    assert capsys.readouterr().out == (
+        "0 done, 0 skipped, 0 error in 12 s (0.0/s); 4 left\n"
+        "3 units of schedules\n"
+        "Next: penstock run goes on with what is left\n"
+    )
+
+
+def test_a_run_of_the_queue_does_not_speak_of_units(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    arm_units(store, 3)
+
+    PlainDisplay(clock=clock).started(store, "run-1")
+
+    assert caplog.records[0].getMessage() == "Working on memory:: 4 jobs to do."
+
+
+def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    arm_units(store, 700)
+    round_ = UnitRound(store)
+
+    round_.look(2 * 10**18)
+    assert round_.found.late == 0  # the round is not over
+    round_.look(2 * 10**18)
+
+    assert round_.found.late == 700
+    round_.look(0)
+    round_.look(0)
+    assert round_.found.late == 0

@@ -20,7 +20,7 @@ from penstock.model.run_document import (
     read_document,
 )
 from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
-from penstock.observe.explain_words import name_of, say, unheard_words
+from penstock.observe.explain_words import mostly_idle, name_of, say, unheard_words
 
 SECOND = 1_000_000
 
@@ -129,7 +129,7 @@ def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
 @pytest.mark.parametrize(
     ("cpu", "late", "words"),
     [
-        (9.0, 0.0, "Add worker processes (penstock queue run --processes 2)"),
+        (9.0, 0.0, "Add worker processes (--processes 2)"),
         (0.5, 8.0, "Do not block the event loop, which stood still 80% of the time"),
         (1.0, 0.0, "Raise runtime.async_slots from 4"),
     ],
@@ -241,3 +241,15 @@ def test_whoever_is_gone_without_a_last_word_is_counted_with_what_is_not_known()
     assert "1 worker ended without a last word" in (unheard_words(one) or "")
     assert "its last 4 s or so" in (unheard_words(one) or "")
     assert unheard_words(facts(ended)) is None
+
+
+def test_the_time_between_ticks_is_no_limit() -> None:
+    busy = (cause(LimitKind.OWN_CODE, "", 3.0), cause(LimitKind.STORE, "", 1.0))
+    found = facts(part(causes=(*busy, cause(LimitKind.IDLE, "", 96.0)), ended=1))
+
+    said = say(found)
+
+    assert mostly_idle(found)
+    assert said is not None
+    assert "ran for 3% of the run" in said.sentence
+    assert not mostly_idle(facts(part(causes=busy)))

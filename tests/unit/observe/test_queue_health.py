@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from penstock.model.finding import Finding
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
+from penstock.model.schedule import UnitView
 from penstock.model.views import QueueFacts, Stats, WorkerView
 from penstock.observe.queue_health import OLD_READY_SECONDS, queue_findings
+from tests.unit.observe.test_why_unit import unit
 
 STATS = Stats(
     states={JobState.QUEUED: 3},
@@ -109,3 +111,38 @@ def test_a_limit_of_nothing_is_told() -> None:
 
     assert not found["limits"].ok
     assert "'host:a', 'host:b' to 0" in found["limits"].text
+
+
+def ill(state: JobState, category: ErrorCategory = ErrorCategory.OWN) -> UnitView:
+    return unit(state, attempts=1, last_error=AttemptError(category, "E", "m"))
+
+
+@pytest.mark.parametrize(
+    ("units", "ok", "words"),
+    [
+        ((), True, "2 units, none of them degraded"),
+        ((ill(JobState.QUEUED),), False, "The unit 'schedule:poll:a/b' is degraded"),
+        ((ill(JobState.ERROR),), False, "The unit 'schedule:poll:a/b' has ended in error"),
+        (
+            (ill(JobState.ERROR), ill(JobState.ERROR)),
+            False,
+            "2 units of schedules (schedule:poll:a/b, schedule:poll:a/b) have ended in error",
+        ),
+        ((ill(JobState.QUEUED, ErrorCategory.NODE),), True, "1 wait for others"),
+    ],
+)
+def test_units_that_fail_or_have_ended_are_named(
+    units: tuple[UnitView, ...], ok: bool, words: str
+) -> None:
+    schedules = {"schedule:poll": {JobState.QUEUED: 2}}
+    facts = msgspec.structs.replace(with_stats(schedules=schedules), units=units)
+
+    found = findings(facts, "fetch")["schedules"]
+
+    assert found.ok is ok
+    assert words in found.text
+    assert ok or "penstock why schedule:poll:a/b" in found.text
+
+
+def test_without_schedules_nothing_is_said_of_them() -> None:
+    assert "schedules" not in findings(FACTS, "fetch")

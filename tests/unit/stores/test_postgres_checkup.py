@@ -6,12 +6,16 @@ from __future__ import annotations
 from contextlib import closing
 from typing import LiteralString
 
+import msgspec
 import psycopg
 import pytest
 
 from penstock.model.job import Edge, JobState, NewJob
+from penstock.model.schedule import UnitPlan
 from penstock.stores.postgres.checkup import postgres_facts, postgres_findings
 from penstock.stores.postgres.opening import open_postgres
+from penstock.testing.manual_clock import ManualClock
+from penstock.testing.store_contract.world import StoreWorld
 from tests.postgres.fixtures import MakeCluster
 
 pytestmark = pytest.mark.integration
@@ -34,6 +38,30 @@ def test_the_queue_of_a_server_is_seen_and_one_that_is_not_there_is_not_made(
     assert facts.stats.tasks["sell"][JobState.QUEUED] == 1
     assert facts.caps == {"host:a": 0}
     assert (facts.workers, facts.served) == ([], frozenset())
+
+
+def test_units_that_have_ended_in_error_are_seen(postgres_url: str) -> None:
+    with closing(open_postgres(postgres_url)) as store:
+        world = StoreWorld(store, ManualClock())
+        plan = UnitPlan(
+            key="schedule:poll:a",
+            task="schedule:poll",
+            payload="{}",
+            group="a",
+            partition="a",
+            timing="every 10 s",
+            first_at=0,
+        )
+        well = msgspec.structs.replace(plan, key="schedule:poll:b", partition="b", group="b")
+        store.arm("shop", [plan, well]).result()
+        worker = world.new_worker(tasks=["schedule:poll"])
+        leased = world.take_all(worker)
+        world.fail(worker, leased[plan.key], max_attempts=1)
+
+    facts = postgres_facts(postgres_url)
+
+    assert facts is not None
+    assert [(unit.key, unit.state) for unit in facts.units] == [(plan.key, JobState.ERROR)]
 
 
 def test_a_standby_is_a_problem_and_its_queue_is_seen(make_cluster: MakeCluster) -> None:

@@ -24,6 +24,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
 from penstock.redaction import redacted
 from penstock.runtime.display import Course, Wish
+from penstock.runtime.messages import Checking
 from penstock.stores.store import Store
 
 START_SECONDS = 1.0  # for the numbers before the first job
@@ -42,9 +43,16 @@ class LiveDisplay:
     pipes_workers = True
 
     def __init__(
-        self, terminal: Terminal, errors: TextIO, *, colour: bool, clock: Clock | None = None
+        self,
+        terminal: Terminal,
+        errors: TextIO,
+        *,
+        colour: bool,
+        clock: Clock | None = None,
+        daemon: bool = False,
     ) -> None:
         self._terminal = terminal
+        self._daemon = daemon
         self._errors = errors
         self._colour = colour
         self._clock = clock or SystemClock()
@@ -56,26 +64,37 @@ class LiveDisplay:
         self._unseen = 0  # lines that only the screen has shown
         self._fresh = True  # something has changed since the last drawing
         self._course: Course | None = None
+        self._run_id = ""
+        self._checking: Checking | None = None
         self._paused: bool | None = None  # as wished for, until a picture shows it
         self._help = False
         self._stop_key = StopKey()
 
     @classmethod
-    def on(cls, errors: TextIO, typing: TextIO | None) -> LiveDisplay:
+    def on(cls, errors: TextIO, typing: TextIO | None, *, daemon: bool = False) -> LiveDisplay:
         """On the terminal of these streams."""
         terminal = Terminal(
             errors.fileno(), None if typing is None else typing.fileno(), errors.encoding
         )
-        return cls(terminal, errors, colour=not os.environ.get("NO_COLOR"))
+        return cls(terminal, errors, colour=not os.environ.get("NO_COLOR"), daemon=daemon)
 
-    def started(self, store: Store, run_id: str) -> None:
+    def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
-        self._look = RunLook(store, run_id, self._clock)
+        self._run_id = run_id
+        look = self._begin(store)
         sys.stderr = self._caught
         with suppress(*TRANSIENT):  # it is asked again at every tick
-            self._look.tick(START_SECONDS)
+            look.tick(START_SECONDS)
 
-    def tick(self, store: Store, course: Course) -> None:
+    def _begin(self, store: Store) -> RunLook:
+        self._look = RunLook(store, self._run_id, self._clock, daemon=self._daemon)
+        return self._look
+
+    def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
+        if self._course is Course.CHECKING and course is Course.WORKING:
+            self._begin(store)  # its time counts from now
+        if course is Course.CHECKING and checking != self._checking:
+            self._checking, self._fresh = checking, True
         look = self._look
         if look is None:
             return
@@ -107,6 +126,7 @@ class LiveDisplay:
             log=tuple(self._log),
             keys=self._terminal.typing_fd is not None,
             help=self._help,
+            checking=self._checking if course is Course.CHECKING else None,
         )
         lines = compose(view, *self._terminal.size())
         shown = list(map(coloured, lines)) if self._colour else plain(lines).split("\n")

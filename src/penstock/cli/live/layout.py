@@ -16,7 +16,10 @@ from penstock.cli.live.provider_table import provider_table, short_number
 from penstock.cli.pace import PaceView
 from penstock.cli.text import dollars, escaped, span, spent_words
 from penstock.observe.live import Money, RunPicture
+from penstock.observe.live_units import Units
+from penstock.observe.phrases import counted
 from penstock.runtime.display import Course
+from penstock.runtime.messages import Checking
 from penstock.stores.store import DELAYED_IN_STATS
 
 BAR_COLUMNS = 30
@@ -49,6 +52,7 @@ class ScreenView:
     log: Sequence[str] = ()  # the last lines, oldest first
     keys: bool = True  # can a person type?
     help: bool = False
+    checking: Checking | None = None  # preflights run: nothing else does
 
 
 class Part(Enum):
@@ -57,6 +61,7 @@ class Part(Enum):
     HEAD = auto()
     STATES = auto()
     PACE = auto()
+    UNITS = auto()
     PROVIDERS = auto()
     REASONS = auto()
     MONEY = auto()
@@ -70,6 +75,7 @@ GRANTS = (
     (Part.HEAD, 1),
     (Part.STATES, 1),
     (Part.PACE, 1),
+    (Part.UNITS, 1),
     (Part.PROVIDERS, 1),
     (Part.REASONS, 1),
     (Part.MONEY, 1),
@@ -99,7 +105,8 @@ def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
     whole: dict[Part, list[list[Piece]]] = {
         Part.HEAD: [_head(view, columns)],
         Part.STATES: wrapped(_states(view), columns, "   "),
-        Part.PACE: [_pace(view.pace, columns)],
+        Part.PACE: [_pace(view, columns)],
+        Part.UNITS: [] if view.picture.units is None else [_units(view.picture.units, columns)],
         Part.PROVIDERS: table,
         Part.REASONS: _reasons(view, columns),
         Part.MONEY: [] if view.picture.money is None else [_money(view.picture.money, columns)],
@@ -160,7 +167,7 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
         parts.append(Piece(count))
         parts.append(Piece(f"{workers.used:,} of {workers.slots:,} slots"))
     else:
-        parts.append(Piece("no worker yet"))
+        parts.append(Piece("no worker now"))
     if workers.others:
         parts.append(Piece(f"{workers.others:,} of other runs", Style.DIM))
     parts.append(Piece(escaped(view.store), Style.DIM))
@@ -169,7 +176,25 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
     return fitting(parts, columns, GAP)
 
 
+def checking_words(checking: Checking) -> str:
+    """How far the preflights are."""
+    preflights = f"{checking.passed:,} of {counted(checking.total, 'preflight')}"
+    failed = f", {checking.failed:,} failed" if checking.failed else ""
+    return f"{preflights} {'has' if checking.total == 1 else 'have'} passed{failed}"
+
+
+def _units(units: Units, columns: int) -> list[Piece]:
+    head, ticking, *ill = units.words()
+    parts = [Piece(head), Piece(ticking, Style.BUSY), *(Piece(one, Style.BAD) for one in ill)]
+    return fitting(parts, columns, GAP)
+
+
 def _states(view: ScreenView) -> list[Piece]:
+    if view.checking is not None:
+        bad = Style.BAD if view.checking.failed else Style.GOOD
+        return [Piece(checking_words(view.checking), bad)]
+    if view.course is Course.CHECKING:
+        return [Piece("preflights run")]
     work = view.picture.work
     many = "+" if work.delayed >= DELAYED_IN_STATS else ""
     parts = [
@@ -191,8 +216,16 @@ def _states(view: ScreenView) -> list[Piece]:
     return parts
 
 
-def _pace(pace: PaceView, columns: int) -> list[Piece]:
+def _pace(view: ScreenView, columns: int) -> list[Piece]:
+    pace, checking = view.pace, view.checking
+    if checking is not None:
+        part = (checking.passed + checking.failed) / max(checking.total, 1)
+        return [Piece(_bar(part, BAR_COLUMNS), Style.GOOD)]
+    if view.course is Course.CHECKING:
+        return []
     total = pace.ended_count + pace.left
+    if not total and view.picture.units is not None:
+        return [Piece("no job has come yet", Style.DIM)]
     part = pace.ended_count / total if total else 1.0
     parts = [
         Piece(f"{pace.rate:,.1f}/s", Style.HEAD),

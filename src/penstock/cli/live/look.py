@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.cli.live.unit_round import UnitRound
 from penstock.cli.pace import Pace, PaceView
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
@@ -18,6 +19,7 @@ from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_silence import Silence, silent_workers
 from penstock.observe.live import RunPicture, picture_of
+from penstock.observe.live_units import Units
 from penstock.process_mark import is_gone
 from penstock.runtime.asking import Question
 from penstock.stores.store import Store
@@ -28,9 +30,10 @@ LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 class RunLook:
     """Owns the last picture of a run, and when the next is made."""
 
-    def __init__(self, store: Store, run_id: str, clock: Clock) -> None:
+    def __init__(self, store: Store, run_id: str, clock: Clock, *, daemon: bool = False) -> None:
         self._run_id = run_id
         self._clock = clock
+        self.daemon = daemon  # serves schedules
         self._next_at = clock.monotonic()
         self._pace = Pace(self._next_at)
         self._stats_question = Question(store.stats)
@@ -41,6 +44,7 @@ class RunLook:
         self._outlook: Outlook | None = None
         self._workers: list[WorkerView] | None = None
         self._silent = SilentHolders(store)
+        self._round = UnitRound(store)
         self.workers: list[WorkerView] = []  # that answer, by the last picture; of others too
         self.picture: RunPicture | None = None
         self.pace: PaceView | None = None
@@ -80,6 +84,10 @@ class RunLook:
             all_due_in=self._all_due_in(stats),
         )
 
+    def units(self, stats: Stats) -> Units | None:
+        """How the units of schedules stand, by fresh counts; None: there are none to serve."""
+        return Units.of(stats, self._round.found) if self.daemon else None
+
     def _take(
         self,
         stats: Stats,
@@ -89,7 +97,18 @@ class RunLook:
         silent: list[Silence],
     ) -> None:
         now_at = round(self._clock.now() * MICROSECONDS)
-        self.picture = picture_of(stats, outlook, workers, balances, self._run_id, now_at, silent)
+        if self.daemon and stats.units:
+            self._round.look(now_at)
+        self.picture = picture_of(
+            stats,
+            outlook,
+            workers,
+            balances,
+            self._run_id,
+            now_at,
+            silent,
+            self.units(stats),
+        )
         self.pace = self.paced(stats)
         unheard = {silence.worker for silence in silent}
         self.workers = [view for view in workers if view.id not in unheard]

@@ -78,6 +78,11 @@ class AttemptCalls:
         return self.job.token <= 1
 
     @property
+    def has_any(self) -> bool:
+        """It has asked for something that costs money, or found what was bought before."""
+        return bool(self._next or self._found)
+
+    @property
     def job_id(self) -> JobId:
         return self.job.id
 

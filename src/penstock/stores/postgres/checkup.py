@@ -21,6 +21,7 @@ from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.statements import Row
+from penstock.stores.sql.unit_reading import ill_units_of
 
 OLD_TRANSACTION_SECONDS = 300
 SKEW_SECONDS = 60
@@ -68,6 +69,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
+            units=ill_units_of(reader),
         )
     except (psycopg.Error, StoreError):
         return None

@@ -12,6 +12,7 @@ from penstock.model.effects import (
     CommitLevel,
     Effect,
     EnqueueJobs,
+    ForgetCalls,
     Rearm,
     SetCursor,
     StageManifest,
@@ -21,7 +22,7 @@ from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import SCHEDULE
 from penstock.stores.row_state import OF_STATE, RowState
 from penstock.stores.sql.enqueueing import enqueue
-from penstock.stores.sql.journaling import spoil
+from penstock.stores.sql.journaling import forget_calls, spoil
 from penstock.stores.sql.settling import note_ended
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -191,6 +192,8 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
             end.job.id,
             int(effect.commit),
         )
+    elif isinstance(effect, ForgetCalls):
+        forget_calls(tx, [end.job.id])
     elif isinstance(effect, CommitLevel):
         tx.run("replace_level", effect.plan_id, effect.level)
         tx.run("commit_level", effect.plan_id, effect.level)

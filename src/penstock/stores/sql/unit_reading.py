@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.model.job import AttemptError
+from penstock.model.job import AttemptError, JobState
 from penstock.model.schedule import PreflightResult, UnitView
 from penstock.stores.row_state import PUBLIC
 from penstock.stores.sql.statements import Row, Statements, as_json
+
+UNITS_READ = 1_000  # at once
+ILL_UNITS_MAX = 1_000  # that are told of
 
 _decode_error = msgspec.json.Decoder(AttemptError).decode
 
@@ -26,6 +29,16 @@ def units_of(reader: Statements, app: str | None, after_key: str, limit: int) ->
 def unit_of(reader: Statements, key: str) -> UnitView | None:
     row = reader.row("read_unit", key)
     return None if row is None else _view(row)
+
+
+def ill_units_of(reader: Statements) -> tuple[UnitView, ...]:
+    """Units whose last try failed, or that have ended in error; a bounded number of each app."""
+    found: list[UnitView] = []
+    last = ""
+    while len(found) < ILL_UNITS_MAX and (page := units_of(reader, None, last, UNITS_READ)):
+        last = page[-1].key
+        found += [unit for unit in page if unit.is_failing or unit.state is JobState.ERROR]
+    return tuple(found[:ILL_UNITS_MAX])
 
 
 def cursors_of(reader: Statements, names: Sequence[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
 from penstock.stores.sql.call_reading import figures_of
+from penstock.stores.sql.unit_reading import ill_units_of
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.looking import LogUnmerged, look
@@ -188,4 +189,5 @@ class Checkup:
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
+            units=ill_units_of(reader),
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.model.effects import ForgetCalls, Rearm
 from penstock.model.job import JobState
 from penstock.model.journal import CallState
-from penstock.model.lease import Verdict
+from penstock.model.lease import JobEnd, JobRef, Verdict
 from penstock.model.spending import Amount
 from penstock.testing.store_contract.call_words import (
     again,
@@ -300,3 +301,31 @@ def test_an_answer_without_a_body_is_paid_and_bought_again(store_world: StoreWor
     assert states(store_world, job) == {"f": CallState.SPOILED}
     assert balance(store_world).spent == Amount(7, 70)
     assert balance(store_world).reserved == Amount()
+
+
+# Calls of a job that does not end
+
+
+def test_a_job_that_is_armed_again_forgets_what_it_bought(store_world: StoreWorld) -> None:
+    worker, job = leased(store_world)
+    begin(store_world, intent(job), intent(job, "g"))
+    store_world.store.answered([answer(job)]).result()
+    other = store_world.clock.now_micros + 5_000_000
+    end = JobEnd(job, JobState.DONE, 1, 2, effects=(Rearm(other), ForgetCalls()))
+
+    assert store_world.store.ack(worker, [end]).result() == [Verdict.ACCEPTED]
+
+    assert store_world.store.calls(job.id).result() == []
+    assert balance(store_world).reserved == Amount()
+    assert store_world.store.check().result() == []
+
+
+def test_a_stale_end_forgets_nothing(store_world: StoreWorld) -> None:
+    worker, job = leased(store_world)
+    begin(store_world, intent(job))
+    store_world.store.release(worker, [JobRef(job.id, job.token)]).result()
+    end = JobEnd(job, JobState.DONE, 1, 2, effects=(Rearm(job.due_at + 9), ForgetCalls()))
+
+    assert store_world.store.ack(worker, [end]).result() == [Verdict.STALE]
+
+    assert states(store_world, job) == {"f": CallState.OPEN}

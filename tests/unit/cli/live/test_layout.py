@@ -12,7 +12,9 @@ from penstock.cli.live.cells import Style, coloured, width_of
 from penstock.cli.live.layout import KEYS_HELP, compose, plain
 from penstock.model.job import JobState
 from penstock.observe.live import ProviderLine, RunPicture, Work
+from penstock.observe.live_units import Units, UnitTroubles
 from penstock.runtime.display import Course
+from penstock.runtime.messages import Checking
 from tests.live_sample import PACE, sample_picture, sample_screen, sample_view
 
 WIDE = """\
@@ -125,7 +127,7 @@ def test_a_paused_run_says_so_first() -> None:
     paused = RunPicture(work=Work(paused=True))
 
     assert plain(compose(sample_view(paused), 80, 10)).startswith("penstock · paused · ")
-    assert "no worker yet" in plain(compose(sample_view(paused), 80, 10))
+    assert "no worker now" in plain(compose(sample_view(paused), 80, 10))
 
 
 def test_a_stopping_run_says_so() -> None:
@@ -167,3 +169,37 @@ def test_colours_are_given_and_taken_back_in_each_piece() -> None:
         assert text.count("\x1b[0m") == sum(bool(piece.style) for piece in line)
         assert text.count("\x1b[") == 2 * text.count("\x1b[0m")
     assert Style.BAD in {piece.style for line in lines for piece in line}
+
+
+def test_while_preflights_run_the_screen_shows_only_how_far_they_are() -> None:
+    view = sample_view(
+        RunPicture(work=Work()),
+        course=Course.CHECKING,
+        checking=Checking(passed=12, failed=1, total=40),
+        log=(),
+    )
+
+    shown = plain(compose(view, 80, 10)).splitlines()
+
+    assert shown[0].startswith("penstock · checking")
+    assert shown[1] == "12 of 40 preflights have passed, 1 failed"
+    assert "nothing left" not in "\n".join(shown)
+    assert "queued" not in "\n".join(shown)
+
+
+def test_units_have_a_line_of_their_own() -> None:
+    units = Units(live=40, ticking=3, troubles=UnitTroubles(degraded=2, late=1))
+
+    shown = plain(compose(sample_view(RunPicture(work=Work(), units=units)), 80, 12)).splitlines()
+
+    assert "40 units of schedules · 3 ticking · 2 degraded · 1 late" in shown
+
+
+def test_a_daemon_without_jobs_has_no_bar() -> None:
+    pace = dataclasses.replace(PACE, ended={}, left=0)
+    view = dataclasses.replace(
+        sample_view(RunPicture(work=Work(), units=Units(live=3, ticking=0))), pace=pace
+    )
+
+    assert "no job has come yet" in plain(compose(view, 80, 12))
+    assert "nothing left" not in plain(compose(view, 80, 12))

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do commands say of units of schedules, as a store has them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.effects import Rearm, SetCursor
+from penstock.model.job import AttemptError, ErrorCategory
+from penstock.model.schedule import PreflightResult, UnitPlan
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.testing.manual_clock import ManualClock
+from penstock.testing.store_contract.world import StoreWorld
+from tests.unit.cli.conftest import Command
+
+TASK = "schedule:poll"
+BROKEN = AttemptError(ErrorCategory.OWN, "HTTPStatusError", "404 Not Found")
+
+
+@pytest.fixture
+def world(project: Path) -> Iterator[StoreWorld]:
+    clock = ManualClock()
+    (project / ".penstock").mkdir()
+    path = project / ".penstock" / "shop.db"
+    store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
+    yield StoreWorld(store, clock)
+    assert store.check().result() == []
+    store.close()
+
+
+def now(world: StoreWorld) -> int:
+    return world.clock.now_micros
+
+
+def arm(world: StoreWorld, *partitions: str) -> None:
+    plans = [
+        UnitPlan(
+            key=f"{TASK}:{partition}",
+            task=TASK,
+            payload="{}",
+            group=partition,
+            partition=partition,
+            timing="every 10 s",
+            first_at=now(world),
+        )
+        for partition in partitions
+    ]
+    world.store.arm("shop", plans).result()
+
+
+def check_failed(world: StoreWorld, partition: str) -> None:
+    result = PreflightResult(
+        unit=f"preflight:exists:{partition}",
+        name="exists",
+        partition=partition,
+        error=BROKEN,
+        checked_at=now(world),
+    )
+    world.store.keep_preflights("shop", [result]).result()
+
+
+def test_why_names_the_daemon_and_not_the_queue(world: StoreWorld, command: Command) -> None:
+    arm(world, "a/b")
+
+    ended = command("why", f"{TASK}:a/b")
+
+    assert ended.code == 0
+    assert ended.out.splitlines()[:3] == [
+        "No daemon serves 'schedule:poll:a/b'.",
+        "It goes on when a daemon of the app 'shop' runs and its preflights have passed.",
+        "Command: penstock run",
+    ]
+    assert command("why", f"{TASK}:a/b", "--json").document["gate"] == "no_worker"
+
+
+def test_an_unknown_unit_offers_the_nearest_among_many(world: StoreWorld, command: Command) -> None:
+    arm(world, *(f"acme/repository-{number:04}" for number in range(300)))
+
+    ended = command("why", f"{TASK}:acme/repositry-0217")
+
+    assert ended.code == 1
+    assert f"closest: '{TASK}:acme/repository-0217'" in ended.err
+    assert "No unit of a schedule has the name" in ended.err
+
+
+def test_after_a_first_start_that_failed_the_check_is_named(
+    world: StoreWorld, command: Command
+) -> None:
+    check_failed(world, "x/y")
+    check_failed(world, "a/b")
+
+    ended = command("why", f"{TASK}:x/y", "--json")
+
+    assert ended.document["gate"] == "preflight"
+    assert ended.document["state"] is None
+    assert "the preflight 'exists' of 'x/y' did not pass, and 1 more" in ended.document["sentence"]
+    assert command("why", f"{TASK}:a/b").code == 0
+
+
+def test_a_failed_start_after_good_ones_is_the_answer_for_an_armed_unit(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b", "x/y")
+    check_failed(world, "x/y")
+
+    document = command("why", f"{TASK}:a/b", "--json").document
+
+    assert document["gate"] == "preflight"
+    assert "the preflight 'exists' of 'x/y' did not pass: HTTPStatusError" in document["sentence"]
+
+
+def test_show_has_counters_and_the_size_of_the_cursor_but_not_what_is_in_it(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b")
+    worker = world.new_worker(tasks=[TASK])
+    key = f"{TASK}:a/b"
+    leased = world.take_all(worker)[key]
+    effects = (SetCursor(key, '"secret"'), Rearm(now(world) + 10_000_000, 2))
+    world.ack(worker, leased, effects=effects)
+
+    shown = command("queue", "show", key)
+    schedule = command("queue", "show", key, "--json").document["schedule"]
+
+    assert "secret" not in shown.out
+    assert (schedule["ticks"], schedule["missed"], schedule["failed"]) == (1, 2, 0)
+    assert schedule["cursor_bytes"] == len('"secret"')
+    assert schedule["timing"] == "every 10 s"
+    assert "cursor_bytes" in shown.out
+    assert "every 10 s" in shown.out
+
+
+def test_the_doctor_names_units_that_fail(world: StoreWorld, command: Command) -> None:
+    arm(world, "a/b", "x/y")
+    worker = world.new_worker(tasks=[TASK])
+    leased = world.take_all(worker)
+    world.fail(worker, leased[f"{TASK}:a/b"])
+
+    found = {one["check"]: one for one in command("doctor", "--json").document["findings"]}
+
+    assert not found["schedules"]["ok"]
+    assert f"The unit '{TASK}:a/b' is degraded" in found["schedules"]["text"]
+
+
+def test_stats_have_a_row_for_each_schedule_and_none_among_the_jobs(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b", "x/y")
+
+    document = command("queue", "stats", "--json").document
+    shown = command("queue", "stats").out
+
+    assert document["states"]["queued"] == 0
+    assert document["schedules"][TASK]["queued"] == 2
+    assert TASK in shown
