@@ -50,6 +50,8 @@ class DaemonProject:
         for name, text in files.items():
             self.say(name.replace("_", "-"), text)
         self.running: list[subprocess.Popen[Any]] = []
+        self._noted: dict[str, list[list[str]]] = {}
+        self._read = 0
 
     def say(self, name: str, text: str) -> None:
         """Tell the app how to behave, at once and as a whole."""
@@ -104,9 +106,13 @@ class DaemonProject:
 
     def bodies(self, word: str) -> list[list[str]]:
         """What bodies noted with this word: its other words, the pid, and when."""
-        log = self.folder / "bodies.log"
-        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-        return [words for first, *words in lines if first == word]
+        with contextlib.suppress(FileNotFoundError), (self.folder / "bodies.log").open() as log:
+            log.seek(self._read)  # only what is new: it is asked for again and again
+            for line in log.read().splitlines():
+                first, *words = line.split()
+                self._noted.setdefault(first, []).append(words)
+            self._read = log.tell()
+        return list(self._noted.get(word, ()))
 
     def await_bodies(self, word: str, count: int = 1) -> list[list[str]]:
         """Wait until there are so many more of these."""
