@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from openai import AsyncOpenAI
 
 from penstock import Context, Penstock
 from penstock.cli.queue_show import document_of, lines_of
@@ -20,6 +19,8 @@ ANSWER = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "c
 
 def app_with(statuses: list[int]) -> tuple[Penstock, SimulatedProvider]:
     """An app whose provider answers the first calls so, and the others well."""
+    from openai import AsyncOpenAI
+
     app = Penstock("sdk")
     api = app.provider("api", base_url=URL)
 
