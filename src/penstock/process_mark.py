@@ -21,7 +21,7 @@ def own_mark() -> str:
     """The mark of this process."""
     pid = os.getpid()
     try:
-        return f"{_place()} {pid} {_fields(pid)[_BEGAN]}"
+        return f"{_place()} {pid} {_fields(pid)[_BEGAN]}" if _tells_of_us() else UNKNOWN
     except (OSError, IndexError):
         return UNKNOWN
 
@@ -31,7 +31,7 @@ def is_gone(mark: str) -> bool:
     try:
         place, number, began = mark.rsplit(" ", 2)
         pid = int(number)
-        if place != _place() or pid <= 0:
+        if place != _place() or pid <= 0 or not _tells_of_us():
             return False
     except (OSError, ValueError):
         return False
@@ -53,6 +53,11 @@ def _place() -> str:
     """Where a number means one process: this boot, this namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _tells_of_us() -> bool:
+    """Are the numbers in /proc ours? In a namespace without a /proc of its own they are not."""
+    return str(Path("/proc/self").readlink()) == str(os.getpid())
 
 
 def _fields(pid: int) -> list[str]:

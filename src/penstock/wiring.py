@@ -320,8 +320,7 @@ def build_worker(
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
-    process's part of every cap of the providers; `wires` answer in place of some of them.
-    `sources` say where the settings are from, for whoever asks about its capacity.
+    process's part of every cap; `wires` answer in place of providers; `sources` are of settings.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()

@@ -53,3 +53,12 @@ def test_a_number_that_is_none_is_nobodys(pid: str) -> None:
     place, _, began = own_mark().rsplit(" ", 2)
 
     assert not is_gone(f"{place} {pid} {began}")
+
+
+def test_a_number_of_another_namespace_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, pid, began = own_mark().rsplit(" ", 2)
+    of_a_process_that_ended = f"{place} {pid} {int(began) - 1}"
+    monkeypatch.setattr("os.getpid", lambda: int(pid) + 1)  # /proc has us under another number
+
+    assert own_mark() == UNKNOWN
+    assert not is_gone(of_a_process_that_ended)

@@ -20,7 +20,6 @@ from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.explain_words import unheard_words
 from penstock.observe.live import Money, RunPicture, money_of
-from penstock.observe.live_reasons import Binding
 from penstock.observe.phrases import command, counted
 from penstock.runtime.asking import within
 from penstock.stores.store import Store
@@ -131,8 +130,8 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         return
     facts = facts_of(parts, alive=())
     pace = look.paced(stats)
-    lines = look.picture.providers if look.picture else ()
-    is_over_budget = bool(pace.left) and any(one.binding is Binding.BUDGET for one in lines)
+    stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
+    is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
     closing = Closing(
         pace=pace,

@@ -26,6 +26,7 @@ from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, UsageError
 from penstock.model.finding import Finding, problem, well
+from penstock.observe.phrases import counted
 from penstock.observe.queue_health import queue_findings
 
 PYTHON_MIN = (3, 11)
@@ -109,7 +110,9 @@ class Visit:
         flags = {name: str(value) for name, value in self._target.flags.items()}
         self._facts = self._import_app(flags, self._target.folder, named)
         if self._facts.problem is None:
-            text = f"{self._facts.name!r} of {named!r} has {len(self._facts.tasks)} tasks"
+            text = (
+                f"{self._facts.name!r} of {named!r} has {counted(len(self._facts.tasks), 'task')}"
+            )
             return well("app", text)
         if self._debug and self._facts.details:
             warn_of_traceback(self._facts.details)

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from penstock.cli.money import calls_document, calls_line
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span, table
+from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import JobState
 from penstock.model.views import Stats
+from penstock.model.worker_silence import Silence, silent_workers
+from penstock.observe.phrases import counted
+from penstock.process_mark import is_gone
 from penstock.redaction import redacted
 
 GROUPS_SHOWN = 20  # rows for people; the document has more
@@ -19,17 +23,18 @@ def stats(app: AppOption = None, store: StoreOption = None, as_json: JsonOption 
     """Show how many jobs are in which state, by task and by group."""
     with Target.named(app=app, store=store).opened_store() as opened:
         found, url = opened.stats().result(), opened.url
+        silent = silent_workers(opened.workers().result(), is_gone).values()
         calls = calls_document(opened.call_figures(None).result())
     if as_json:
-        print_document({**document_of(found), "calls": calls})
+        print_document({**document_of(found, silent), "calls": calls})
         return
-    for line in lines_of(found, url):
+    for line in lines_of(found, url, silent, round(SystemClock().now() * MICROSECONDS)):
         say(line)
     if calls is not None:
         say(f"Paid calls that are kept: {calls_line(calls)}.")
 
 
-def document_of(found: Stats) -> dict[str, object]:
+def document_of(found: Stats, silent: Collection[Silence]) -> dict[str, object]:
     """The stats document; every state is there, also with 0."""
     return {
         "states": _every_state(found.states),
@@ -39,12 +44,13 @@ def document_of(found: Stats) -> dict[str, object]:
         "oldest_ready_seconds": found.oldest_ready_seconds,
         "next_due_at": iso_time(found.next_due_at),
         "suspects": found.suspects,
-        "workers": found.workers,
+        "workers": max(found.workers - len(silent), 0),
+        "workers_silent": len(silent),
         "paused": found.paused,
     }
 
 
-def lines_of(found: Stats, url: str) -> list[str]:
+def lines_of(found: Stats, url: str, silent: Collection[Silence], now_at: int) -> list[str]:
     """The same for people."""
     head = ["", *(state.value for state in JobState)]
     rows: list[list[str | int]] = [["all", *_every_state(found.states).values()]]
@@ -58,13 +64,27 @@ def lines_of(found: Stats, url: str) -> list[str]:
     if found.oldest_ready_seconds is not None:
         lines.append(f"The oldest ready job has waited for {span(found.oldest_ready_seconds)}.")
     if found.next_due_at is not None:
-        lines.append(f"The next delayed job is due at {iso_time(found.next_due_at)}.")
+        lines.append(_due(found.next_due_at, now_at))
     if found.suspects:
         lines.append(f"{found.suspects:,} jobs must run alone after a crash.")
     if found.paused:
         lines.append("The queue is paused.")
-    lines.append(f"Workers alive: {found.workers}.")
+    lines.append(f"Workers alive: {max(found.workers - len(silent), 0):,}.")
+    if silent:
+        last = span(max(one.lease_seconds for one in silent))
+        verb = "answers" if len(silent) == 1 else "answer"
+        lines.append(
+            f"{counted(len(silent), 'worker')} no longer {verb}, killed most likely: "
+            f"what is held there is taken back when the lease ends, in {last} at the latest."
+        )
     return lines
+
+
+def _due(due_at: int, now_at: int) -> str:
+    """When what was put off goes on; what is due already waits for somebody to take it."""
+    if due_at > now_at:
+        return f"The next delayed job is due at {iso_time(due_at)}."
+    return f"A job that was delayed is due since {iso_time(due_at)}: who works next takes it up."
 
 
 def _every_state(counts: Mapping[JobState, int]) -> dict[str, int]:

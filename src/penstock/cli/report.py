@@ -30,11 +30,11 @@ def report(
         ended = opened.outlook(WorkerId(""), facts.run_id).result().ended_in_run
         balances = opened.balances([facts.run_id]).result()
         in_doubt = opened.call_figures(None).result().in_doubt if balances else 0
-    found = report_of(facts, ended, balances, in_doubt)
+    now = round(SystemClock().now() * MICROSECONDS)
+    found = report_of(facts, ended, balances, in_doubt, now)
     if as_json:
         print_document(document_of(found, facts))
         return
-    now = round(SystemClock().now() * MICROSECONDS)
     for line in lines_of(found, facts, now):
         say(line)
 
@@ -90,9 +90,11 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
         )
     if whole.estimated:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
-    if found.in_doubt or reserved:
+    if found.in_doubt:
         kept = f"; {dollars(reserved)} reserved" if reserved else ""
         lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
+    elif reserved:
+        lines.append(f"{dollars(reserved)} reserved for calls without an answer so far.")
     return lines
 
 
@@ -100,7 +102,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     """The same for people."""
     total = sum(found.ended.values())
     age = max(0, now - facts.told_at) / MICROSECONDS
-    state = run_state(facts) if found.is_over else f"still running, as of {span(age)} ago"
+    told = f"still running; attempts, requests and limits as of {span(age)} ago"
+    state = run_state(facts) if found.is_over else told
     lines = [
         f"Run {escaped(found.run_id)}, {state}",
         "",

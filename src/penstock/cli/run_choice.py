@@ -39,7 +39,8 @@ def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFact
             "begins. Run 'penstock queue run' first, or name another store with --store."
         )
     if facts is None:
-        raise UsageError(f"No run {run_id!r} is known in the store {url}{_known(store, run_id)}.")
+        near = _known(store, run_id)
+        raise UsageError(f"No run {run_id!r:.80} is known in the store {url}{near}.")
     if isinstance(facts, Unreadable):
         raise PenstockError(
             f"The record of run {facts.run_id!r} was written by another version of penstock and "

@@ -291,10 +291,13 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
     known = [dotted(field) for field in FIELDS] + sorted({*TABLES, *NAMED})
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
+    beside = [field[-1] for field in FIELDS if len(path) > 1 and field[:-1] == path[:-1]]
     if path[-1] in last_parts:  # the right name in the wrong table
         nearest = last_parts[path[-1]]
-    elif found := close(name, known, 1) or close(path[-1], last_parts, 1):
-        nearest = last_parts.get(found[0], found[0])
+    elif beside and (found := close(path[-1], beside, 1)):
+        nearest = dotted((*path[:-1], found[0]))
+    elif not beside and (found := close(name, known, 1)):
+        nearest = found[0]
     else:
         here = [dotted(field) for field in FIELDS if len(path) > 1 and field[0] == path[0]]
         return (

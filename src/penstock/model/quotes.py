@@ -26,7 +26,10 @@ READ_MAX = 128 * 1024  # characters of one source that are looked at
 _ESCAPE = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrtbf\"'/])")
 #: Scripts without blanks: each character is a word.
 _WORD = re.compile(r"[^\x00-\x7f]|[^\s\"'`{}\[\](),;:<>|\\\x80-\U0010ffff]+")
-_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)(?:"(\s*:)?|\Z)', re.DOTALL)  # also one that was cut
+_JSON_STRING = re.compile(  # also one that was cut, be it in the middle of an escape
+    r'"((?:[^"\\]|\\(?!u[0-9a-fA-F]{0,3}\Z).)*+)(?:"(\s*:)?|(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z)',
+    re.DOTALL,
+)
 _PIECES = frozenset({"content", "text", "thinking", "arguments", "partial_json", "delta"})
 
 Word = tuple[str, int, int]  # itself, where it begins, where it ends
@@ -105,8 +108,13 @@ def _found_in(
             yield from range(index, index + WORDS_MIN)
     for word in {*given} if long else ():
         if len(word) >= LONG_WORD and "//" not in word:
-            for part in [part for part in long if part in word]:
+            for part in [part for part in long if _is_of(part, word)]:
                 yield from long.pop(part)
+
+
+def _is_of(part: str, word: str) -> bool:
+    """By its ends: the text has cut the word, or we have not kept all of it."""
+    return part[:LONG_PART] in word or part[-LONG_PART:] in word
 
 
 def _without(text: str, words: Sequence[Word], quoted: Sequence[bool]) -> str:

@@ -333,7 +333,8 @@ def _store(share: Share, facts: RunFacts) -> tuple[str, str]:
     rate = facts.ended / facts.wall_seconds if facts.wall_seconds else 0.0
     return (
         f"Workers waited for the store {_during(share)}, at {rate:,.0f} jobs a second.",
-        "Do more in each job, put the store on a faster disk, or use PostgreSQL with more workers.",
+        "Do more in each job, or give the store a faster disk; with many workers a server of "
+        "PostgreSQL bears more than a file.",
     )
 
 

@@ -161,7 +161,7 @@ def picture_of(
             *reasons(
                 list(known.values()) if work.queued else [],
                 {line.name: line.live for line in lines},
-                {} if work.paused else _queued_by_task(stats),
+                {} if work.paused else _ready_by_task(stats, work.ready),
                 now_at,
             ),
             *_of_some(work, now_at),
@@ -248,14 +248,19 @@ def _of_some(work: Work, now_at: int) -> Iterator[Reason]:
         yield Reason("to run alone after a crash", work.suspects)
     if work.delayed:
         due = work.next_due_at
-        rest = "" if due is None else f", the next in {max(due - now_at, 0) / MICROSECONDS:,.0f} s"
+        rest = ""
+        if due is not None and due > now_at:  # else one is due, and not yet taken
+            rest = f", the next in {(due - now_at) / MICROSECONDS:,.0f} s"
         yield Reason(f"their time{rest}", work.delayed)
     if work.waiting:
         yield Reason("other jobs", work.waiting)
 
 
-def _queued_by_task(stats: Stats) -> Mapping[str, int]:
-    return {task: states.get(JobState.QUEUED, 0) for task, states in stats.tasks.items()}
+def _ready_by_task(stats: Stats, ready: int) -> Mapping[str, int]:
+    """Queued jobs without those that are for later or run alone, whose tasks nobody has counted."""
+    queued = {task: states.get(JobState.QUEUED, 0) for task, states in stats.tasks.items()}
+    total = max(sum(queued.values()), 1)
+    return {task: count * ready // total for task, count in queued.items()}
 
 
 def _workers(pids: list[int], statuses: list[WorkerStatus], others: int) -> Workers:

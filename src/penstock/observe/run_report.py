@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.clock import MICROSECONDS
 from penstock.model.job import JobState
 from penstock.model.spending import ALL, Balance, Period
 from penstock.observe.explain import RunFacts
@@ -52,10 +53,13 @@ def report_of(
     ended_in_run: dict[JobState, int],
     balances: Sequence[Balance],
     in_doubt: int,
+    now_at: int,
 ) -> RunReport:
-    """The report of a run, from what its workers left and what the store has counted."""
+    """The report of a run, from what its workers left and what the store has counted until now."""
     ended = {state: ended_in_run.get(state, 0) for state in ENDS}
     total, wall = sum(ended.values()), facts.wall_seconds
+    if not facts.is_over:  # its workers told of themselves some seconds ago, jobs ended since
+        wall = max(wall, (now_at - facts.began_at) / MICROSECONDS)
     own = [
         balance
         for balance in balances

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.model.circumstances import Circumstances, Dependency
 from penstock.model.job import TERMINAL, AttemptError, JobState
-from penstock.observe.phrases import at, command, short, some, span
+from penstock.observe.phrases import at, command, counted, short, some, span
 from penstock.observe.why_budget import without_worker
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_worker import busy, held_by_worker, on_worker
@@ -107,9 +107,10 @@ def _paused(facts: Facts) -> Why | None:
 def _no_worker(facts: Facts) -> Why | None:
     job, alive = facts.this.job, facts.alive
     if not alive:
+        by_itself = "; a run whose worker has died starts another by itself" if job.suspect else ""
         return msgspec.structs.replace(
             _why(facts, Gate.NO_WORKER, f"No worker is alive that could take {job.key!r}."),
-            unblocks=f"a worker starts that knows the task {job.task!r}",
+            unblocks=f"a worker starts that knows the task {job.task!r}{by_itself}",
             command=command("queue", "run"),
         )
     known = {task for worker in alive for task in worker.tasks}
@@ -193,8 +194,9 @@ def _runs_alone(facts: Facts) -> Why | None:
     job = facts.this.job
     if not job.suspect:
         return None
+    crashes = counted(job.crashes, "crash", "crashes")
     sentence = (
-        f"{job.key!r} ran when its worker died ({job.crashes} crashes alone so far), so it runs "
+        f"{job.key!r} ran when its worker died ({crashes} alone so far), so it runs "
         "alone next, when a worker has nothing else or the supervisor starts one for it."
     )
     return msgspec.structs.replace(

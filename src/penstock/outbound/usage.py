@@ -23,12 +23,17 @@ TOKENS_MAX = 10**9  # more than this is no count
 TOLD_TOKENS_MAX = 10**8  # of a reply; more than this nobody believes
 HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
+USAGE_BYTES_MAX = 4_096  # of one usage, with all its details
 
 #: How clients say that a string of JSON is a file.
 _FILE_SIGNS = (b"base64", b"inlineData", b"inline_data")
 FILE_BYTES_MIN = 4_096  # a shorter string without a space may be anything
 
+#: What a decoder raises: it is no JSON, no text, or nested without end.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_BRACE = re.compile(rb"[{}]")
 _LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage of a document
 
 
@@ -124,7 +129,7 @@ def read_request(body: bytes | None) -> Asked:
         return _NOTHING_ASKED
     try:
         return _asked.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _NOTHING_ASKED
 
 
@@ -233,7 +238,7 @@ class UsageReader:
 def _whole(document: bytes) -> _Usage | None:
     try:
         return _document.decode(document).usage
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None  # lines of JSON, or cut off
 
 
@@ -254,21 +259,17 @@ def _usages(part: bytes) -> Iterator[_Usage]:
             continue
         try:
             yield _usage.decode(part[found.end() : end])
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
 
 
 def _object_end(part: bytes, start: int) -> int | None:
-    """Where a JSON object ends whose strings hold no braces; None: it is cut off."""
+    """Where a JSON object ends whose strings hold no braces; None: it is cut off, or endless."""
     depth = 0
-    for index in range(start, len(part)):
-        byte = part[index]
-        if byte == 0x7B:
-            depth += 1
-        elif byte == 0x7D:
-            depth -= 1
-            if not depth:
-                return index + 1
+    for brace in _BRACE.finditer(part, start, start + USAGE_BYTES_MAX):
+        depth += 1 if brace[0] == b"{" else -1
+        if not depth:
+            return brace.end()
     return None
 
 

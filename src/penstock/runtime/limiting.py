@@ -28,7 +28,8 @@ class Stand(NamedTuple):
     """How a turn has left a worker.
 
     With `gate`, whatever keeps requests to that provider back. With `by_holders`, the cause holds
-    unless most of those that run wait for permits: then what they wait for.
+    unless most of those that run use models whose permits are waited for: then what the waiting
+    ones wait for, since more of them at once would only wait with them.
     """
 
     kind: LimitKind | None  # None: what those do that run
@@ -106,6 +107,7 @@ class Limiting:
         self._lines: dict[str, dict[_Place, None]] = {}  # provider → where permits are waited for
         self._waiting = 0  # attempts that wait for a permit
         self._outside = 0  # and those that wait for a reply
+        self._pressed = 0  # of these: a reply of a model for which others wait for a permit
         self._kept: dict[ProviderModelKey, KeptBack] = {}
         self._kept_last: dict[str, ProviderModelKey] = {}  # provider → model
 
@@ -239,7 +241,9 @@ class Limiting:
         stand, waiting = self._stand, self._waiting
         running = max(self._running, waiting + self._outside)
         self._running_seconds += passed * running
-        if stand.kind is None or (stand.by_holders and 2 * waiting > running):
+        if stand.kind is None or (
+            stand.by_holders and waiting and 2 * (waiting + self._pressed) > running
+        ):
             self._shared += passed
             if stand.kind is None:
                 self._clock += passed / max(running, 1)
@@ -307,7 +311,9 @@ class Limiting:
             if one is None:
                 continue
             self._settle(one)
+            self._pressed -= self._pressed_at(one.key)
             one.count += by
+            self._pressed += self._pressed_at(one.key)
             if one.waits:
                 self._waiting += by
             else:
@@ -315,6 +321,11 @@ class Limiting:
             if not one.count:
                 self._close(one)
         attempt.place = place
+
+    def _pressed_at(self, key: ProviderModelKey) -> int:
+        """Attempts that wait for a reply of a model while others wait for its permit."""
+        line, flying = self._places.get((key, True)), self._places.get((key, False))
+        return flying.count if flying is not None and line is not None and line.count else 0
 
     def _settle(self, place: _Place) -> None:
         """Book what the attempts of a place got since it was last looked at."""

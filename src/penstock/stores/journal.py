@@ -28,7 +28,8 @@ from penstock.stores.reply import Reply
 CALLS_SLICE = 500  # jobs whose calls one slice of prune_calls looks at
 CALLS_DROPPED = 5_000  # calls that one slice of purge or prune_calls forgets at most
 DAYS_KEPT = 400  # of UTC, whose accounts are kept; prune_calls forgets older ones at its end
-RUNS_KEPT = 200  # the newest; older ones are forgotten with the next that is saved, with accounts
+#: The newest; older ones that are over are forgotten with the next that is saved, with accounts.
+RUNS_KEPT = 200
 
 
 def check_run(part: RunPart) -> None:

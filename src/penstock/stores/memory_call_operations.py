@@ -77,7 +77,8 @@ class CallOperations(Operated):
     @operation
     def save_run(self, part: RunPart) -> None:
         check_run(part)
-        for gone in self._runs.save(part):
+        going_on = {worker.info.run_id for worker in self._tables.workers.values()}
+        for gone in self._runs.save(part, going_on):
             self._calls.forget_run(gone)
 
     @operation

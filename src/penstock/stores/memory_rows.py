@@ -417,6 +417,10 @@ class Tables:
         first = self.delayed.first()
         return first[0] if first is not None else None
 
+    def delayed_after(self, now: int) -> int:
+        """How many are not due."""
+        return sum(1 for at, _ in self.delayed if at > now)
+
     def oldest_ready_at(self) -> int | None:
         lanes = [lane for lanes in self.ready_lanes.values() for lane in lanes.values()]
         return min((turn.available_at for lane in lanes for turn in lane.ready), default=None)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.model.job import WorkerId
 from penstock.model.run import RunPart
 from penstock.stores.journal import RUNS_KEPT
@@ -14,12 +16,12 @@ class Runs:
     def __init__(self) -> None:
         self._parts: dict[str, dict[WorkerId, RunPart]] = {}  # the run that was saved last is last
 
-    def save(self, part: RunPart) -> list[str]:
-        """Keep a part; the runs that are forgotten for it."""
+    def save(self, part: RunPart, going_on: Collection[str]) -> list[str]:
+        """Keep a part; the runs that are forgotten for it, none that goes on."""
         parts = self._parts.pop(part.run_id, {})
         parts[part.worker] = part
         self._parts[part.run_id] = parts
-        gone = list(self._parts)[:-RUNS_KEPT]
+        gone = [run_id for run_id in list(self._parts)[:-RUNS_KEPT] if run_id not in going_on]
         for run_id in gone:
             del self._parts[run_id]
         return gone

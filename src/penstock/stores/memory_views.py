@@ -36,7 +36,7 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
         groups_total=len(groups),
         oldest_ready_seconds=None if oldest is None else max(0, now - oldest) / MICROSECONDS,
         next_due_at=tables.next_due_at(),
-        delayed=min(len(tables.delayed), DELAYED_IN_STATS),
+        delayed=min(tables.delayed_after(now), DELAYED_IN_STATS),
         suspects=len(tables.suspects),
         workers=alive,
         paused=paused,

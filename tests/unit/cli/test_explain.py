@@ -105,7 +105,10 @@ def test_a_run_that_goes_on_says_how_old_its_words_are(
     store.register(worker, 600.0).result()
 
     assert "ago" in command("explain").out.splitlines()[0]
-    assert "still running, as of" in command("report").out.splitlines()[0]
+    assert (
+        "still running; attempts, requests and limits as of"
+        in command("report").out.splitlines()[0]
+    )
 
 
 def test_a_run_whose_workers_are_dead_is_over_also_if_they_could_not_say_so(

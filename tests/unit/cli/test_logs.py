@@ -126,3 +126,22 @@ def test_setting_up_twice_says_everything_once(capsys: pytest.CaptureFixture[str
 def test_layers_are_named_without_the_package() -> None:
     assert layer_of("penstock.runtime.x") == "runtime.x"
     assert layer_of("root") == "root"
+
+
+def test_quotes_are_looked_for_only_in_what_is_shown_of_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_up_logging("info", "text")
+    looked_at: list[int] = []
+
+    def without(text: str) -> str:
+        looked_at.append(len(text))
+        return text.replace("yellow", "[content]")
+
+    try:
+        raise ValueError("yellow bird " * 100_000)
+    except ValueError:
+        logging.getLogger("penstock.worker").exception("boom", extra={LOG_ATTRIBUTE: without})
+
+    assert "yellow" not in capsys.readouterr().err
+    assert max(looked_at) < 4 * SHOWN_LENGTH

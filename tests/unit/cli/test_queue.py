@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.cli import import_lines, queue_import
-from penstock.model.job import JobState
+from penstock.cli.queue_stats import document_of, lines_of
+from penstock.model.job import JobState, WorkerId
+from penstock.model.worker_silence import Silence
 from penstock.stores.sqlite.store import SqliteStore
+from tests.live_sample import NOW, stats
 from tests.unit.cli.conftest import Command
 
 
@@ -222,6 +227,7 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
         "next_due_at",
         "suspects",
         "workers",
+        "workers_silent",
         "paused",
         "calls",
     ]
@@ -243,6 +249,29 @@ def test_stats_for_people_name_the_store_and_escape_names(command: Command, proj
     assert re.search(r"^task visit +0 +1 +0 ", out, re.MULTILINE)
     assert "group g\\u202e" in out
     assert "The next delayed job is due at 2" in out
+
+
+def test_stats_say_that_a_delayed_job_has_fallen_due(command: Command, project: Path) -> None:
+    command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--delay", "0.001")
+    time.sleep(0.01)
+
+    out = command("queue", "stats").out
+
+    assert re.search(r"A job that was delayed is due since 2\S+Z: who works next takes it up", out)
+
+
+def test_stats_do_not_count_a_worker_that_no_longer_answers_as_alive() -> None:
+    dead = Silence(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
+    found = msgspec.structs.replace(stats(in_progress=3), workers=2)
+
+    lines = lines_of(found, "sqlite:///x.db", [dead], NOW)
+
+    assert lines[-2:] == [
+        "Workers alive: 1.",
+        "1 worker no longer answers, killed most likely: what is held there is taken back when the "
+        "lease ends, in 17 s at the latest.",
+    ]
+    assert document_of(found, [dead])["workers"] == document_of(found, [dead])["workers_silent"]
 
 
 def test_a_named_store_is_looked_at_without_an_app(

@@ -39,7 +39,7 @@ def balance(scope: str, span: str, micros: int, *, reserved: int = 0, bought: in
 
 def reported(*balances: Balance, in_doubt: int = 0) -> RunReport:
     ended = {JobState.DONE: 9, JobState.ERROR: 1}
-    return report_of(facts(), ended, balances, in_doubt)
+    return report_of(facts(), ended, balances, in_doubt, 20 * SECOND)
 
 
 def test_every_end_is_there_and_the_rate_is_over_the_whole_run() -> None:
@@ -107,3 +107,15 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
     assert "1 answer settled at an estimate." in lines
     told = json.loads(json.dumps(document_of(found, facts())))
     assert (told["spent"][0]["resent"], told["spent"][0]["estimated"]) == (3, 1)
+
+
+def test_of_a_run_that_goes_on_each_number_says_of_when_it_is() -> None:
+    going_on = msgspec.structs.replace(facts(), is_over=False)
+    paid = [balance("all", "run-1", 2_500_000, reserved=1_000_000, bought=5)]
+    found = report_of(going_on, {JobState.DONE: 10}, paid, 0, 25 * SECOND)
+
+    lines = lines_of(found, going_on, 25 * SECOND)
+
+    assert lines[0] == ("Run run-1, still running; attempts, requests and limits as of 5.0 s ago")
+    assert lines[2].startswith("10 jobs ended in 25 s, 0.4/s, by 1 worker")
+    assert "$1.00 reserved for calls without an answer so far." in lines

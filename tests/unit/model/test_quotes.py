@@ -42,6 +42,14 @@ def test_a_part_of_a_very_long_word_goes_and_a_long_name_stays() -> None:
     assert text == f"cannot decode {QUOTED} of {path}"
 
 
+def test_a_very_long_word_goes_though_less_of_it_is_known_than_is_quoted() -> None:
+    image = "".join(f"{number:x}" for number in range(9_000))
+
+    for part in (image, image[500:], image[:-500]):
+        for known in (image[:8_000], image[-8_000:]):
+            assert without_quotes(f"cannot decode {part}", [known]) == f"cannot decode {QUOTED}"
+
+
 def test_scripts_without_blanks_are_known_too() -> None:
     text = without_quotes("got 请总结这篇文章的内容 back", ["请总结这篇文章的内容"])
 
@@ -68,5 +76,22 @@ def test_a_hostile_text_costs_little() -> None:
     began = time.monotonic()
     for piece in ("a ", '"', "\\", '\\"', "x" * 200 + " ", '{"a":"'):
         without_quotes(piece * 16_000, texts_of(piece * 200_000))
+
+    assert time.monotonic() - began < 30
+
+
+def test_a_document_that_was_cut_says_what_it_has_said_wherever_the_cut_is() -> None:
+    words = "Tell me all about the yellow bird; 请总结这篇文章的内容 "
+    content = f"{words}{json.dumps({'bird': 'yellow'})} " * 3
+    body = json.dumps({"messages": [{"role": "user", "content": content}]})
+    begins = body.index(json.dumps(words)[1:-1]) + len(json.dumps(words)) - 2
+
+    for cut in range(begins, len(body)):
+        assert without_quotes(words, texts_of(body[:cut])).strip() == QUOTED, body[:cut][-8:]
+
+
+def test_a_document_that_was_cut_after_a_backslash_costs_little() -> None:
+    began = time.monotonic()
+    assert texts_of('{"content": "' + '\\"' * 60_000 + "\\") == ['"' * 60_000]
 
     assert time.monotonic() - began < 30

@@ -228,3 +228,22 @@ def test_a_job_that_must_run_alone_is_not_queued_as_well() -> None:
     work = picture_of(two, outlook(), [worker(None)], (), RUN, NOW).work
 
     assert (work.queued, work.suspects) == (5, 2)
+
+
+def test_a_job_waits_for_one_thing_only() -> None:
+    said = WorkerStatus(captured_at=NOW, providers=(use(in_flight=8),), held_back={"fetch": "ai/m"})
+    known = msgspec.structs.replace(stats(queued=21), delayed=3, suspects=2)
+
+    found = picture_of(known, outlook(), [worker(said)], (), RUN, NOW)
+
+    assert found.reasons == (
+        Reason("ai/m is at its adaptive limit of 8", 16),
+        Reason("to run alone after a crash", 2),
+        Reason("their time, the next in 9 s", 3),
+    )
+
+
+def test_a_time_that_has_come_is_not_told_as_one_to_come() -> None:
+    known = msgspec.structs.replace(stats(queued=7), delayed=3, next_due_at=NOW - SECOND)
+
+    assert Reason("their time", 3) in picture_of(known, outlook(), (), (), RUN, NOW).reasons

@@ -190,6 +190,16 @@ def test_without_a_live_worker_that_is_the_answer(workers: tuple[WorkerView, ...
     assert found.command == "penstock queue run"
 
 
+def test_a_run_whose_worker_has_just_died_needs_nobody() -> None:
+    found = explain(facts(job(suspect=True), workers=()))
+
+    assert found.gate is Gate.NO_WORKER
+    assert found.unblocks == (
+        "a worker starts that knows the task 'fetch'; a run whose worker has died starts another "
+        "by itself"
+    )
+
+
 def test_a_task_that_no_live_worker_knows_is_told_with_the_nearest_name() -> None:
     others = (worker(tasks=("fetches", "parse")), worker(V, tasks=("parse",)))
 
@@ -296,7 +306,7 @@ def test_a_suspect_waits_to_run_alone() -> None:
     found = explain(facts(job(suspect=True, crashes=1), stats=stats(suspects=2)))
 
     assert found.gate is Gate.RUNS_ALONE
-    assert "1 crashes alone" in found.sentence
+    assert "1 crash alone" in found.sentence
     assert found.details == ("Jobs that wait to run alone: 2.",)
 
 

@@ -103,3 +103,24 @@ def test_an_answer_without_a_body_is_whole(status: int, head: bytes) -> None:
             assert (record.state, record.bought) == (CallState.ANSWERED, 1)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", b'{"usage":{"prompt_tokens":"\xff"}}'],
+    ids=["deep", "no text"],
+)
+def test_an_answer_that_nobody_can_read_is_paid_once_and_gives_its_permit_back(body: bytes) -> None:
+    async def main() -> None:
+        async def odd(call: Call) -> None:
+            await call.answer(200, body)
+
+        async with scripted(odd) as server, paid_run(server.url) as run:
+            for _ in range(2):
+                with run.attempt():
+                    assert (await run.clients.http.post("/", json={"a": 1})).content == body
+            (record,) = run.records()
+            assert (record.state, record.bought) == (CallState.ANSWERED, 1)
+            assert len(server.calls) == 1
+
+    asyncio.run(main())

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.outbound import usage
 from penstock.outbound.usage import (
     FILES_TOKENS_MAX,
     TOLD_TOKENS_MAX,
@@ -83,6 +85,32 @@ def test_what_a_model_writes_is_no_usage() -> None:
 def test_whatever_a_reply_holds_nothing_is_raised(body: bytes) -> None:
     tokens_of(b'{"usage":{' + body)
     tokens_of(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"usage":' + b'{"a":' * 2_500 + b"1" + b"}" * 2_501,
+        b'{"usage":{"prompt_tokens":"\xff"}}',
+        b'{"usage":{"\xff":"\xff"},"x":"\xff"}',
+        b'{"model":"\xff"}',
+    ],
+    ids=["deep", "deep usage", "no text", "no names", "no model"],
+)
+def test_what_is_nested_without_end_or_no_text_tells_nothing(body: bytes) -> None:
+    assert tokens_of(body) is None
+    assert tokens_of(b'{"x":"' + b"y" * 50_000 + b'",' + body[1:]) is None
+    assert read_request(body).model is None
+
+
+@pytest.mark.parametrize("piece", [b'"usage":{', b'{"usage":{"a":', b'"usage":{"a":{}},'])
+def test_a_reply_that_is_full_of_usages_is_read_once(piece: bytes) -> None:
+    with mock.patch.object(usage, "_BRACE", mock.Mock(wraps=usage._BRACE)) as brace:
+        tokens_of(b"[" + piece * (60_000 // len(piece)))
+
+    looked_at = sum(call.args[2] - call.args[1] for call in brace.finditer.call_args_list)
+    assert 0 < looked_at <= 4_000 * usage.USAGE_BYTES_MAX
 
 
 def test_a_reader_keeps_a_bounded_part_of_a_body() -> None:

@@ -101,6 +101,25 @@ def test_slots_count_unless_most_of_their_holders_wait_for_permits(waiting: int,
     assert charged(limiting) == {(kind, "a/m" if kind == "cooldown" else "async"): 6}
 
 
+@pytest.mark.parametrize(("flying", "kind"), [(3, "adaptive_limit"), (1, "slots")])
+def test_slots_do_not_count_if_their_holders_fill_the_limit_of_a_model(
+    flying: int, kind: str
+) -> None:
+    time = Time()
+    limiting = Limiting(time)
+    limiting.stands(4, Stand(LimitKind.SLOTS, "async", 4, by_holders=True))
+    limiting.kept_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 3.0)
+    for job in range(4):
+        limiting.began((job, 1))
+    limiting.waits(item(0))  # more slots would only let more of them wait
+    for job in range(1, 4):
+        limiting.sent(item(job, MODELS[0] if job <= flying else MODELS[2]))
+
+    time.now += 6
+
+    assert charged(limiting) == {(kind, "a/m" if kind == "adaptive_limit" else "async"): 6}
+
+
 def test_a_reason_to_wait_that_changes_splits_the_time() -> None:
     time = Time()
     limiting = Limiting(time)
@@ -222,10 +241,14 @@ class Slow:
         waits = [model for what, model in doing if what == "waits"]
         if self.stand == "run":
             self.share(doing, running, seconds)
-        elif self.stand == "slots" and 2 * len(waits) > running:
+        elif self.stand == "slots" and waits and 2 * self.pressed(doing) > running:
             self.share([("waits", model) for model in waits], len(waits), seconds)
         else:
             self.charged[self.stand, ""] += seconds
+
+    def pressed(self, doing: list[tuple[str, int]]) -> int:
+        waited_for = {model for what, model in doing if what == "waits"}
+        return sum(model in waited_for for _, model in doing)
 
     def share(self, doing: list[tuple[str, int]], running: int, seconds: float) -> None:
         part = seconds / max(running, 1)

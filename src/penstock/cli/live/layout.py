@@ -160,7 +160,7 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
         parts.append(Piece(count))
         parts.append(Piece(f"{workers.used:,} of {workers.slots:,} slots"))
     else:
-        parts.append(Piece("no worker yet"))
+        parts.append(Piece("no worker now"))
     if workers.others:
         parts.append(Piece(f"{workers.others:,} of other runs", Style.DIM))
     parts.append(Piece(escaped(view.store), Style.DIM))

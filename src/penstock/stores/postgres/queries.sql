@@ -540,8 +540,8 @@ select
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
 
 -- count_delayed --
--- How many jobs are queued for later; no more than $1 are counted.
-select count(*) from (select 1 from penstock.hot where row_state = 1 limit $1) as few
+-- How many jobs are queued for later than $2; no more than $1 are counted. Who is due is ready, though not yet promoted.
+select count(*) from (select 1 from penstock.hot where row_state = 1 and available_at > $2 limit $1) as few
 
 -- count_suspects --
 -- How many jobs wait to run alone.
@@ -1557,8 +1557,11 @@ insert into penstock.run_parts (run_id, worker, saved_at, document) values ($1, 
 on conflict (run_id, worker) do update set saved_at = excluded.saved_at, document = excluded.document
 
 -- old_runs --
--- Runs but for the last $1; not those that somebody else is at.
-select run_id from penstock.runs order by turn desc offset $1 for update skip locked
+-- Runs but for the last $1 and those that go on; not those that somebody else is at.
+select run_id from penstock.runs
+where run_id = any(array(select run_id from penstock.runs order by turn desc offset $1))
+    and run_id <> all(array(select run_id from penstock.workers where ended_at is null))
+for update skip locked
 
 -- forget_run_parts --
 -- $1 = [run, …].

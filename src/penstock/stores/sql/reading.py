@@ -70,7 +70,7 @@ class SqlReader(Statements):
             groups_total=self.value("count_groups"),
             oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
             next_due_at=self.value("next_due"),
-            delayed=self.value("count_delayed", DELAYED_IN_STATS),
+            delayed=self.value("count_delayed", DELAYED_IN_STATS, now),
             suspects=self.value("count_suspects"),
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self._is_paused(),

@@ -320,8 +320,8 @@ from jobs join lanes on lanes.id = jobs.lane_id where jobs.id = ?1
 update jobs set row_state = 4, token = token + 1, worker = ?2, solo = 1, updated_at = ?3 where id = ?1
 
 -- count_delayed --
--- How many jobs are queued for later; no more than ?1 are counted.
-select count(*) from (select 1 from jobs where row_state = 1 limit ?1)
+-- How many jobs are queued for later than ?2; no more than ?1 are counted. Who is due is ready, though not yet promoted.
+select count(*) from (select 1 from jobs where row_state = 1 and available_at > ?2 limit ?1)
 
 -- count_suspects --
 -- How many jobs wait to run alone.
@@ -1090,8 +1090,9 @@ insert into run_parts (run_id, worker, saved_at, document) values (?1, ?2, ?3, ?
 on conflict (run_id, worker) do update set saved_at = excluded.saved_at, document = excluded.document
 
 -- old_runs --
--- Runs but for the last ?1.
+-- Runs but for the last ?1 and those that go on.
 select json_group_array(run_id) from (select run_id from runs order by turn desc limit -1 offset ?1)
+where run_id not in (select run_id from workers where ended_at is null)
 
 -- forget_run_parts --
 -- ?1 = [run, …].

@@ -110,6 +110,16 @@ def test_the_next_due_time_is_counted(store_world: StoreWorld) -> None:
     assert store_world.store.stats().result().next_due_at == now + 10_000_000
 
 
+def test_a_job_that_has_fallen_due_is_no_longer_delayed(store_world: StoreWorld) -> None:
+    store_world.add(store_world.job("a", delay=10.0), store_world.job("b", delay=20.0))
+    counts = [store_world.store.stats().result().delayed]
+    for _ in range(2):
+        store_world.clock.advance(10.0)  # and nobody leases
+        counts.append(store_world.store.stats().result().delayed)
+
+    assert counts == [2, 1, 0]
+
+
 def test_only_workers_that_are_alive_are_counted(store_world: StoreWorld) -> None:
     store_world.new_worker(ttl=10.0)
     store_world.new_worker(ttl=60.0)

@@ -84,6 +84,27 @@ def test_old_runs_are_forgotten_with_what_they_spent(store_world: StoreWorld) ->
     assert day.spent == Amount(7, 70)
 
 
+def test_a_run_that_goes_on_keeps_what_it_spent(store_world: StoreWorld) -> None:
+    worker = store_world.new_worker(run_id="long")
+    store_world.add("a")
+    job = store_world.take_one(worker)
+    begin(store_world, intent(job, "a", run_id="long"))
+    store_world.store.answered([answer(job, "a")]).result()
+    part = save(store_world, "long")
+    for number in range(RUNS_KEPT + 1):
+        save(store_world, f"r{number}")
+
+    assert store_world.store.run_parts("long").result() == [part]
+    assert balance(store_world, Account("all", Period.RUN, "long")).spent == Amount(7, 70)
+
+    store_world.store.retire(worker).result()
+    save(store_world, "last")
+
+    assert store_world.store.run_parts("long").result() == []
+    assert store_world.store.balances(["long"]).result() == []
+    assert len(store_world.store.runs(RUNS_KEPT + 10).result()) == RUNS_KEPT
+
+
 def test_a_document_that_is_too_large_is_refused(store_world: StoreWorld) -> None:
     save(store_world, "r", document="x" * RUN_BYTES_MAX)
 

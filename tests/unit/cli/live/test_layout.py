@@ -125,7 +125,7 @@ def test_a_paused_run_says_so_first() -> None:
     paused = RunPicture(work=Work(paused=True))
 
     assert plain(compose(sample_view(paused), 80, 10)).startswith("penstock · paused · ")
-    assert "no worker yet" in plain(compose(sample_view(paused), 80, 10))
+    assert "no worker now" in plain(compose(sample_view(paused), 80, 10))
 
 
 def test_a_stopping_run_says_so() -> None:
