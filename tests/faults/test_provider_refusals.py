@@ -113,7 +113,7 @@ def test_f51_limit_neither_collapses_nor_runs_away_nor_swings(
     provider = SimulatedProvider(
         ProviderRules(concurrency=capacity, latency=Lognormal(latency, sigma=0.3)), seed=1
     )
-    jobs = min(math.ceil(capacity * max(60.0, 100 * latency) / latency / 10), 150)
+    jobs = min(math.ceil(capacity * max(60.0, 100 * latency) / latency / 10), 300)
 
     course = run_calls(provider, jobs, calls_each=10)
 
