@@ -8,7 +8,7 @@ import pytest
 from penstock import Context, Penstock
 from penstock.testing import ProviderRules, SimulatedProvider, harness
 
-CALLS = 600
+CALLS = 300
 
 
 def seconds_of_b(slots: int, *, beside_a: bool) -> float:

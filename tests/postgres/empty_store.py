@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import pytest
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from tests.postgres.cluster import Server
 
 _EMPTY: LiteralString = """
@@ -48,23 +50,24 @@ $$
 
 
 @pytest.fixture(scope="session")
-def _store_database(postgres_server: Server) -> str:
+def _store_database(postgres_server: Server) -> Iterator[tuple[str, Connection[Any]]]:
+    """This process's store: its URL, and a connection that knows how to empty it."""
     from penstock.stores.postgres.opening import open_postgres
 
     name = "store_" + os.environ.get("PYTEST_XDIST_WORKER", "main")
     url = postgres_server.create_database(name)
     open_postgres(url).close()
-    return name
+    with postgres_server.connect(name) as connection:
+        yield url, connection
 
 
 @pytest.fixture
-def empty_store(postgres_server: Server, _store_database: str) -> Iterator[Callable[[], str]]:
+def empty_store(_store_database: tuple[str, Connection[Any]]) -> Callable[[], str]:
     """Empty this process's store, as often as a test likes; its URL. Nobody may be using it."""
-    connection = postgres_server.connect(_store_database)
+    url, connection = _store_database
 
     def empty() -> str:
         connection.execute(_EMPTY)
-        return postgres_server.url(_store_database)
+        return url
 
-    yield empty
-    connection.close()
+    return empty

@@ -7,7 +7,9 @@ Every line of ours, of libraries and of tasks is written here: without secrets, 
 from __future__ import annotations
 
 import logging
+import re
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
@@ -15,8 +17,8 @@ from types import TracebackType
 import msgspec
 
 from penstock.cli.text import escaped, escaped_lines, print_error, safe_json
-from penstock.model.quotes import LOG_ATTRIBUTE
-from penstock.redaction import redacted
+from penstock.model.quotes import LOG_ATTRIBUTE, QUOTED
+from penstock.redaction import REDACTED, redacted
 
 
 class LogLevel(StrEnum):
@@ -36,12 +38,14 @@ class LogFormat(StrEnum):
 
 
 GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
-TRACEBACK_LENGTH_MAX = 64 * 1024  # characters; the message of an error may have any length
+SHOWN_LENGTH = 32 * 1024  # characters of each end of a traceback; a message may have any length
+MARGIN = 8 * 1024  # characters beside each that are looked at too
 
 HTTP_LIBRARIES = ("httpx2", "httpx")
 TELL_TALES = ("openai", "anthropic", "httpcore2", "httpcore")
 
 _OURS = "penstock."
+_MARK = re.compile(f"{re.escape(QUOTED)}|{re.escape(REDACTED)}")
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -116,13 +120,37 @@ def _traceback(formatter: logging.Formatter, raised: _Raised, record: logging.Lo
         text = "".join([*traceback.format_tb(trace), said])
     else:
         text = formatter.formatException(raised)
-    text = redacted(text)  # before it is cut, or half a secret would be left
-    if len(text) > TRACEBACK_LENGTH_MAX:
-        half = TRACEBACK_LENGTH_MAX // 2
-        left_out = len(text) - 2 * half
-        text = f"{text[:half]}\n… {left_out:,} characters …\n{text[-half:]}"
-    without = getattr(record, LOG_ATTRIBUTE, None)
-    return text if without is None else str(without(text))
+    without = getattr(record, LOG_ATTRIBUTE, None) or _as_it_is
+    if len(text) <= 2 * (SHOWN_LENGTH + MARGIN):
+        text = without(redacted(text))  # before it is cut, or half a secret would be left
+        if len(text) <= 2 * SHOWN_LENGTH:
+            return text
+        head, tail = text[:SHOWN_LENGTH], text[-SHOWN_LENGTH:]
+    else:
+        head, tail = _ends_of(text, lambda end: without(redacted(end)))
+    return f"{head}\n… {len(text) - len(head) - len(tail):,} characters …\n{tail}"
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _ends_of(text: str, cleaned: Callable[[str], str]) -> tuple[str, str]:
+    """Both ends of a text that is too long to be looked at as a whole.
+
+    A margin beside each is looked at too. It is not shown, since half a secret may stand there,
+    but up to a mark: that stands for a whole one.
+    """
+    length = len(text)
+    blank = text.rfind(" ", SHOWN_LENGTH, SHOWN_LENGTH + MARGIN)
+    head = cleaned(text[: blank if blank >= 0 else SHOWN_LENGTH + MARGIN])
+    blank = text.find(" ", length - SHOWN_LENGTH - MARGIN, length - SHOWN_LENGTH)
+    tail = cleaned(text[blank if blank >= 0 else length - SHOWN_LENGTH - MARGIN :])
+    marked = [match.span() for match in _MARK.finditer(head)]
+    head = head[: max(len(head) - MARGIN, marked[-1][1] if marked else 0)]
+    first = _MARK.search(tail)
+    tail = tail[min(MARGIN, first.start() if first else MARGIN) :]
+    return head[:SHOWN_LENGTH], tail[-SHOWN_LENGTH:]
 
 
 def _holds_many(error: BaseException) -> bool:

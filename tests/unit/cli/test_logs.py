@@ -9,8 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.logs import HTTP_LIBRARIES, TRACEBACK_LENGTH_MAX, layer_of, set_up_logging
-from penstock.model.quotes import LOG_ATTRIBUTE
+from penstock.cli.logs import (
+    HTTP_LIBRARIES,
+    MARGIN,
+    SHOWN_LENGTH,
+    layer_of,
+    set_up_logging,
+)
+from penstock.model.quotes import LOG_ATTRIBUTE, QUOTED
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +85,35 @@ def test_a_traceback_keeps_its_lines_and_is_escaped(capsys: pytest.CaptureFixtur
     assert "\x1b" not in err
 
 
+@pytest.mark.parametrize("glue", [" ", ""])
+def test_of_a_huge_message_no_more_is_looked_at_than_its_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, glue: str
+) -> None:
+    set_up_logging("info", "text")
+    key = "k" * 4_000
+    monkeypatch.setenv("HUGE_KEY", key)
+    looked_at = []
+
+    def without(text: str) -> str:
+        looked_at.append(len(text))
+        return text.replace("é" * 4_000, QUOTED)
+
+    for shift in (0, 2_000, 4_000, MARGIN, MARGIN + 2_000):  # where the key is cut, if it is
+        beside = "é" * (SHOWN_LENGTH + MARGIN - shift)
+        pieces = [beside, key, "é" * 1_000_000, key, beside]
+        try:
+            raise ValueError(glue.join(pieces))
+        except ValueError:
+            logging.getLogger("penstock.task").exception("failed", extra={LOG_ATTRIBUTE: without})
+
+    err = capsys.readouterr().err
+    assert max(looked_at) <= SHOWN_LENGTH + MARGIN
+    assert "kkk" not in err
+    assert err.count("characters …") == 5
+    assert len(err) <= 5 * (2 * SHOWN_LENGTH + 200)
+    assert err.count("Traceback (most recent call last)") == 5
+
+
 def test_setting_up_twice_says_everything_once(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("info", "text")
     set_up_logging("info", "text")
@@ -109,4 +144,4 @@ def test_quotes_are_looked_for_only_in_what_is_shown_of_a_traceback(
         logging.getLogger("penstock.worker").exception("boom", extra={LOG_ATTRIBUTE: without})
 
     assert "yellow" not in capsys.readouterr().err
-    assert max(looked_at) < 2 * TRACEBACK_LENGTH_MAX
+    assert max(looked_at) < 4 * SHOWN_LENGTH

@@ -112,7 +112,9 @@ class ModeDetector:
         least = SAMPLE_MIN_QUICK if quick else SAMPLE_MIN
         if self._requests < least or seconds <= SECONDS_MIN:
             return None
-        rates = Rates(self._requests / seconds, self._tokens / seconds, seconds)
+        # One that was refused may have been sent before, with more tokens than all since.
+        tokens = max(self._tokens, self._requests)
+        rates = Rates(self._requests / seconds, tokens / seconds, seconds)
         if self._previous is not None and not has_moved:
             self._compare(rates, self._previous, level, 1.0 / self._requests)
         self._previous = rates

@@ -122,7 +122,9 @@ class Window:
         if self.age < self.hold:
             left = self.hold - self.age
             stop = in_flight / USED + 1.0  # there it is not used enough any more
-            most = left if stop >= self.top else max(0.0, self._age_of(stop) - self.age)
+            most = left if stop >= self.top else self._age_of(stop) - self.age
+            if most <= 0.0:
+                return
             self.age = self.hold if seconds >= left <= most else self.age + min(seconds, most)
             self._raise(min(self.top, self._at(self.age)))
             if self.age < self.hold:

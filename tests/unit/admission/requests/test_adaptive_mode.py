@@ -110,3 +110,17 @@ def test_door_that_stays_closed_is_none() -> None:
     detector = ModeDetector()
 
     assert not any(detector.closed_door(7) for _ in range(10))
+
+
+def test_a_large_request_of_the_time_before_that_is_refused_now_is_no_rate_below_nothing() -> None:
+    detector = ModeDetector()
+    detector.sent(1_000.0)
+    refusals(detector, [(10.0, 20, 8, 1.0)])
+    for _ in range(21):
+        detector.sent(1.0)
+    detector.not_accepted(1_000.0)
+
+    rates = detector.refused(20.0, 8)
+
+    assert rates is not None
+    assert (rates.requests, rates.tokens) == (2.0, 2.0)

@@ -161,6 +161,18 @@ def test_it_does_not_grow_while_less_than_half_of_it_is_in_flight() -> None:
     assert made.size == 45
 
 
+def test_a_shorter_latency_alone_does_not_make_it_grow() -> None:
+    made = refused_at(100)
+    made.tune(4.0, 10.0)
+    made.advance(1.0, 100)
+    before = made.size
+
+    made.tune(0.2, 10.0)  # now it would have come further in the same time
+    made.advance(1.0, 10)
+
+    assert made.size == before
+
+
 def test_time_in_which_it_is_hardly_used_is_no_part_of_the_hold() -> None:
     made = refused_at(50)
     made.advance(3.0, 45)
