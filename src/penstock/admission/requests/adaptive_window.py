@@ -123,7 +123,8 @@ class Window:
             left = self.hold - self.age
             stop = in_flight / USED + 1.0  # there it is not used enough any more
             most = left if stop >= self.top else self._age_of(stop) - self.age
-            if most <= 0.0:
+            if most <= 0.0:  # by its age it would be larger than it is used
+                self._raise(min(self.top, self._at(self.age), stop))
                 return
             self.age = self.hold if seconds >= left <= most else self.age + min(seconds, most)
             self._raise(min(self.top, self._at(self.age)))

@@ -173,6 +173,18 @@ def test_a_shorter_latency_alone_does_not_make_it_grow() -> None:
     assert made.size == before
 
 
+def test_a_full_window_grows_though_its_age_is_ahead_of_it() -> None:
+    made = refused_at(100)
+    made.set_most(10)
+    made.advance(1.0, 10)
+    made.set_most(100)
+
+    for _ in range(10):
+        made.advance(0.1, int(made.size))
+
+    assert made.size > 50
+
+
 def test_time_in_which_it_is_hardly_used_is_no_part_of_the_hold() -> None:
     made = refused_at(50)
     made.advance(3.0, 45)
