@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At which moments does a dataset have slices?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Calendar(Protocol):
+    """A finite or endless series of moments. Synchronous; microseconds since 1970 UTC."""
+
+    @property
+    def text(self) -> str:
+        """Canonical, such as "daily 16:00 America/New_York". The same text, the same calendar."""
+        ...
+
+    @property
+    def tz(self) -> str:
+        """Whose days its dates mean: "UTC", "America/New_York"."""
+        ...
+
+    @property
+    def daily(self) -> bool:
+        """Has a local day at most one of them? Then slices are called by dates."""
+        ...
+
+    def between(self, start: int, end: int) -> Sequence[int]:
+        """Those in [start, end), in order, each once."""
+        ...
+
+    def before(self, at: int, count: int) -> Sequence[int]:
+        """The newest `count` at or before a moment, in order; fewer if there are no more."""
+        ...

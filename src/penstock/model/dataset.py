@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a slice of a dataset, what does it need, and when is it stale?"""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, datetime
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from penstock.model.calendar import Calendar
+
+SLICE = "dataset:"  # how the tasks of jobs begin that build slices
+STEP = "dataset:step"  # the task of barriers, gates, joins and ends
+START = "dataset:start"  # the task of what a plan waits for until it is complete
+BUILD = "build:"  # how the keys of a plan's jobs begin
+SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
+
+
+class Rule(StrEnum):
+    """Which upstream slices does one moment need?"""
+
+    LATEST = "latest"  # the newest at or before it
+    EXACT = "exact"  # the one at that very moment
+    LOOKBACK = "lookback"  # the newest `count` at or before it
+    WINDOW = "window"  # all in (at - micros, at]
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dataset needs of another one."""
+
+    dataset: str
+    rule: Rule = Rule.LATEST
+    count: int = 1
+    micros: int = 0
+
+    @property
+    def text(self) -> str:
+        """Canonical, such as "prices.lookback(20)"."""
+        said = {Rule.LOOKBACK: f"{self.count}", Rule.WINDOW: f"{self.micros / 1e6:g} s"}
+        return f"{self.dataset}.{self.rule}({said.get(self.rule, '')})"
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One dataset, as planning sees it."""
+
+    name: str
+    calendar: Calendar
+    needs: tuple[Need, ...] = ()
+    version: str = "1"
+    batch: int = 1  # slices that one job builds, at most
+
+
+class SliceMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """What is committed of one dataset in a range: parallel arrays, in order of time."""
+
+    ats: array[int]  # of the version that was asked for
+    seqs: array[int]  # the number of the commit that made it visible
+    bases: array[int]  # the store's number when its inputs were read
+    outdated: array[int]  # slices of another version; in order
+    seq: int  # the store's number at this read
+
+
+class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One written slice: what its manifest says. Its JSON is the manifest's document."""
+
+    at: int
+    path: str  # below the root of outputs
+    kind: str  # "parquet" or "raw"
+    rows: int | None  # None: bytes have none
+    bytes: int
+    checksum: str  # blake2b, hexadecimal
+
+
+def slice_name(dataset: str, at: int, calendar: Calendar) -> str:
+    """How people call a slice: `prices@2024-01-05`."""
+    return f"{dataset}@{moment_name(at, calendar)}"
+
+
+def moment_name(at: int, calendar: Calendar) -> str:
+    """A date where a day has at most one slice, else a time of UTC."""
+    seconds, micros = divmod(at, 1_000_000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    if calendar.daily:
+        return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
+    fraction = f".{micros:06d}".rstrip("0") if micros else ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a plan: the finite, ordered set of jobs that brings targets up to date?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.job import AttemptError, JobState
+
+
+class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asked for."""
+
+    targets: tuple[str, ...]  # in order of names, each once
+    ranges: tuple[tuple[int, int], ...]  # [start, end) of each target
+    force: bool = False  # build what is fresh as well: the targets, and what they need
+    eager: bool = False  # each job as soon as its own needs are there
+    fail_fast: bool = False
+    yes: bool = False  # however many
+
+
+class Needed(msgspec.Struct, frozen=True, gc=False):
+    """A range of the plan's jobs of one dataset, by their index in order of time."""
+
+    dataset: str
+    first: int
+    last: int  # included
+
+
+class JobDescriptor(msgspec.Struct, frozen=True, gc=False):
+    """One job of a plan."""
+
+    job_id: str  # build:PLAN:prices@2024-01-05, which is also the key of the job
+    dataset: str
+    timestamps: tuple[int, ...]  # of the slices that it builds, in order
+    needs: tuple[Needed, ...]  # jobs of this plan that must be done before
+    level: int
+    lock: str  # the dataset whose lock guards it
+
+
+class SliceCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of one dataset, in slices."""
+
+    needed: int  # wanted by the targets, or by what they need
+    fresh: int = 0  # committed, and up to date: skipped
+    new: int = 0  # never built
+    outdated: int = 0  # of another version
+    rebuilt: int = 0  # something it was built from was, or is to be, built anew
+    forced: int = 0
+    future: int = 0  # lie in the future: left out
+
+
+class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What must run, in what order."""
+
+    plan_id: str
+    targets: tuple[str, ...]
+    levels: tuple[tuple[JobDescriptor, ...], ...]
+    counts: dict[str, SliceCounts]  # of every dataset that was looked at, upstream first
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has."""
+        return sum(map(len, self.levels))
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one job of a plan."""
+
+    job_id: str
+    status: JobState
+    rows: int | None = None
+    bytes: int = 0
+    started_at: int | None = None
+    finished_at: int | None = None
+    error: AttemptError | None = None
+    manifest: tuple[str, ...] = ()  # paths of what it wrote, below the root of outputs
+
+
+class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build came to."""
+
+    plan_id: str | None  # None: everything was up to date
+    run_id: str
+    slices: int = 0  # built and committed by this plan
+    done: int = 0  # jobs
+    failed: tuple[JobResult, ...] = ()
+    skipped: tuple[JobResult, ...] = ()  # because of those
+    fresh: int = 0  # slices that were up to date before
+    stopped: bool = False  # by a signal: the same request goes on where it was
+
+    @property
+    def ok(self) -> bool:
+        """Is everything that was asked for there?"""
+        return not (self.failed or self.skipped or self.stopped)
