@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from penstock.planning.build_plan import plan_build
 from penstock.planning.gates import gates_of, parts_of
 from penstock.planning.submission import plan_jobs
 from tests.datasets import DAY, by_name, dataset, nothing_built
+from tests.plan_world import World
 
 STEP = Placement(task="dataset:step#1", group="steps", priority=3)
 
@@ -157,3 +159,20 @@ def test_a_gate_of_gates_holds_exactly_its_jobs() -> None:
         assert ends[-1] == min((number + 1) * size, jobs)
         assert starts[1:] == ends[:-1]
         assert len(parts) <= gates.GATE_PARTS
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_exactly_those_who_look_back_on_what_failed_are_skipped(eager: bool) -> None:
+    """Gates hold more than that, and must not tell."""
+    specs = by_name([dataset("prices"), dataset("late", back("prices", 10)), dataset("x", "late")])
+    request = BuildRequest(targets=("x",), ranges=((0, 40 * DAY),), eager=eager)
+    world = World()
+    plan = plan_build(specs, request, world.marks_of, 40 * DAY)
+    broken = f"build:{plan.plan_id}:prices@1970-01-15"
+
+    ended = world.run(specs, plan, request, Random(7), lambda key: key == broken)
+
+    days = [f"1970-01-{day}" for day in range(15, 25)]
+    skipped = {f"build:{plan.plan_id}:{name}@{day}" for name in ("late", "x") for day in days}
+    assert ended.of_slices("error") == {broken}
+    assert ended.of_slices("skipped") == skipped
