@@ -38,6 +38,10 @@ POINTS = frozenset(
         "intend.committed",
         "answered.in_tx",
         "answered.committed",
+        "plan.in_tx",
+        "lock.in_tx",
+        "dataset.staged",
+        "dataset.level_committed",
         "commit.begin",
         "checkpoint.begin",
     }

@@ -9,18 +9,17 @@ from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import EnqueueRefused
 from penstock.model.effects import (
-    CommitLevel,
     Effect,
     EnqueueJobs,
     ForgetCalls,
     Rearm,
     SetCursor,
-    StageManifest,
 )
 from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import SCHEDULE
 from penstock.stores.row_state import OF_STATE, RowState
+from penstock.stores.sql import staging
 from penstock.stores.sql.enqueueing import enqueue
 from penstock.stores.sql.journaling import forget_calls, spoil
 from penstock.stores.sql.settling import note_ended
@@ -118,6 +117,8 @@ def free_keys(tx: Transaction, refs: Sequence[tuple[int, int]]) -> None:
 
 
 def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
+    if not staging.may_write(tx, end.effects):
+        return _refused(tx, end.job.id, end.job.token)
     rearm = next((effect for effect in end.effects if isinstance(effect, Rearm)), None)
     if rearm is None:
         verdict = _end_one(tx, no, run_id, end)
@@ -132,6 +133,7 @@ def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Ver
             )
         for effect in end.effects:
             _apply(tx, end, effect)
+        staging.apply(tx, end.job.id, end.effects)
     return verdict
 
 
@@ -177,26 +179,8 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
         enqueue(tx, effect.jobs)
     elif isinstance(effect, SetCursor):
         tx.units.cursors[effect.name] = effect.value
-    elif isinstance(effect, StageManifest):
-        place = (effect.dataset, effect.slice)
-        if effect.commit:
-            tx.run("drop_committed", *place)
-        else:
-            tx.run("drop_staged", *place, effect.plan_id, effect.level)
-        tx.run(
-            "insert_manifest",
-            *place,
-            effect.document,
-            effect.plan_id,
-            effect.level,
-            end.job.id,
-            int(effect.commit),
-        )
     elif isinstance(effect, ForgetCalls):
         forget_calls(tx, [end.job.id])
-    elif isinstance(effect, CommitLevel):
-        tx.run("replace_level", effect.plan_id, effect.level)
-        tx.run("commit_level", effect.plan_id, effect.level)
 
 
 def fail_and_retry(

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
 from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.control import Inbox, Question
+from penstock.model.dataset import SliceMarks
 from penstock.model.job import (
     TERMINAL,
     Attempt,
@@ -21,7 +24,7 @@ from penstock.model.job import (
 from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
 from penstock.model.schedule import SCHEDULE
-from penstock.model.views import KeptLimit, Manifest, Outlook, Stats, WorkerView
+from penstock.model.views import KeptLimit, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.call_reading import broken_calls
 from penstock.stores.sql.statements import Row, Statements, as_json
@@ -152,6 +155,18 @@ class SqlReader(Statements):
                 at = following - 1
         return found
 
+    def jobs_by(self, query: str, *parameters: object) -> list[Job]:
+        """Jobs that a statement finds, for people."""
+        return [_job(row) for row in self.rows(query, *parameters)]
+
+    @abstractmethod
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        """What is committed in a range, in numbers."""
+
+    @abstractmethod
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        """The commit number and slices, of one state of the store."""
+
     def attempts(self, key: str) -> list[Attempt]:
         return [
             Attempt(
@@ -190,12 +205,6 @@ class SqlReader(Statements):
         return [
             KeptLimit(ProviderModelKey(provider, model), document, learned_at)
             for provider, model, document, learned_at in self.rows("list_learned", LEARNED_READ)
-        ]
-
-    def manifests(self, query: str, name: str) -> list[Manifest]:
-        return [
-            Manifest(dataset=d, slice=s, document=doc, plan_id=p, level=level, job_id=j)
-            for d, s, doc, p, level, j in self.rows(query, name)
         ]
 
     def leases(self, worker: WorkerId) -> list[JobRef]:
@@ -259,6 +268,7 @@ class SqlReader(Statements):
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
         ):
             broken += [sentence.format(name) for (name,) in self.rows(query)]
+        broken += [f"{sentence}." for (sentence,) in self.rows("check_datasets")]
         return [*broken, *broken_calls(self), *broken_units(self)]
 
 
