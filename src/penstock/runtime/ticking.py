@@ -50,7 +50,7 @@ def tick_context(
     """What the body of a tick may know."""
     missed = recurring.schedule.timing.after(job.due_at, started_at).missed
     values = NOTHING if checked is None else checked.of_tick(recurring.schedule, job.payload)
-    return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.cursor)
+    return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.brought)
 
 
 def judge_tick(
@@ -206,7 +206,7 @@ class Ticks:
                 break
         wanted, self._waiting = list(self._waiting.values()), {}
         for job in wanted:
-            job.cursor = cursors.get(job.key)
+            job.brought = cursors.get(job.key)
         self._enter(wanted)
 
     def spoilt(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read for jobs that build slices, before they may start?
+
+The slices that they need, by the mapping of their calendars: one read for all jobs that were leased
+together, with the store's commit number in the same snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.errors import TRANSIENT, UsageError
+from penstock.model.dataset import DatasetSpec, SliceOutput, slice_name
+from penstock.model.job import JobState, LeasedJob
+from penstock.model.lease import JobRef
+from penstock.model.plan import SlicePayload, StepPayload
+from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
+from penstock.runtime.reach import Reach
+from penstock.runtime.slicing import SliceInputs, SliceTask
+from penstock.stores.datasets import SliceRange, SliceRow
+from penstock.stores.store import Store
+
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
+WAITS = "Reading needed slices has to wait"
+
+_output = msgspec.json.Decoder(SliceOutput).decode
+_slice_payload = msgspec.json.Decoder(SlicePayload).decode
+_step_payload = msgspec.json.Decoder(StepPayload).decode
+_FAILED = frozenset({JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED})
+
+#: What must happen before some of the jobs may start; None: nothing.
+Preparing = Coroutine[Any, Any, None] | None
+
+
+class _Wanted:
+    """What one job needs: of each need, the upstream moments of each of its slices."""
+
+    def __init__(self, job: LeasedJob, task: SliceTask, specs: Mapping[str, DatasetSpec]) -> None:
+        payload = _slice_payload(job.payload)
+        down = specs[task.dataset.name]  # type: ignore[union-attr]  # steps need nothing
+        self.job = job
+        self.specs = specs
+        self.built = payload.built
+        self.needs: list[tuple[str, list[list[int]]]] = []
+        self.problem: str | None = None  # the calendars have changed since it was planned
+        try:
+            for need in down.needs:
+                up = specs[need.dataset]
+                found = needed_moments(down, payload.at, need, up, CalendarReader())
+                ranges = zip(*index_ranges(payload.at, need, found), strict=True)
+                self.needs.append((up.name, [found[first:end] for first, end in ranges]))
+        except UsageError as error:
+            self.problem = str(error)
+
+    def ranges(self) -> Iterable[SliceRange]:
+        for name, moments in self.needs:
+            for each in moments:
+                if each:
+                    yield SliceRange(name, each[0], each[-1])
+
+    def inputs(
+        self, seq: int, rows: Mapping[tuple[str, int], SliceRow], outputs: _Outputs
+    ) -> SliceInputs:
+        """What was found; the first slice that is not there, if any."""
+        if self.problem is not None:
+            return SliceInputs(missing=self.problem)
+        for name, moments in self.needs:
+            built = self.built.get(name, ())
+            for at in dict.fromkeys(at for each in moments for at in each):
+                row = rows.get((name, at))
+                ours = any(first <= at <= last for first, last in built)
+                if ours and (row is None or row.plan_id != self.job.plan_id):
+                    return SliceInputs(failed=self._name(name, at))
+                if row is None:
+                    return SliceInputs(
+                        missing=f"The needed slice {self._name(name, at)} is not committed; build "
+                        "it again."
+                    )
+        return SliceInputs(
+            basis=seq,
+            needs=tuple(
+                tuple(tuple(outputs.of(rows[name, at]) for at in each) for each in moments)
+                for name, moments in self.needs
+            ),
+        )
+
+    def _name(self, name: str, at: int) -> str:
+        return slice_name(name, at, self.specs[name].calendar)
+
+
+class _Outputs:
+    """Manifests that were read together, each decoded once."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[tuple[str, int], SliceOutput] = {}
+
+    def of(self, row: SliceRow) -> SliceOutput:
+        place = row.dataset, row.at
+        if place not in self._decoded:
+            self._decoded[place] = _output(row.document)
+        return self._decoded[place]
+
+
+class SliceReads:
+    """Owns what a worker reads for slices before their jobs enter its window. Of one loop."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, tuple[Any, object]],
+        store: Store,
+        clock: Clock,
+        reach: Reach,
+        enter: Callable[[Sequence[LeasedJob]], None],
+        others: Callable[[Sequence[LeasedJob]], Preparing],
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            tasks: of the worker.
+            store: where manifests are kept.
+            clock: the time.
+            reach: hears of a store that is away.
+            enter: takes jobs that may start.
+            others: takes all other jobs.
+        """
+        self._tasks = {name: task for name, (task, _) in tasks.items() if type(task) is SliceTask}
+        self._store = store
+        self._clock = clock
+        self._reach = reach
+        self._enter = enter
+        self._others = others
+        self._waiting: dict[JobRef, LeasedJob] = {}
+
+    def clear(self) -> list[JobRef]:
+        """Jobs that have not come as far as the window are not wanted, or not ours, any more."""
+        refs = list(self._waiting)
+        self._waiting.clear()
+        return refs
+
+    def take(self, jobs: Sequence[LeasedJob]) -> Preparing:
+        """Jobs have come: those that build slices enter when what is returned has been awaited."""
+        tasks = self._tasks
+        ours = [job for job in jobs if job.task in tasks] if tasks else []
+        if not ours:
+            return self._others(jobs)
+        return self._both(self._others([job for job in jobs if job.task not in tasks]), ours)
+
+    async def _both(self, others: Preparing, ours: Sequence[LeasedJob]) -> None:
+        self._waiting.update((JobRef(job.id, job.token), job) for job in ours)
+        if others is not None:
+            await others
+        await self._prepare(ours)
+
+    async def _prepare(self, jobs: Sequence[LeasedJob]) -> None:
+        """Read for all of them at once, and let those start that are still wanted."""
+        wanted, steps = self._wanted(jobs)
+        while self._waiting:
+            try:
+                await self._read(wanted, steps)
+            except TRANSIENT as error:
+                self._reach.waits(WAITS, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._reach.answered(WAITS)
+                break
+        ready, self._waiting = list(self._waiting.values()), {}
+        self._enter(ready)
+
+    def _wanted(self, jobs: Iterable[LeasedJob]) -> tuple[list[_Wanted], list[LeasedJob]]:
+        """What is to be read: for jobs that build slices, and for barriers that may end early."""
+        wanted, steps = [], []
+        for job in jobs:
+            task = self._tasks[job.task]
+            if task.dataset is None:
+                steps.append(job)
+            else:
+                wanted.append(_Wanted(job, task, task.site.specs))
+        return wanted, steps
+
+    async def _read(self, wanted: Sequence[_Wanted], steps: Sequence[LeasedJob]) -> None:
+        for job in steps:
+            job.brought = SliceInputs(failed=await self._failed(job))
+        if not wanted:
+            return
+        page = await self._store.slices(_merged(wanted))
+        rows = {(row.dataset, row.at): row for row in page.rows}
+        outputs = _Outputs()
+        for one in wanted:
+            one.job.brought = one.inputs(page.seq, rows, outputs)
+
+    async def _failed(self, job: LeasedJob) -> str | None:
+        """Why a barrier lets nothing more begin; None: it does."""
+        payload = _step_payload(job.payload)
+        if not payload.fail_fast or job.plan_id is None:
+            return None
+        for level in await self._store.plan_states(job.plan_id):
+            if level.level == payload.level and any(map(level.states.get, _FAILED)):
+                return f"level {level.level}"
+        return None
+
+
+def _merged(wanted: Iterable[_Wanted]) -> list[SliceRange]:
+    """The ranges of many jobs; those that overlap are one."""
+    merged: list[SliceRange] = []
+    for one in sorted({r for each in wanted for r in each.ranges()}, key=_place):
+        last = merged[-1] if merged else None
+        if last is not None and last.dataset == one.dataset and one.first <= last.last:
+            merged[-1] = SliceRange(one.dataset, last.first, max(last.last, one.last))
+        else:
+            merged.append(one)
+    return merged
+
+
+def _place(one: SliceRange) -> tuple[str, int, int]:
+    return one.dataset, one.first, one.last
