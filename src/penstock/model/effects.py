@@ -15,18 +15,23 @@ class EnqueueJobs(msgspec.Struct, frozen=True):
 
 
 class StageManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Remember an output: invisible until its level is committed, or visible at once."""
+    """Remember a slice: invisible until its level is committed, or visible at once.
+
+    Fenced: the end that carries it is stale unless its plan is running.
+    """
 
     dataset: str
-    slice: str
+    at: int  # microseconds
+    version: str
+    basis: int  # the store's commit number when its inputs were read
     document: str  # strict JSON text
-    plan_id: str | None = None
-    level: int | None = None
+    plan_id: str
+    level: int
     commit: bool = False
 
 
 class CommitLevel(msgspec.Struct, frozen=True):
-    """Make all staged manifests of one level of a plan visible together."""
+    """Make all staged slices of one level of a plan visible together; fenced as those."""
 
     plan_id: str
     level: int

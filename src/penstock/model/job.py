@@ -68,6 +68,12 @@ UNIT_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
 }
 
 
+#: The same, for what the jobs of a build wait for until all of them are there.
+START_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
+    JobState.QUEUED: {JobState.DONE: "its plan begins"},
+}
+
+
 class EdgeKind(StrEnum):
     """When does a dependency let its dependant go?"""
 

@@ -82,17 +82,6 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     units: tuple[UnitView, ...] = ()  # of schedules: those that fail, or have ended in error
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One output that is remembered."""
-
-    dataset: str
-    slice: str
-    document: str
-    plan_id: str | None
-    level: int | None
-    job_id: int
-
-
 class Progress(msgspec.Struct, frozen=True):
     """What one bounded slice of a long operation did."""
 

@@ -31,7 +31,6 @@ from penstock.model.views import (
     EndMark,
     EnqueueReport,
     KeptLimit,
-    Manifest,
     Outlook,
     Progress,
     Retried,
@@ -44,16 +43,16 @@ from penstock.stores.memory_check import broken_invariants
 from penstock.stores.memory_choice import FairChoice
 from penstock.stores.memory_chores import Chores
 from penstock.stores.memory_control import Control
+from penstock.stores.memory_dataset_operations import DatasetOperations
 from penstock.stores.memory_learned import Learned
 from penstock.stores.memory_operation import operation
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
-from penstock.stores.memory_unit_operations import UnitOperations
-from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, staged_of, stats_of
+from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, stats_of
 from penstock.stores.row_state import RowState
 from penstock.stores.store import JobFilter
 
 
-class MemoryStore(UnitOperations):
+class MemoryStore(DatasetOperations):
     """Owns jobs, leases, edges and effects in memory. Belongs to one thread and has no locks.
 
     A call that is refused was checked before it changed anything.
@@ -64,7 +63,7 @@ class MemoryStore(UnitOperations):
     def __init__(self, clock: Clock, ids: IdSource | None = None) -> None:
         self.id = (ids or SystemIds()).new_id("memory")
         super().__init__(clock, Tables())
-        self._chores = Chores(self._tables, self._edges, self._ends, self._calls)
+        self._chores = Chores(self._tables, self._edges, self._ends, self._calls, self._plans)
         self._choice = FairChoice(self._tables)
         self._control = Control()
         self._learned = Learned()
@@ -99,9 +98,6 @@ class MemoryStore(UnitOperations):
         for row in self._tables.workers.values():
             if row.jobs:
                 yield (row.expires_at - now) / MICROSECONDS
-
-    def _lease_clock(self) -> int:
-        return to_micros(self._clock.monotonic())
 
     # Jobs and workers come
 
@@ -188,6 +184,8 @@ class MemoryStore(UnitOperations):
                 verdicts.append(Verdict.DUPLICATE if same else Verdict.STALE)
                 continue
             verdict = self._ends.verdict(holder, worker, JobRef(end.job.id, end.job.token))
+            if verdict is Verdict.ACCEPTED and not self._manifests.may_write(end.effects):
+                verdict = Verdict.STALE
             verdicts.append(verdict)
             if verdict is Verdict.ACCEPTED:
                 self._ends.refuse(end, earlier)
@@ -197,7 +195,8 @@ class MemoryStore(UnitOperations):
             self._ends.finish(self._tables.jobs[job_id], end, now)
             if one_by_one:
                 self._tell([job_id], now)
-                self._ends.apply(self._tables.jobs[job_id], end, now)
+                self._ends.apply(end, now)
+                self._manifests.apply(job_id, end.effects)
                 if any(isinstance(effect, ForgetCalls) for effect in end.effects):
                     self._calls.forget(job_id)
         self._tell(accepted, now)
@@ -310,6 +309,7 @@ class MemoryStore(UnitOperations):
             count += self._ends.void(self._tables.workers[worker], self._now())
             self._tables.forget(worker)
         self._tables.raise_tokens(above)
+        self._locks.void(above)
         return count
 
     # Reading
@@ -346,19 +346,8 @@ class MemoryStore(UnitOperations):
 
     @operation
     def check(self) -> list[str]:
-        return broken_invariants(self._tables) + self._calls.broken() + self._units.broken()
-
-    @operation
-    def manifests(self, dataset: str) -> list[Manifest]:
-        return [x for where, x in sorted(self._tables.committed.items()) if where[0] == dataset]
-
-    @operation
-    def staged(self, plan_id: str) -> list[Manifest]:
-        return staged_of(self._tables, plan_id)
-
-    @operation
-    def cursor(self, name: str) -> str | None:
-        return self._tables.cursors.get(name)
+        broken = broken_invariants(self._tables) + self._calls.broken() + self._units.broken()
+        return broken + self._broken_datasets()
 
     # Limits and status
 

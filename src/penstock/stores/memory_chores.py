@@ -11,6 +11,7 @@ from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCou
 from penstock.stores.memory_calls import Calls
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_ends import Ends
+from penstock.stores.memory_plans import Plans
 from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.store import CHORE_SLICE
 
@@ -18,8 +19,11 @@ from penstock.stores.store import CHORE_SLICE
 class Chores:
     """Owns which rows a slice touches. Does not know what an end or an edge means."""
 
-    def __init__(self, tables: Tables, edges: Dependants, ends: Ends, calls: Calls) -> None:
+    def __init__(
+        self, tables: Tables, edges: Dependants, ends: Ends, calls: Calls, plans: Plans
+    ) -> None:
         self._tables = tables
+        self._plans = plans
         self._calls = calls
         self._edges = edges
         self._ends = ends
@@ -49,6 +53,8 @@ class Chores:
         for row in forgotten:
             self._edges.forget(row)
             self._calls.forget(row.id)
+        if not seen:
+            self._plans.purge(before)
         return Progress(len(forgotten), more=bool(seen)), mark
 
     def would_purge(self, before: int) -> int:
@@ -62,6 +68,7 @@ class Chores:
             yield self._tables.jobs[job_id]
 
     def _is_free(self, row: JobRow) -> bool:
-        """Does no unfinished job wait for this one, and does no body of it run any more?"""
+        """Does nobody need this one: no unfinished job, no body that still runs, no open plan?"""
         unfinished = any(not self._tables.jobs[child].terminal for child, _ in row.children)
-        return not unfinished and not self._tables.lingers(row.id)
+        needed = unfinished or self._plans.keeps(row.new.plan_id)
+        return not needed and not self._tables.lingers(row.id)

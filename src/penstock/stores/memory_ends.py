@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from penstock.clock import to_micros
 from penstock.errors import EnqueueRefused, InternalError
 from penstock.model.effects import (
-    CommitLevel,
     EnqueueJobs,
-    ForgetCalls,
     Rearm,
     SetCursor,
-    StageManifest,
 )
 from penstock.model.job import (
     BATCH_JOBS_MAX,
@@ -27,7 +24,6 @@ from penstock.model.job import (
 )
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import FAILED_TICKS_KEPT
-from penstock.model.views import Manifest
 from penstock.stores.memory_edges import Dependants
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.row_state import OF_STATE, RowState
@@ -94,41 +90,16 @@ class Ends:
             row.due_at = rearm.at
             self._tables.queue(row, now, rearm.at)
 
-    def apply(self, row: JobRow, end: JobEnd, now: int) -> None:
-        """Apply the effects of an end in their order."""
+    def apply(self, end: JobEnd, now: int) -> None:
+        """Apply the effects of an end on jobs and cursors, in their order."""
         for effect in end.effects:
             match effect:
                 case EnqueueJobs(jobs=jobs):
                     self._edges.accept(jobs, now)
-                case StageManifest():
-                    self._stage(row, effect)
-                case CommitLevel(plan_id=plan_id, level=level):
-                    self._commit_level(plan_id, level)
                 case SetCursor(name=name, value=value):
                     self._tables.cursors[name] = value
-                case Rearm() | ForgetCalls():
-                    continue  # the one was applied instead of the end, the other is not for rows
-
-    def _stage(self, row: JobRow, effect: StageManifest) -> None:
-        manifest = Manifest(
-            dataset=effect.dataset,
-            slice=effect.slice,
-            document=effect.document,
-            plan_id=effect.plan_id,
-            level=effect.level,
-            job_id=row.id,
-        )
-        if effect.commit:
-            self._tables.committed[effect.dataset, effect.slice] = manifest
-        else:
-            where = (effect.plan_id, effect.level, effect.dataset, effect.slice)
-            self._tables.staged[where] = manifest
-
-    def _commit_level(self, plan_id: str, level: int) -> None:
-        staged = self._tables.staged
-        for where in [x for x in staged if x[:2] == (plan_id, level)]:
-            manifest = staged.pop(where)
-            self._tables.committed[manifest.dataset, manifest.slice] = manifest
+                case _:
+                    continue  # Rearm was applied instead of the end; the others are not for jobs
 
     def fail(self, row: JobRow, failure: JobFailure, now: int) -> None:
         """Queue a job again later, or end it when its attempts are used up."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from penstock.errors import InternalError
 from penstock.model.job import (
+    START_TRANSITIONS,
     TERMINAL,
     TRANSITIONS,
     UNIT_TRANSITIONS,
@@ -29,7 +30,8 @@ from penstock.model.job import (
     WorkerId,
 )
 from penstock.model.lease import BlockedKey, Caps, JobRef, WorkerInfo
-from penstock.model.views import Manifest, WorkerView
+from penstock.model.views import WorkerView
+from penstock.stores.memory_dataset_rows import DatasetTables
 from penstock.stores.memory_index import Counts, Ordered
 from penstock.stores.memory_unit_row import UnitRow
 from penstock.stores.row_state import PUBLIC, RowState
@@ -79,9 +81,7 @@ class JobRow:
     open: set[Need] = field(default_factory=set)  # those that are not satisfied yet
     children: set[tuple[JobId, EdgeKind]] = field(default_factory=set)
     token: int = 0
-    ended: tuple[WorkerId, int] | None = (
-        None  # the last lease that its holder itself brought to an end
-    )
+    ended: tuple[WorkerId, int] | None = None  # the last lease that its holder itself ended
     worker: WorkerRow | None = None
     solo: bool = False
     attempts: int = 0
@@ -213,9 +213,7 @@ class Tables:
         self.ids: Ordered[JobId] = Ordered()
         self.by_state: dict[JobState, Ordered[JobId]] = {state: Ordered() for state in JobState}
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
-        self.ready_lanes: dict[
-            str, dict[int, Lane]
-        ] = {}  # by group, next turn first; with ready jobs
+        self.ready_lanes: dict[str, dict[int, Lane]] = {}  # by group, next turn first
         self.delayed: Ordered[tuple[int, JobId]] = Ordered()  # by available_at
         self.suspects: Ordered[JobId] = Ordered()
         self.ended: Ordered[tuple[int, JobId]] = Ordered()  # by finished_at
@@ -227,8 +225,7 @@ class Tables:
         self.caps: dict[str, int] = {}
         self.cursors: dict[str, str] = {}
         self.units: dict[JobId, UnitRow] = {}
-        self.committed: dict[tuple[str, str], Manifest] = {}  # by dataset and slice
-        self.staged: dict[tuple[str | None, int | None, str, str], Manifest] = {}
+        self.datasets = DatasetTables()
         self.put_back = 0  # dependants that retries have put back
         self.version = 0  # rises when there may be something new to lease
         self._token_floor = 0  # every token handed out is greater
@@ -305,7 +302,8 @@ class Tables:
         """Change a job's state, its due time and its holder, with every index; `at` is when."""
         before, after = row.public, PUBLIC[to]
         known = after in TRANSITIONS[before] or before is after is JobState.QUEUED
-        if not known and not (row.id in self.units and after in UNIT_TRANSITIONS.get(before, ())):
+        special = UNIT_TRANSITIONS if row.id in self.units else START_TRANSITIONS
+        if not known and after not in special.get(before, ()):
             raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
         if lingers and row.worker is not None:
             row.worker.lingering[row.ref] = row.new.limit_keys
@@ -443,8 +441,8 @@ class Tables:
     def failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId
     ) -> Iterator[JobRow]:
-        """Jobs in `error` above an id: of one task, with few charged attempts; None: of any."""
+        """Jobs in `error` above an id, of no plan, of one task, with few charged attempts."""
         for row in map(self.jobs.__getitem__, self.by_state[JobState.ERROR].above(after_id)):
             fits = max_attempts is None or row.attempts <= max_attempts
-            if fits and (task is None or row.new.task == task):
+            if fits and row.new.plan_id is None and task in (None, row.new.task):
                 yield row

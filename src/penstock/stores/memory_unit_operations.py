@@ -42,6 +42,10 @@ class UnitOperations(CallOperations):
         return self._units.view(key)
 
     @operation
+    def cursor(self, name: str) -> str | None:
+        return self._tables.cursors.get(name)
+
+    @operation
     def cursors(self, names: Sequence[str]) -> dict[str, str]:
         kept = self._tables.cursors
         return {name: kept[name] for name in names if name in kept}

@@ -12,7 +12,7 @@ from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Hol
 from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
 from penstock.model.schedule import SCHEDULE
-from penstock.model.views import Manifest, Outlook, Stats
+from penstock.model.views import Outlook, Stats
 from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.store import (
     DELAYED_IN_STATS,
@@ -122,9 +122,3 @@ def jobs_of(tables: Tables, wanted: JobFilter, after_id: JobId, limit: int) -> l
     rows = (tables.jobs[job_id] for job_id in ids.above(after_id))
     chosen = (row for row in rows if wanted.task is None or row.new.task == wanted.task)
     return [row.as_job() for row in islice(chosen, limit)]
-
-
-def staged_of(tables: Tables, plan_id: str) -> list[Manifest]:
-    """The outputs of a plan that are not committed yet, level by level."""
-    found = [x for x in tables.staged.values() if x.plan_id == plan_id]
-    return sorted(found, key=lambda x: (-1 if x.level is None else x.level, x.dataset, x.slice))

@@ -40,7 +40,6 @@ from penstock.model.views import (
     EndMark,
     EnqueueReport,
     KeptLimit,
-    Manifest,
     Outlook,
     Progress,
     Retried,
@@ -49,6 +48,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.stores.datasets import LockStore, ManifestStore, PlanStore
 from penstock.stores.journal import JournalStore, RunStore
 from penstock.stores.reply import Reply
 
@@ -191,9 +191,10 @@ class JobStore(Protocol):
     ) -> Reply[Retried]:
         """Put one slice of failed jobs back, and what was skipped because of them.
 
-        Walks jobs in `error` (of `task`, with at most `max_attempts` charged attempts) with an id
-        above `after_id`; answers what it did and where the next slice starts. Dependants follow
-        in slices of their own, here and in lease calls of anybody: repeat while it says `more`.
+        Walks jobs in `error` (of no plan, of `task`, with at most `max_attempts` charged attempts)
+        with an id above `after_id`; answers what it did and where the next slice starts.
+        Dependants follow in slices of their own, here and in lease calls of anybody: repeat while
+        it says `more`.
         """
         ...
 
@@ -204,8 +205,9 @@ class JobStore(Protocol):
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
         """Forget one slice of jobs that ended before a time (microseconds), with their history.
 
-        A job that an unfinished job still waits for is kept. Walks by end from a mark; answers
-        what it did and where the next slice starts. A skipped dependant of a failed job that is
+        A job that an unfinished job still waits for is kept, and so are those of open plans. Walks
+        by end from a mark; answers what it did and where the next slice starts. The last slice
+        forgets old plans that have no job any more. A skipped dependant of a failed job that is
         forgotten stays skipped for good: nobody can put that one back.
         """
         ...
@@ -242,18 +244,6 @@ class JobStore(Protocol):
     def check(self) -> Reply[list[str]]:
         """Every broken invariant of seam.md, as sentences. Scans everything: for tests."""
         ...
-
-
-class ManifestStore(Protocol):
-    """Outputs and cursors; written by effects only."""
-
-    def manifests(self, dataset: str) -> Reply[list[Manifest]]:
-        """Committed ones, by slice."""
-        ...
-
-    def staged(self, plan_id: str) -> Reply[list[Manifest]]: ...
-
-    def cursor(self, name: str) -> Reply[str | None]: ...
 
 
 class LimitStore(Protocol):
@@ -359,6 +349,8 @@ class ScheduleStore(Protocol):
 
     def unit(self, key: str) -> Reply[UnitView | None]: ...
 
+    def cursor(self, name: str) -> Reply[str | None]: ...
+
     def cursors(self, names: Sequence[str]) -> Reply[dict[str, str]]:
         """Those of these cursors that are set."""
         ...
@@ -378,7 +370,6 @@ class ScheduleStore(Protocol):
 
 class Store(
     JobStore,
-    ManifestStore,
     LimitStore,
     StatusStore,
     ControlStore,
@@ -386,6 +377,9 @@ class Store(
     JournalStore,
     RunStore,
     ScheduleStore,
+    ManifestStore,
+    PlanStore,
+    LockStore,
     Protocol,
 ):
     """The sum of the above over one writer, and its life."""

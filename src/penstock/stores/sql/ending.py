@@ -9,13 +9,11 @@ from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import EnqueueRefused
 from penstock.model.effects import (
-    CommitLevel,
     Effect,
     EnqueueJobs,
     ForgetCalls,
     Rearm,
     SetCursor,
-    StageManifest,
 )
 from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
@@ -177,26 +175,8 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
         enqueue(tx, effect.jobs)
     elif isinstance(effect, SetCursor):
         tx.units.cursors[effect.name] = effect.value
-    elif isinstance(effect, StageManifest):
-        place = (effect.dataset, effect.slice)
-        if effect.commit:
-            tx.run("drop_committed", *place)
-        else:
-            tx.run("drop_staged", *place, effect.plan_id, effect.level)
-        tx.run(
-            "insert_manifest",
-            *place,
-            effect.document,
-            effect.plan_id,
-            effect.level,
-            end.job.id,
-            int(effect.commit),
-        )
     elif isinstance(effect, ForgetCalls):
         forget_calls(tx, [end.job.id])
-    elif isinstance(effect, CommitLevel):
-        tx.run("replace_level", effect.plan_id, effect.level)
-        tx.run("commit_level", effect.plan_id, effect.level)
 
 
 def fail_and_retry(

@@ -21,7 +21,7 @@ from penstock.model.job import (
 from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
 from penstock.model.schedule import SCHEDULE
-from penstock.model.views import KeptLimit, Manifest, Outlook, Stats, WorkerView
+from penstock.model.views import KeptLimit, Outlook, Stats, WorkerView
 from penstock.stores.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.call_reading import broken_calls
 from penstock.stores.sql.statements import Row, Statements, as_json
@@ -190,12 +190,6 @@ class SqlReader(Statements):
         return [
             KeptLimit(ProviderModelKey(provider, model), document, learned_at)
             for provider, model, document, learned_at in self.rows("list_learned", LEARNED_READ)
-        ]
-
-    def manifests(self, query: str, name: str) -> list[Manifest]:
-        return [
-            Manifest(dataset=d, slice=s, document=doc, plan_id=p, level=level, job_id=j)
-            for d, s, doc, p, level, j in self.rows(query, name)
         ]
 
     def leases(self, worker: WorkerId) -> list[JobRef]:

@@ -39,7 +39,6 @@ from penstock.model.views import (
     EndMark,
     EnqueueReport,
     KeptLimit,
-    Manifest,
     Outlook,
     Progress,
     Retried,
@@ -228,12 +227,6 @@ class SqlStore(ABC):
 
     def check(self) -> Reply[list[str]]:
         return self._read(self._reader.check)
-
-    def manifests(self, dataset: str) -> Reply[list[Manifest]]:
-        return self._read(lambda: self._reader.manifests("committed_manifests", dataset))
-
-    def staged(self, plan_id: str) -> Reply[list[Manifest]]:
-        return self._read(lambda: self._reader.manifests("staged_manifests", plan_id))
 
     def cursor(self, name: str) -> Reply[str | None]:
         return self._read(lambda: self._reader.first("read_cursor", name))

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
 from penstock.model.effects import (
-    CommitLevel,
     Effect,
     EnqueueJobs,
     Rearm,
     SetCursor,
-    StageManifest,
 )
 from penstock.model.job import BATCH_JOBS_MAX, Edge, JobState, LeasedJob, WorkerId, finished
 from penstock.model.lease import Verdict
@@ -21,12 +19,6 @@ def _leased(store_world: StoreWorld, key: str = "a") -> tuple[WorkerId, LeasedJo
     store_world.add(key)
     worker = store_world.new_worker()
     return worker, store_world.take_one(worker)
-
-
-def _stage(slice_: str, document: str = "{}", *, level: int = 0, plan: str = "p") -> StageManifest:
-    return StageManifest(
-        dataset="prices", slice=slice_, document=document, plan_id=plan, level=level
-    )
 
 
 def test_jobs_are_accepted_with_the_end_of_their_maker(store_world: StoreWorld) -> None:
@@ -117,7 +109,6 @@ def test_a_stale_end_has_no_effects(store_world: StoreWorld) -> None:
     effects: list[Effect] = [
         EnqueueJobs((store_world.job("b"),)),
         SetCursor("mark", "1"),
-        StageManifest(dataset="d", slice="s", document="{}", commit=True),
     ]
 
     verdict = store_world.ack(worker, job, effects=effects)
@@ -125,7 +116,6 @@ def test_a_stale_end_has_no_effects(store_world: StoreWorld) -> None:
     assert verdict is Verdict.STALE
     assert store_world.store.job("b").result() is None
     assert store_world.store.cursor("mark").result() is None
-    assert store_world.store.manifests("d").result() == []
 
 
 def test_a_duplicate_end_has_no_effects_again(store_world: StoreWorld) -> None:
@@ -155,90 +145,6 @@ def test_a_cursor_is_replaced(store_world: StoreWorld) -> None:
 
     assert before is None
     assert store_world.store.cursor("mark").result() == '{"at":2}'
-
-
-def test_a_staged_manifest_is_invisible_until_its_level_is_committed(
-    store_world: StoreWorld,
-) -> None:
-    store_world.add("a", "b")
-    worker = store_world.new_worker()
-    jobs = store_world.take(worker)
-    store_world.ack(worker, jobs["a"], effects=[_stage("s2"), _stage("s1", '{"n":1}')])
-
-    hidden = store_world.store.manifests("prices").result()
-    staged = store_world.store.staged("p").result()
-    store_world.ack(worker, jobs["b"], effects=[CommitLevel("p", 0)])
-
-    assert hidden == []
-    assert [manifest.slice for manifest in staged] == ["s1", "s2"]
-    visible = store_world.store.manifests("prices").result()
-    assert [manifest.slice for manifest in visible] == ["s1", "s2"]
-    assert (visible[0].document, visible[0].job_id) == ('{"n":1}', jobs["a"].id)
-    assert (visible[0].plan_id, visible[0].level) == ("p", 0)
-    assert store_world.store.staged("p").result() == []
-
-
-def test_a_commit_takes_one_level_of_one_plan(store_world: StoreWorld) -> None:
-    worker, job = _leased(store_world)
-    effects: list[Effect] = [
-        _stage("mine"),
-        _stage("later", level=1),
-        _stage("foreign", plan="q"),
-        CommitLevel("p", 0),
-    ]
-
-    store_world.ack(worker, job, effects=effects)
-
-    visible = store_world.store.manifests("prices").result()
-    assert [manifest.slice for manifest in visible] == ["mine"]
-    assert [x.slice for x in store_world.store.staged("p").result()] == ["later"]
-    assert [x.slice for x in store_world.store.staged("q").result()] == ["foreign"]
-
-
-def test_a_commit_replaces_what_was_committed_before(store_world: StoreWorld) -> None:
-    store_world.add("a", "b")
-    worker = store_world.new_worker()
-    jobs = store_world.take(worker)
-    old: list[Effect] = [_stage("s", '"old"', plan="p1"), CommitLevel("p1", 0)]
-    new: list[Effect] = [_stage("s", '"new"', plan="p2"), CommitLevel("p2", 0)]
-
-    store_world.ack(worker, jobs["a"], effects=old)
-    store_world.ack(worker, jobs["b"], effects=new)
-
-    (manifest,) = store_world.store.manifests("prices").result()
-    assert (manifest.document, manifest.plan_id) == ('"new"', "p2")
-
-
-def test_a_manifest_staged_again_replaces_the_first(store_world: StoreWorld) -> None:
-    worker, job = _leased(store_world)
-
-    store_world.ack(worker, job, effects=[_stage("s", '"old"'), _stage("s", '"new"')])
-
-    (manifest,) = store_world.store.staged("p").result()
-    assert manifest.document == '"new"'
-
-
-def test_a_manifest_may_be_visible_at_once(store_world: StoreWorld) -> None:
-    store_world.add("a", "b")
-    worker = store_world.new_worker()
-    jobs = store_world.take(worker)
-    for key in "ab":
-        effect = StageManifest(dataset="d", slice="s", document=f'"{key}"', commit=True)
-        store_world.ack(worker, jobs[key], effects=[effect])
-
-    (manifest,) = store_world.store.manifests("d").result()
-    assert (manifest.document, manifest.job_id) == ('"b"', jobs["b"].id)
-
-
-def test_manifests_outlive_the_job_that_made_them(store_world: StoreWorld) -> None:
-    worker, job = _leased(store_world)
-    effect = StageManifest(dataset="d", slice="s", document="1", commit=True)
-    store_world.ack(worker, job, effects=[effect])
-    store_world.clock.advance(1.0)
-
-    store_world.purge(store_world.clock.now_micros)
-
-    assert len(store_world.store.manifests("d").result()) == 1
 
 
 def test_a_rearmed_job_is_queued_again_for_its_next_time(store_world: StoreWorld) -> None:
