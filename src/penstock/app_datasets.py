@@ -53,8 +53,10 @@ class DatasetDefinitions(DaemonDefinitions):
         """Refuse unknown needs and cycles of the whole graph, in one UsageError."""
         validate(self.dataset_specs.values())
 
-    def find_dataset(self, name: str) -> Dataset[..., Any]:
+    def find_dataset(self, name: str | Dataset[..., Any]) -> Dataset[..., Any]:
         """The dataset of this name; UsageError with the nearest ones."""
+        if isinstance(name, Dataset):
+            name = name.name
         dataset = self.datasets.get(name)
         if dataset is None:
             from difflib import get_close_matches

@@ -38,6 +38,7 @@ PenstockError
 │   ├── CallInDoubt                  yours: a call was begun before and nobody knows its end: look
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
+├── BuildLost                        the world's: another build has taken the locks of this one
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
@@ -289,6 +290,10 @@ class ReplyOverdue(RequestError, TimeoutError):
 
 class ReplyRefused(RequestError):
     """A reply is larger than allowed, or in an encoding that was not asked for."""
+
+
+class BuildLost(PenstockError):
+    """Another build has taken the locks of this one, which could not renew them in time."""
 
 
 class LeaseLost(PenstockError):

@@ -282,6 +282,7 @@ class RunOptions:
     drain: bool = False
     solo: bool = False
     supervised: bool = False
+    until: str | None = None  # drain until the job of this key has ended
     lease_ttl_seconds: float | None = None  # None: as configured
 
 
@@ -328,7 +329,8 @@ def build_worker(
         grace_seconds=runtime.grace_seconds,
         beat_seconds=runtime.beat_seconds,
         place=share.index,
-        drain=options.drain,
+        drain=options.drain or options.until is not None,
+        until=options.until,
         solo=options.solo,
         runs_suspects=not options.supervised,
         capacity=configured_capacity(settings, sources, providers),

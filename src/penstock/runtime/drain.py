@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import LeaseBatch
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
@@ -43,6 +43,7 @@ class Drain:
         reach: Reach,
         *,
         ends: bool = True,
+        until: str | None = None,
     ) -> None:
         self._store = store
         self._tasks = frozenset(tasks)
@@ -50,6 +51,7 @@ class Drain:
         self._clock = clock
         self._reach = reach
         self.ends = ends  # with the work; else only a budget ends it
+        self._until = until  # the key of the job whose end is the end; None: of all
         self._waiting_since: float | None = None
         self._said: dict[str, float] = {}  # which reasons, and when
         self.full = FullLimits(clock)
@@ -82,6 +84,7 @@ class Drain:
         """
         try:
             outlook = await self._store.outlook(worker, self._run_id)
+            last = None if self._until is None else await self._store.job(self._until)
         except TRANSIENT as error:
             self._reach.waits(WAITS, error)
             return
@@ -90,8 +93,13 @@ class Drain:
         self.is_out_of_money = bool(held) and self._is_held_back(outlook, held)
         if self.is_out_of_money or not self.ends:
             return
-        known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
+        if self._until is not None:
+            self.finished = last is None or last.state in TERMINAL
+            if not self.finished:
+                self._say_reason(outlook)
+            return
+        known, unknown = self._split(outlook)
         stuck = known > 0 and self._is_stuck(outlook)
         self.finished = known == 0 or stuck
         if self.finished:

@@ -14,13 +14,15 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import TRANSIENT, UsageError
-from penstock.model.dataset import DatasetSpec, SliceOutput, slice_name
+from penstock.model.dataset import SliceOutput, slice_name
 from penstock.model.job import JobState, LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.plan import SlicePayload, StepPayload
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.reach import Reach
-from penstock.runtime.slicing import SliceInputs, SliceTask
+from penstock.outputs.slices import SlicesGiven
+from penstock.runtime.slicing import SliceInputs, SliceTask, named_as
+from penstock.runtime.threads import ThreadRunner
 from penstock.stores.datasets import SliceRange, SliceRow
 from penstock.stores.store import Store
 
@@ -39,11 +41,13 @@ Preparing = Coroutine[Any, Any, None] | None
 class _Wanted:
     """What one job needs: of each need, the upstream moments of each of its slices."""
 
-    def __init__(self, job: LeasedJob, task: SliceTask, specs: Mapping[str, DatasetSpec]) -> None:
+    def __init__(self, job: LeasedJob, task: SliceTask) -> None:
         payload = _slice_payload(job.payload)
+        specs = task.site.specs
         down = specs[task.dataset.name]  # type: ignore[union-attr]  # steps need nothing
         self.job = job
-        self.specs = specs
+        self.site = task.site
+        self.moments = payload.at
         self.built = payload.built
         self.needs: list[tuple[str, list[list[int]]]] = []
         self.problem: str | None = None  # the calendars have changed since it was planned
@@ -82,14 +86,29 @@ class _Wanted:
                     )
         return SliceInputs(
             basis=seq,
-            needs=tuple(
-                tuple(tuple(outputs.of(rows[name, at]) for at in each) for each in moments)
-                for name, moments in self.needs
+            needs=tuple(self._given(name, moments, rows, outputs) for name, moments in self.needs),
+        )
+
+    def _given(
+        self,
+        name: str,
+        moments: list[list[int]],
+        rows: Mapping[tuple[str, int], SliceRow],
+        outputs: _Outputs,
+    ) -> SlicesGiven:
+        site = self.site
+        return SlicesGiven(
+            named=named_as(site.specs[name]),
+            root_path=site.root.path,
+            root_id=site.root.id,
+            outputs=tuple(
+                outputs.of(rows[name, at]) for at in sorted({at for each in moments for at in each})
             ),
+            needed_by=dict(zip(self.moments, map(tuple, moments), strict=True)),
         )
 
     def _name(self, name: str, at: int) -> str:
-        return slice_name(name, at, self.specs[name].calendar)
+        return slice_name(name, at, self.site.specs[name].calendar)
 
 
 class _Outputs:
@@ -114,6 +133,7 @@ class SliceReads:
         store: Store,
         clock: Clock,
         reach: Reach,
+        threads: ThreadRunner,
         enter: Callable[[Sequence[LeasedJob]], None],
         others: Callable[[Sequence[LeasedJob]], Preparing],
     ) -> None:
@@ -124,10 +144,13 @@ class SliceReads:
             store: where manifests are kept.
             clock: the time.
             reach: hears of a store that is away.
+            threads: write what coroutines return.
             enter: takes jobs that may start.
             others: takes all other jobs.
         """
         self._tasks = {name: task for name, (task, _) in tasks.items() if type(task) is SliceTask}
+        for task in self._tasks.values():
+            task.site.connect(threads)
         self._store = store
         self._clock = clock
         self._reach = reach
@@ -178,7 +201,7 @@ class SliceReads:
             if task.dataset is None:
                 steps.append(job)
             else:
-                wanted.append(_Wanted(job, task, task.site.specs))
+                wanted.append(_Wanted(job, task))
         return wanted, steps
 
     async def _read(self, wanted: Sequence[_Wanted], steps: Sequence[LeasedJob]) -> None:

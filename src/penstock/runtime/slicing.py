@@ -8,8 +8,8 @@ that returns. Its end stages one manifest for each slice; the end of a barrier c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,14 +19,14 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, SliceOutput
+from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.plan import SlicePayload, Step, StepPayload
 from penstock.outputs.places import Named
 from penstock.outputs.root import OutputRoot
-from penstock.outputs.slices import Slices
+from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.writing import encode_slices, write_slices
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import Attempt, Encoded, Stop, judge
@@ -45,7 +45,7 @@ class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What was read for a job before it started."""
 
     basis: int = 0  # the store's commit number at that read
-    needs: tuple[tuple[tuple[SliceOutput, ...], ...], ...] = ()  # by need, by slice to be built
+    needs: tuple[SlicesGiven, ...] = ()
     missing: str | None = None  # what is needed and not there: the job cannot be done
     failed: str | None = None  # what did not end well before: the job is skipped
 
@@ -120,7 +120,7 @@ class SliceTask(Task[..., Any]):
         if dataset is None:
             super().__init__(step_task(site.root.id), _step, TaskOptions())
         else:
-            body = _async_body(site, dataset) if dataset.is_async else _body(dataset)
+            body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
             name = slice_task(dataset.name, site.root.id)
             super().__init__(name, body, dataset.task.options)
 
@@ -135,9 +135,14 @@ def step_task(root_id: str) -> str:
     return f"{STEP}#{root_id}"
 
 
-def slice_tasks(site: SliceSite) -> dict[str, Task[..., Any]]:
-    """All tasks that a worker serves for the datasets of an app, by name."""
-    tasks = [SliceTask(site, dataset) for dataset in (None, *site.datasets.values())]
+def named_as(spec: DatasetSpec) -> Named:
+    """How outputs call a dataset and its slices."""
+    return Named(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
+
+
+def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., Any]]:
+    """The tasks of some datasets, and that of steps between their jobs."""
+    tasks = [SliceTask(site, site.datasets[name]) for name in names] + [SliceTask(site, None)]
     return {task.name: task for task in tasks}
 
 
@@ -161,18 +166,18 @@ def _async_body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., An
     ) -> list[SliceOutput]:
         order = _order(ctx)
         value = await dataset.function(ctx, **_arguments(dataset, at, order))
-        return await site.aside(partial(_written, dataset, at, order, value))
+        return await site.aside(partial(_written, site.root, dataset, at, order, value))
 
     return build
 
 
-def _body(dataset: Dataset[..., Any]) -> Callable[..., Any]:
+def _body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., Any]:
     def build(
         ctx: Context, at: list[int], eager: bool = False, built: _Built = _NOTHING
     ) -> list[SliceOutput]:
         order = _order(ctx)
         value = dataset.function(ctx, **_arguments(dataset, at, order))
-        return _written(dataset, at, order, value)
+        return _written(site.root, dataset, at, order, value)
 
     return build
 
@@ -192,24 +197,21 @@ def _arguments(dataset: Dataset[..., Any], at: list[int], order: SliceOrder) -> 
         raise UsageError(inputs.missing)
     moments = [to_moment(one, dataset.calendar.tz) for one in at]
     arguments: dict[str, Any] = {"at": moments if dataset.batch > 1 else moments[0]}
-    root = OutputRoot(order.root, order.root_id)
-    for need, found in zip(dataset.needs, inputs.needs, strict=True):
-        arguments[need.argument] = Slices(root, need.dataset, dict(zip(at, found, strict=True)))
+    for need, given in zip(dataset.needs, inputs.needs, strict=True):
+        arguments[need.argument] = Slices(given)
     return arguments
 
 
 def _written(
-    dataset: Dataset[..., Any], at: list[int], order: SliceOrder, value: object
+    root: OutputRoot, dataset: Dataset[..., Any], at: list[int], order: SliceOrder, value: object
 ) -> list[SliceOutput]:
     """Write what the function returned, each slice to a file of its own."""
-    named = Named(dataset=dataset.name, tz=dataset.calendar.tz, daily=dataset.calendar.daily)
+    named = named_as(dataset.spec)
     slices = encode_slices(value, at, named, batch=dataset.batch > 1)
-    root = OutputRoot(order.root, order.root_id)
     return list(write_slices(root, named, slices, order.attempt))
 
 
 def judge_slice(
-    task: SliceTask,
     attempt: Attempt,
     value: Any,  # noqa: ANN401 (whatever the body returned)
     error: BaseException | None,
@@ -220,9 +222,10 @@ def judge_slice(
     """What follows from the end of a body that built slices, or of a step between them."""
     if error is not None or attempt.stop in (Stop.LOST, Stop.CANCELLED):
         return judge(attempt, None, error, now_at, policy, rand)
-    if task.dataset is None:
+    dataset = attempt.task.dataset if isinstance(attempt.task, SliceTask) else None
+    if dataset is None:
         return _stepped(attempt, now_at)
-    return _built(task.dataset, attempt, value, now_at)
+    return _built(dataset, attempt, value, now_at)
 
 
 def _built(
@@ -293,3 +296,28 @@ def _inputs(job: LeasedJob) -> SliceInputs:
     if not isinstance(job.brought, SliceInputs):
         raise InternalError(f"Nothing was read for the job {job.key!r}.")
     return job.brought
+
+
+def remote_order(context: Context) -> str | None:
+    """What the body of a job that builds slices needs in another process; None for others."""
+    if not isinstance(context, SliceContext):
+        return None
+    return msgspec.json.encode(context._order).decode()
+
+
+def run_remote(
+    dataset: Dataset[..., Any], ctx: Context, at: list[int], order: str, run: Callable[[Any], Any]
+) -> list[dict[str, Any]]:
+    """The same body in a process of its own; `run` gets the value of a coroutine."""
+    told = msgspec.json.decode(order, type=SliceOrder)
+    value = dataset.function(ctx, **_arguments(dataset, at, told))
+    if dataset.is_async:
+        value = run(value)
+    root = _root(told.root, told.root_id)
+    written: list[dict[str, Any]] = msgspec.to_builtins(_written(root, dataset, at, told, value))
+    return written
+
+
+@lru_cache(1)
+def _root(path: str, root_id: str) -> OutputRoot:
+    return OutputRoot(path, root_id)

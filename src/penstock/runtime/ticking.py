@@ -174,7 +174,7 @@ class Ticks:
         self._rand = rand
         self._reach = reach
         self._telling = telling
-        self._enter = enter
+        self.enter = enter
         self._stop = stop
         self._waiting: dict[JobRef, LeasedJob] = {}  # their cursors are being read
 
@@ -188,7 +188,7 @@ class Ticks:
         """Jobs have come: those that are ticks enter when what is returned has been awaited."""
         names = self.names
         ticks = [job for job in jobs if job.task in names] if names else []
-        self._enter([job for job in jobs if job.task not in names] if ticks else jobs)
+        self.enter([job for job in jobs if job.task not in names] if ticks else jobs)
         return self._prepare(ticks) if ticks else None
 
     async def _prepare(self, ticks: Sequence[LeasedJob]) -> None:
@@ -207,7 +207,7 @@ class Ticks:
         wanted, self._waiting = list(self._waiting.values()), {}
         for job in wanted:
             job.brought = cursors.get(job.key)
-        self._enter(wanted)
+        self.enter(wanted)
 
     def spoilt(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
         """What becomes of an end whose effects the store has refused."""

@@ -40,6 +40,7 @@ from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
 from penstock.runtime.run_end import RunEnd
 from penstock.runtime.run_watch import RunWatch
+from penstock.runtime.slice_reads import SliceReads
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
@@ -111,6 +112,9 @@ class Worker:
             lambda jobs: self._window.add(jobs),
             self._stop_for,
         )
+        self._reads = SliceReads(
+            tasks, store, clock, self._reach, threads, self._ticks.enter, self._ticks.take
+        )
         self._acks = AckBuffer(
             store,
             clock,
@@ -156,7 +160,9 @@ class Worker:
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._drain = Drain(store, known, config.run_id, clock, self._reach, ends=config.drain)
+        self._drain = Drain(
+            store, known, config.run_id, clock, self._reach, ends=config.drain, until=config.until
+        )
         self._status = StatusRow(
             config, store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
@@ -291,7 +297,7 @@ class Worker:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            for ref in (*self._window.clear(), *self._ticks.clear()):
+            for ref in (*self._window.clear(), *self._ticks.clear(), *self._reads.clear()):
                 self._acks.add(ref)
             self._status.stopping = True
         if how is Stopping.NOW:
@@ -372,6 +378,7 @@ class Worker:
         )
         self._window.clear()
         self._ticks.clear()
+        self._reads.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
@@ -411,7 +418,7 @@ class Worker:
             for job in jobs:
                 self._acks.add(JobRef(job.id, job.token))
             return None
-        return self._ticks.take(jobs)
+        return self._reads.take(jobs)
 
     def _stop_for(self, sentence: str) -> None:
         """A schedule has ended for good, and with it the run."""
