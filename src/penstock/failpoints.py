@@ -38,6 +38,10 @@ POINTS = frozenset(
         "intend.committed",
         "answered.in_tx",
         "answered.committed",
+        "dataset.part_written",
+        "dataset.part_synced",
+        "dataset.renamed",
+        "dataset.dir_synced",
         "commit.begin",
         "checkpoint.begin",
     }
