@@ -15,7 +15,6 @@ from penstock.builds import (
     build_request,
     build_tasks,
     made_build,
-    new_root,
     served_tasks,
 )
 from penstock.clock import SystemClock, to_micros
@@ -234,7 +233,7 @@ class Penstock(QueuedApp):
         ids = SystemIds()
         run_id = ids.new_id("run")
         store = await self._store_async()
-        root = new_root(settings, ids)
+        root = self.root(loaded)
         build = made_build(
             self.name,
             run_id,
@@ -249,9 +248,7 @@ class Penstock(QueuedApp):
         )
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
-        beat = LockBeat(
-            store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost
-        )
+        beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
         tasks = build_tasks(self.datasets, root, build.names)
 
         def work(end_key: str, begun: Callable[[Worker], None]) -> Awaitable[RunReport]:

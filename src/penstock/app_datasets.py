@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class DatasetDefinitions(DaemonDefinitions):
+class DatasetDefinitions(DaemonDefinitions, ABC):
     """The datasets of an application, by name."""
 
     def __init__(self, name: str) -> None:
@@ -123,13 +124,13 @@ class DatasetDefinitions(DaemonDefinitions):
             metadata=metadata,
             uses=uses,
         )
-        needed = tuple(needs) if isinstance(needs, Iterable) and not isinstance(needs, str) else needs
+        asked: Any = needs if isinstance(needs, str) else tuple(needs)  # an iterator is read once
 
         def decorate(function: Callable[..., Any]) -> Dataset[..., Any]:
             own_name = name or function.__name__
             check_attempts(f"Dataset {own_name!r}", max_attempts)
             made: Dataset[..., Any] = Dataset(
-                own_name, function, calendar, needed, version, batch, options, self
+                own_name, function, calendar, asked, version, batch, options, self
             )
             if own_name in self.datasets:
                 raise UsageError(
@@ -141,14 +142,14 @@ class DatasetDefinitions(DaemonDefinitions):
 
         return decorate  # type: ignore[return-value]  # the function's parameters are kept
 
+    @abstractmethod
     def read_slices(
         self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
     ) -> pyarrow.Table:
         """What is committed of a dataset, as a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slice_files(
         self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
     ) -> list[Path]:
         """The files of what is committed of a dataset."""
-        raise NotImplementedError

@@ -11,15 +11,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import wiring
 from penstock.app_datasets import DatasetDefinitions
+from penstock.builds import found_root, new_root
 from penstock.clock import Duration, SystemClock, blocking_sleep
+from penstock.committed_slices import CommittedSlices
 from penstock.config.budgets import check_budgets
 from penstock.config.daemon_plan import check_partitions
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import Moment
 from penstock.definitions.request import (
     Enqueued,
     EnqueuedMany,
@@ -28,11 +32,16 @@ from penstock.definitions.request import (
     to_new_job,
 )
 from penstock.errors import UsageError
+from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
+from penstock.outputs.root import OutputRoot
 from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow
 
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
 GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter at once
@@ -57,6 +66,7 @@ class QueuedApp(DatasetDefinitions):
         self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
         self._store: Store | None = None
         self._store_pid = 0
+        self._root: OutputRoot | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -127,8 +137,32 @@ class QueuedApp(DatasetDefinitions):
         with self._lock:
             self._store, self._store_pid = store, os.getpid()
 
+    def use_root(self, root: OutputRoot) -> None:
+        """Keep slices in a root that is known already."""
+        self._root = root
+
+    def root(self, loaded: Loaded) -> OutputRoot:
+        """Where slices are kept; made if it is not there."""
+        return self._root or new_root(loaded.settings, SystemIds())
+
+    def read_slices(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> pyarrow.Table:
+        """What is committed of a dataset, as a table."""
+        return self._committed(dataset).table(start, end)
+
+    def slice_files(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> list[Path]:
+        """The files of what is committed of a dataset."""
+        return self._committed(dataset).files(start, end)
+
+    def _committed(self, dataset: Dataset[..., Any]) -> CommittedSlices:
+        return CommittedSlices(dataset, self.store, self._root or found_root(self.load().settings))
+
     def close(self) -> None:
         """Close the store; it opens again when needed."""
+        self._root = None
         with self._lock:
             if self._store is not None and self._store_pid == os.getpid():
                 self._store.close()

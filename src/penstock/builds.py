@@ -77,6 +77,7 @@ def made_build(
     *,
     mark: str,
     aside: Aside,
+    now_at: int | None = None,
 ) -> Build:
     """A build of an app, still to be prepared."""
     return Build(
@@ -91,10 +92,13 @@ def made_build(
         ttl_seconds=settings.runtime.lease_ttl_seconds,
         mark=mark,
         aside=aside,
+        now_at=now_at,
     )
 
 
-def build_tasks(datasets: Datasets, root: OutputRoot, names: Collection[str]) -> dict[str, Task[..., Any]]:
+def build_tasks(
+    datasets: Datasets, root: OutputRoot, names: Collection[str]
+) -> dict[str, Task[..., Any]]:
     """What the workers of a build serve: the datasets that it has locked, and steps of plans."""
     return slice_tasks(SliceSite(root, datasets), names)
 
@@ -103,8 +107,13 @@ def served_tasks(
     datasets: Datasets, settings: Settings, folder: Path | None = None
 ) -> dict[str, Task[..., Any]]:
     """What every other worker of an app serves of builds, if there is a root to write to."""
-    root = find_root(root_folder(settings, folder)) if datasets else None
+    root = found_root(settings, folder) if datasets else None
     return {} if root is None else slice_tasks(SliceSite(root, datasets), datasets)
+
+
+def found_root(settings: Settings, folder: Path | None = None) -> OutputRoot | None:
+    """The root of an app; None if nothing was ever built there."""
+    return find_root(root_folder(settings, folder))
 
 
 def new_root(settings: Settings, ids: IdSource, folder: Path | None = None) -> OutputRoot:

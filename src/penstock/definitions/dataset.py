@@ -30,7 +30,7 @@ _CALENDAR_PARTS = ("text", "tz", "daily", "between", "before")
 _ONE = (datetime,)
 _MANY = (
     Sequence[datetime],
-    typing.Sequence[datetime],  # noqa: UP006 (what a user may write)
+    typing.Sequence[datetime],
     list[datetime],
     tuple[datetime, ...],
     Iterable[datetime],
@@ -120,13 +120,12 @@ class Dataset(Generic[P, R]):
 
     def window(self, span: timedelta) -> Need:
         """All slices of a span that ends with each moment: after `at - span`, up to `at`."""
-        if not isinstance(span, timedelta) or span <= timedelta():
+        given: object = span  # whatever a user without a type checker wrote
+        if not isinstance(given, timedelta) or given <= timedelta():
             raise UsageError(
                 f"{self.name}.window(span) takes a timedelta above 0, got {span!r:.100}."
             )
-        return Need(
-            dataset=self.name, rule=Rule.WINDOW, micros=span // timedelta(microseconds=1)
-        )
+        return Need(dataset=self.name, rule=Rule.WINDOW, micros=span // timedelta(microseconds=1))
 
     def read(self, start: Moment | None = None, end: Moment | None = None) -> pyarrow.Table:
         """The committed slices from `start` up to, and without, `end`, as one Arrow table.

@@ -67,8 +67,10 @@ async def read_report(
     levels = await store.plan_states(plan_id)
     done = sum(level.states.get(JobState.DONE, 0) for level in levels)
     results = [_result(job, causes.of(job)) for job in skipped if _builds(job)]
-    unbuilt = facts.slices if stopped else sum(map(_slices, failed)) + sum(
-        _slices(job) for job in skipped if _builds(job)
+    unbuilt = (
+        facts.slices
+        if stopped
+        else sum(map(_slices, failed)) + sum(_slices(job) for job in skipped if _builds(job))
     )
     return BuildReport(
         plan_id=plan_id,

@@ -82,6 +82,7 @@ class Build:
         ttl_seconds: float,
         mark: str,
         aside: Aside,
+        now_at: int | None = None,
     ) -> None:
         """Nothing has begun.
 
@@ -97,6 +98,7 @@ class Build:
             ttl_seconds: how long the locks live without a beat.
             mark: of the process that keeps the locks alive.
             aside: does what blocks.
+            now_at: what lies later is left out; None: what the clock says.
         """
         self._app = app
         self._run_id = run_id
@@ -109,6 +111,7 @@ class Build:
         self._ttl_seconds = ttl_seconds
         self._mark = mark
         self._aside = aside
+        self._now_at = now_at
         self._reach = Reach(log, clock)
         self.names = tuple(sorted(closure(specs, request.targets)))
         self.prepared: Prepared | None = None
@@ -228,7 +231,7 @@ class Build:
 
     async def _begin(self, digest: str) -> Prepared | None:
         """Make a plan and enqueue its jobs; None: everything is up to date."""
-        now = to_micros(self._clock.now())
+        now = to_micros(self._clock.now()) if self._now_at is None else self._now_at
         plan: BuildPlan = await self._aside(
             lambda: plan_build(self._specs, self._request, self._marks, now)
         )

@@ -250,9 +250,7 @@ class ProcessPool:
                         process = TaskProcess(self._order)
                     work.begin(process)
                     began = partial(self._tell, work.began)
-                    value = process.run(
-                        work.job, work.payload, work.preflight, work.order, began
-                    )
+                    value = process.run(work.job, work.payload, work.preflight, work.order, began)
                 except BaseException as raised:
                     error = raised
                 if process is not None and not (work.end() and process.fit):

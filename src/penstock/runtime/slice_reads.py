@@ -18,9 +18,9 @@ from penstock.model.dataset import SliceOutput, slice_name
 from penstock.model.job import JobState, LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.plan import SlicePayload, StepPayload
+from penstock.outputs.slices import SlicesGiven
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.reach import Reach
-from penstock.outputs.slices import SlicesGiven
 from penstock.runtime.slicing import SliceInputs, SliceTask, named_as
 from penstock.runtime.threads import ThreadRunner
 from penstock.stores.datasets import SliceRange, SliceRow

@@ -154,9 +154,7 @@ def slice_context(
     return SliceContext(shown, preflight, task.site.order(job))
 
 
-async def _step(
-    ctx: Context, step: str, level: int | None = None, fail_fast: bool = False
-) -> None:
+async def _step(ctx: Context, step: str, level: int | None = None, fail_fast: bool = False) -> None:
     """A barrier, a gate, a join or an end: what it does is in its acknowledgement."""
 
 
@@ -228,9 +226,7 @@ def judge_slice(
     return _built(dataset, attempt, value, now_at)
 
 
-def _built(
-    dataset: Dataset[..., Any], attempt: Attempt, value: object, now_at: int
-) -> JobEnd:
+def _built(dataset: Dataset[..., Any], attempt: Attempt, value: object, now_at: int) -> JobEnd:
     """The slices are written: they are staged, or committed at once."""
     job = attempt.job
     inputs = _inputs(job)
@@ -285,9 +281,7 @@ def _stepped(attempt: Attempt, now_at: int) -> JobEnd:
         effects = (CommitLevel(job.plan_id, payload.level),)
     failed = _inputs(job).failed
     if failed is None:
-        return JobEnd(
-            job, JobState.DONE, attempt.started_at, now_at, None, None, effects
-        )
+        return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
     why = AttemptError(ErrorCategory.OWN, "Skip", f"fail fast: not all of {failed} ended well")
     return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, None, why, effects)
 
