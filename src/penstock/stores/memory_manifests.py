@@ -29,15 +29,17 @@ class Manifests:
         return all(plan is not None and plan.state is PlanState.RUNNING for plan in found)
 
     def apply(self, job_id: JobId, effects: Sequence[Effect]) -> None:
-        """Write the slices of one end, all that are visible at once with one number."""
+        """Write the slices of one end, all that are visible at once with one number; then levels."""
         seq: int | None = None
+        for effect in effects:
+            if isinstance(effect, StageManifest):
+                visible = self._is_visible(effect)
+                if visible and seq is None:
+                    seq = self._tables.next_seq()
+                self._stage(effect, job_id, seq if visible else None)
         for effect in effects:
             if isinstance(effect, CommitLevel):
                 self._commit(effect)
-            elif isinstance(effect, StageManifest):
-                if effect.commit or (effect.plan_id, effect.level) in self._tables.commits:
-                    seq = self._tables.next_seq() if seq is None else seq
-                self._stage(effect, job_id, seq if self._is_visible(effect) else None)
 
     def _is_visible(self, effect: StageManifest) -> bool:
         return effect.commit or (effect.plan_id, effect.level) in self._tables.commits

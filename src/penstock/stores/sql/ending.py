@@ -19,6 +19,7 @@ from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import SCHEDULE
 from penstock.stores.row_state import OF_STATE, RowState
+from penstock.stores.sql import staging
 from penstock.stores.sql.enqueueing import enqueue
 from penstock.stores.sql.journaling import forget_calls, spoil
 from penstock.stores.sql.settling import note_ended
@@ -116,6 +117,8 @@ def free_keys(tx: Transaction, refs: Sequence[tuple[int, int]]) -> None:
 
 
 def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Verdict:
+    if not staging.may_write(tx, end.effects):
+        return _refused(tx, end.job.id, end.job.token)
     rearm = next((effect for effect in end.effects if isinstance(effect, Rearm)), None)
     if rearm is None:
         verdict = _end_one(tx, no, run_id, end)
@@ -130,6 +133,7 @@ def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Ver
             )
         for effect in end.effects:
             _apply(tx, end, effect)
+        staging.apply(tx, end.job.id, end.effects)
     return verdict
 
 

@@ -16,6 +16,7 @@ from penstock.stores.journal import CALLS_DROPPED
 from penstock.stores.row_state import PUBLIC, RowState
 from penstock.stores.sql.enqueueing import upstream_error
 from penstock.stores.sql.journaling import forget_calls
+from penstock.stores.sql.planning import purge_plans
 from penstock.stores.sql.settling import settle
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -42,6 +43,7 @@ def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMa
         return Progress(0, more=True), after
     seen = [_Old(*row) for row in tx.array("old_jobs", before, *after, CHORE_SLICE, MANY_EDGES)]
     if not seen:
+        purge_plans(tx, before)
         return Progress(0, more=False), after
     if seen[0].edges >= MANY_EDGES and _strip(tx, seen[0]):
         return Progress(0, more=True), after  # it is the first again, with fewer edges

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
 from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.control import Inbox, Question
+from penstock.model.dataset import SliceMarks
 from penstock.model.job import (
     TERMINAL,
     Attempt,
@@ -152,6 +155,18 @@ class SqlReader(Statements):
                 at = following - 1
         return found
 
+    def jobs_by(self, query: str, *parameters: object) -> list[Job]:
+        """Jobs that a statement finds, for people."""
+        return [_job(row) for row in self.rows(query, *parameters)]
+
+    @abstractmethod
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        """What is committed in a range, in numbers."""
+
+    @abstractmethod
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        """The commit number and slices, of one state of the store."""
+
     def attempts(self, key: str) -> list[Attempt]:
         return [
             Attempt(
@@ -253,6 +268,7 @@ class SqlReader(Statements):
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
         ):
             broken += [sentence.format(name) for (name,) in self.rows(query)]
+        broken += [f"{sentence}." for (sentence,) in self.rows("check_datasets")]
         return [*broken, *broken_calls(self), *broken_units(self)]
 
 

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 from penstock import failpoints
-from penstock.clock import BootTime
 from penstock.model.circumstances import Circumstances
 from penstock.model.control import Inbox
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
@@ -64,37 +62,19 @@ from penstock.stores.sql import (
     unit_reading,
     voiding,
 )
-from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql.dataset_store import SqlDatasetStore
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.waking import Waiters
 from penstock.stores.store import JobFilter
 
-T = TypeVar("T")
 
-
-class Writer(Protocol):
-    """Runs operations in transactions, or refuses them."""
-
-    def submit(
-        self,
-        run: Callable[[Transaction], T],
-        *,
-        urgent: bool = False,
-        atomic: bool = False,
-        lazy: bool = False,
-        opening: Callable[[], None] | None = None,
-    ) -> Reply[T]: ...
-
-
-class SqlStore(ABC):
+class SqlStore(SqlDatasetStore):
     """Owns the wake-ups of this process; says which step does what is asked for, and on which side.
 
     How to write, to read and to wait is the backend's.
     """
 
     bulk_jobs = 1_000  # the others of a file wait meanwhile
-    _writer: Writer
-    _reader: SqlReader
 
     def __init__(self) -> None:
         self._waiters = Waiters()
@@ -113,14 +93,6 @@ class SqlStore(ABC):
 
     @abstractmethod
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]: ...
-
-    @abstractmethod
-    def _read(self, question: Callable[[], T]) -> Reply[T]:
-        """Answer a question, made of calls to the reader."""
-
-    @abstractmethod
-    def _times(self) -> tuple[int, BootTime]:
-        """The time for people and the time that leases live by; part of a question."""
 
     @abstractmethod
     async def _wait(self, timeout: float | None, woken: asyncio.Event) -> None:

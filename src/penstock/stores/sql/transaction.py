@@ -18,6 +18,7 @@ from penstock.model.journal import CallKey
 from penstock.model.schedule import FAILED_TICKS_KEPT
 from penstock.model.spending import Account
 from penstock.stores.call_rows import Sums
+from penstock.stores.sql.slice_tallies import SliceTallies
 from penstock.stores.sql.statements import Row, Statements, as_json
 from penstock.stores.sql.unit_tallies import UnitTallies
 
@@ -43,6 +44,7 @@ class Transaction(Statements):
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
         self.sums = Sums()  # of calls that cost money
         self.units = UnitTallies()
+        self.slices = SliceTallies()
 
     @abstractmethod
     def run(self, query: str, *parameters: object) -> int:
@@ -167,6 +169,10 @@ class Transaction(Statements):
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
         """Ended jobs that shall go: those to which nobody has added a dependant meanwhile."""
         return job_ids
+
+    def locks_alone(self) -> None:
+        """Let nobody else take or give back locks of datasets until the commit."""
+        return
 
     def change_caps_alone(self) -> None:
         """Let nobody count holders until the commit: caps are about to change."""
@@ -316,6 +322,20 @@ class Transaction(Statements):
         self.flush_counts()
         self.flush_accounts()
         self.flush_units()
+        self.flush_slices()
+
+    def flush_slices(self) -> None:
+        """Write slices and commits, with the numbers that they get."""
+        for query, parameters in self._merged_slices():
+            self.run(query, *parameters)
+
+    def _merged_slices(self) -> Iterator[tuple[str, tuple[object, ...]]]:
+        slices, self.slices = self.slices, SliceTallies()
+        return slices.statements()
+
+    def plans_change(self) -> None:
+        """Plans are about to change: what was noted under them is written first."""
+        self.flush_slices()
 
     def flush_units(self) -> None:
         """Write how the ticks of units went, and their cursors, and bound their history."""
@@ -344,11 +364,12 @@ class Transaction(Statements):
             list(self.passed),
             self.sums.copy(),
             self.units.copy(),
+            self.slices.copy(),
         )
 
     def reset(self, mark: tuple[Any, ...]) -> None:
         self._touched, self._moves, self._arrivals, self._run_moves, *others = mark
-        self.made_work, self.passed, self.sums, self.units = others
+        self.made_work, self.passed, self.sums, self.units, self.slices = others
         self._alive.clear()
 
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:

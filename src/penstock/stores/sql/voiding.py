@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from penstock.model.job import JobState
+from penstock.stores.sql.locking import void_locks
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.store import lease_voided
@@ -24,6 +25,7 @@ def void_leases(tx: Transaction, above: int) -> int:
     tx.run("void_lingering")
     tx.run("unpark_all")
     tx.run("end_all_workers", tx.now)
+    void_locks(tx, above)
     tx.raise_tokens(floor)
     tx.run("write_meta", "token_floor", str(floor))
     tx.forget_alive()

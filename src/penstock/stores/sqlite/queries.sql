@@ -619,37 +619,297 @@ on conflict (name) do update set value = excluded.value
 -- A durable value.
 select value from cursors where name = ?1
 
--- drop_committed --
--- The committed manifest of a slice makes room.
-delete from manifests where dataset = ?1 and slice = ?2 and committed = 1
+-- plan_at --
+-- [state of a plan, is its level ?2 committed].
+select state, exists (select 1 from commits where plan_id = ?1 and level = ?2) from plans where id = ?1
 
--- drop_staged --
--- A staged manifest makes room for a newer one of the same plan.
-delete from manifests where dataset = ?1 and slice = ?2 and committed = 0 and plan_id is ?3 and level is ?4
+-- take_numbers --
+-- The next ?1 numbers of commits are taken.
+update meta set value = cast(value as integer) + ?1 where name = 'commit_seq'
 
--- insert_manifest --
--- Remembers an output.
-insert into manifests (dataset, slice, document, plan_id, level, job_id, committed) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-
--- replace_level --
--- Committed manifests make room for those of a level.
-delete from manifests where committed = 1 and (dataset, slice) in (
-    select dataset, slice from manifests where committed = 0 and plan_id = ?1 and level = ?2
+-- drop_replaced --
+-- Slices make room for newer ones; ?1 = [[dataset, at, version, basis, number, plan, level, job, document], …].
+delete from manifests where id in (
+    select old.id from jsonb_each(?1) as new
+    cross join manifests as old on old.dataset = new.value ->> 0 and old.at = new.value ->> 1
+    where old.seq is not null and (new.value ->> 4) is not null
+        or old.seq is null and old.plan_id = new.value ->> 5 and old.level = new.value ->> 6
+        and not exists (select 1 from commits where plan_id = old.plan_id and level = old.level)
 )
 
--- commit_level --
--- The staged manifests of a level become visible together.
-update manifests set committed = 1 where committed = 0 and plan_id = ?1 and level = ?2
+-- insert_slices --
+-- Slices that were built; ?1 = [[dataset, at, version, basis, number, plan, level, job, document], …], numbers counted back
+-- from the last one that was taken; null: not visible yet.
+insert into manifests (dataset, at, version, basis, seq, plan_id, level, job_id, document)
+select
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3,
+    (select cast(value as integer) from meta where name = 'commit_seq') + (value ->> 4),
+    value ->> 5, value ->> 6, value ->> 7, value ->> 8
+from jsonb_each(?1)
 
--- committed_manifests --
--- What is visible of a dataset.
-select dataset, slice, document, plan_id, level, job_id from manifests where dataset = ?1 and committed = 1
-order by slice
+-- insert_commits --
+-- Levels become visible; ?1 = [[plan, level, number], …], as above.
+insert into commits (plan_id, level, seq)
+select
+    value ->> 0, value ->> 1, (select cast(value as integer) from meta where name = 'commit_seq') + (value ->> 2)
+from jsonb_each(?1) where true
+on conflict (plan_id, level) do nothing
 
--- staged_manifests --
--- What a plan has staged.
-select dataset, slice, document, plan_id, level, job_id from manifests where plan_id = ?1 and committed = 0
-order by level, dataset, slice
+-- untidy_slices --
+-- ?1 slices that have no number: of committed levels, [id, dataset, at, number], and of plans that are over, number 0.
+select json_group_array(json_array(id, dataset, at, number)) from (
+    select staged.id, staged.dataset, staged.at, commits.seq as number
+    from commits
+    cross join manifests as staged
+        on staged.plan_id = commits.plan_id and staged.level = commits.level and staged.seq is null
+    union all
+    select staged.id, staged.dataset, staged.at, 0
+    from plans cross join manifests as staged on staged.plan_id = plans.id and staged.seq is null
+    where plans.ended_at is not null
+        and not exists (select 1 from commits where plan_id = staged.plan_id and level = staged.level)
+    limit ?1
+)
+
+-- number_slices --
+-- Slices of committed levels get their numbers; ?1 = [[id, dataset, at, number], …].
+update manifests set seq = tidied.value ->> 3 from jsonb_each(?1) as tidied where manifests.id = tidied.value ->> 0
+
+-- drop_superseded --
+-- Only the newest of those with a number stays of a slice; ?1 = [[id, dataset, at, number], …].
+delete from manifests where id in (
+    select old.id from jsonb_each(?1) as tidied
+    cross join manifests as old on old.dataset = tidied.value ->> 1 and old.at = tidied.value ->> 2
+    where old.seq < (
+        select max(seq) from manifests as newest
+        where newest.dataset = tidied.value ->> 1 and newest.at = tidied.value ->> 2
+    )
+)
+
+-- drop_slices --
+-- ?1 = [id, …].
+delete from manifests where id in (select value from jsonb_each(?1))
+
+-- slice_marks --
+-- What is committed of a dataset in [?2, ?3): [last number, times, numbers, bases, times of other versions than ?4]. SQLite
+-- takes the other columns of a group from the row that has the maximum.
+select
+    (select cast(value as integer) from meta where name = 'commit_seq'),
+    json_group_array(at) filter (where version = ?4), json_group_array(number) filter (where version = ?4),
+    json_group_array(basis) filter (where version = ?4), json_group_array(at) filter (where version <> ?4)
+from (
+    select at, basis, version, max(coalesce(seq, (
+        select commits.seq from commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    ))) as number
+    from manifests as slice where dataset = ?1 and at >= ?2 and at < ?3 group by at
+) where number is not null
+
+-- read_slices --
+-- Committed slices of a dataset in [?2, ?3), at most ?4: [last number, [[dataset, at, version, basis, number, plan, level,
+-- job, document], …]].
+select
+    (select cast(value as integer) from meta where name = 'commit_seq'),
+    json_group_array(json_array(dataset, at, version, basis, number, plan_id, level, job_id, document))
+from (
+    select dataset, at, version, basis, plan_id, level, job_id, document, max(coalesce(seq, (
+        select commits.seq from commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    ))) as number
+    from manifests as slice where dataset = ?1 and at >= ?2 and at < ?3
+    group by at having number is not null order by at limit ?4
+)
+
+-- read_ranges --
+-- Committed slices of ranges; ?1 = [[dataset, first, last], …]. Answers as above.
+select
+    (select cast(value as integer) from meta where name = 'commit_seq'),
+    json_group_array(json_array(dataset, at, version, basis, number, plan_id, level, job_id, document))
+from (
+    select dataset, at, version, basis, plan_id, level, job_id, document, max(coalesce(seq, (
+        select commits.seq from commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    ))) as number
+    from jsonb_each(?1) as wanted
+    cross join manifests as slice on dataset = wanted.value ->> 0
+        and at >= wanted.value ->> 1 and at <= wanted.value ->> 2
+    group by dataset, at having number is not null order by dataset, at
+)
+
+-- staged_slices --
+-- What a plan has built that is not visible.
+select json_group_array(json_array(dataset, at, version, basis, seq, plan_id, level, job_id, document)) from (
+    select * from manifests where plan_id = ?1 and seq is null
+        and not exists (select 1 from commits where commits.plan_id = ?1 and commits.level = manifests.level)
+    order by level, dataset, at
+)
+
+-- read_documents --
+-- Every row of a dataset above an id, at most ?3: [id, document].
+select json_group_array(json_array(id, document)) from (
+    select id, document from manifests where dataset = ?1 and id > ?2 order by id limit ?3
+)
+
+-- list_datasets --
+-- Datasets with something committed: [name, slices, first, last, newest number].
+select dataset, count(*), min(at), max(at), max(number) from (
+    select dataset, at, max(coalesce(seq, (
+        select commits.seq from commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    ))) as number
+    from manifests as slice group by dataset, at
+) where number is not null group by dataset order by dataset
+
+-- add_plan --
+-- Keeps a draft, unless its id is known.
+insert into plans (id, app, digest, state, run_id, root, document, levels, jobs, created_at)
+values (?1, ?2, ?3, 'draft', ?4, ?5, ?6, ?7, ?8, ?9) on conflict (id) do nothing
+
+-- begin_plan --
+-- A draft of this run becomes a plan that runs.
+update plans set state = 'running', begun_at = ?3 where id = ?1 and state = 'draft' and run_id = ?2
+
+-- adopt_plan --
+-- A plan that was left after it had begun goes on.
+update plans set state = 'running', run_id = ?2 where id = ?1 and state = 'left' and begun_at is not null
+
+-- end_plan --
+-- A running plan is over: [its run].
+update plans set state = 'ended', ended_at = ?2 where id = ?1 and state = 'running' returning run_id
+
+-- abandon_plan --
+-- An open plan is given up.
+update plans set state = 'abandoned', ended_at = ?2 where id = ?1 and ended_at is null
+
+-- has_open_plan --
+-- Has this run a plan that is not over?
+select exists (select 1 from plans where run_id = ?1 and ended_at is null)
+
+-- leave_plans --
+-- Plans on their way whose runs hold nothing any more; ?1 = [run, …].
+update plans set state = 'left'
+where ended_at is null and run_id in (select value from jsonb_each(?1)) and state <> 'left' returning id
+
+-- leave_all_plans --
+-- The same for all of them.
+update plans set state = 'left' where ended_at is null
+
+-- finish_job --
+-- A queued job ends well without a worker.
+update jobs set row_state = 5, finished_at = ?2, updated_at = ?2 where id = ?1 and row_state between 1 and 3
+
+-- open_jobs_of_plan --
+-- The newest ?2 jobs of a plan that have not ended: [id, lane, row_state, token, worker].
+select json_group_array(json_array(id, lane_id, row_state, token, worker)) from (
+    select id, lane_id, row_state, token, worker from jobs
+    where plan_id = ?1 and row_state < 5 order by id desc limit ?2
+)
+
+-- cancel_jobs --
+-- Cancels jobs that have not ended; ?1 = [id, …], ?2 = now.
+update jobs set row_state = 8, pending = 0, finished_at = ?2, updated_at = ?2, worker = null, solo = 0
+where id in (select value from jsonb_each(?1)) and row_state < 5
+
+-- old_plans --
+-- ?2 plans that were over before a time, and of which no job and no staged slice is left.
+select json_group_array(id) from (
+    select id from plans where ended_at is not null and ended_at < ?1
+        and not exists (select 1 from jobs where jobs.plan_id = plans.id)
+        and not exists (select 1 from manifests where manifests.plan_id = plans.id and seq is null)
+    limit ?2
+)
+
+-- purge_commits --
+-- Commits of plans that go; ?1 = [plan, …].
+delete from commits where plan_id in (select value from jsonb_each(?1))
+
+-- purge_plans --
+-- ?1 = [plan, …].
+delete from plans where id in (select value from jsonb_each(?1))
+
+-- read_plan --
+-- One plan.
+select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at
+from plans where id = ?1
+
+-- list_open_plans --
+-- Plans that are not over, the newest first; ?1 = their digest, or null.
+select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at
+from plans where ended_at is null and (?1 is null or digest = ?1) order by no desc
+
+-- count_plan_jobs --
+-- [row_state, level, jobs] of a plan, but for those that are done; -1: all of a level; -2: it is committed.
+select -1, level, count(*) from jobs where plan_id = ?1 and level is not null group by level
+union all
+select row_state, level, count(*) from jobs where plan_id = ?1 and row_state < 5 and level is not null
+group by level, row_state
+union all
+select row_state, level, count(*) from jobs where plan_id = ?1 and row_state >= 6 and level is not null
+group by level, row_state
+union all
+select -2, level, 0 from commits where plan_id = ?1
+
+-- list_unhappy_of_plan --
+-- Jobs of a plan above an id that ended otherwise than done; ?3 = [row_state, …], ?4 = most.
+select job_rows.* from (
+    select id from jobs where plan_id = ?1 and row_state >= 6 and id > ?2
+        and row_state in (select value from jsonb_each(?3))
+    order by id limit ?4
+) as wanted cross join job_rows on job_rows.id = wanted.id
+
+-- list_open_of_plan --
+-- Jobs of a plan above an id that have not ended; as above.
+select job_rows.* from (
+    select id from jobs where plan_id = ?1 and row_state < 5 and id > ?2
+        and row_state in (select value from jsonb_each(?3))
+    order by id limit ?4
+) as wanted cross join job_rows on job_rows.id = wanted.id
+
+-- list_plan_jobs --
+-- Jobs of a plan above an id, in whatever states; as above.
+select job_rows.* from (
+    select id from jobs where plan_id = ?1 and id > ?2 and row_state in (select value from jsonb_each(?3))
+    order by id limit ?4
+) as wanted cross join job_rows on job_rows.id = wanted.id
+
+-- hold_locks --
+-- Locks that somebody holds, ?1 = [name, …]; ?2, ?3 = boot id and boot time: [name, run, mark, token, taken_at, alive].
+select json_group_array(json_array(name, run_id, mark, token, taken_at, alive)) from (
+    select name, run_id, mark, token, taken_at, boot_id = ?2 and expires_at > ?3 as alive
+    from jsonb_each(?1) as wanted cross join locks on locks.name = wanted.value
+    where run_id is not null order by name
+)
+
+-- take_locks --
+-- A run takes locks; ?1 = [name, …], then run, mark, boot id, until, now.
+insert into locks (name, run_id, mark, token, boot_id, expires_at, taken_at)
+select value, ?2, ?3, 1, ?4, ?5, ?6 from jsonb_each(?1) where true
+on conflict (name) do update set
+    run_id = excluded.run_id, mark = excluded.mark, token = token + 1, boot_id = excluded.boot_id,
+    expires_at = excluded.expires_at, taken_at = excluded.taken_at
+
+-- beat_locks --
+-- A run renews what it holds; ?2 = boot id, ?3 = until.
+update locks set expires_at = case when boot_id = ?2 then max(expires_at, ?3) else ?3 end, boot_id = ?2
+where run_id = ?1
+
+-- free_locks --
+-- Runs hold nothing any more; ?1 = [run, …].
+update locks set run_id = null where run_id in (select value from jsonb_each(?1))
+
+-- release_locks --
+-- A run gives locks back; ?2 = [name, …].
+update locks set run_id = null where run_id = ?1 and name in (select value from jsonb_each(?2))
+
+-- has_lock --
+-- Does a run hold any?
+select exists (select 1 from locks where run_id = ?1)
+
+-- void_locks --
+-- Nobody holds anything, and every later token is greater than ?1.
+update locks set run_id = null, token = max(token, ?1)
+
+-- list_locks --
+-- Locks that somebody holds; ?1, ?2 = boot id and boot time.
+select json_group_array(json_array(name, run_id, mark, token, taken_at, alive)) from (
+    select name, run_id, mark, token, taken_at, boot_id = ?1 and expires_at > ?2 as alive
+    from locks where run_id is not null order by name
+)
 
 -- cancel_job --
 -- Cancels a job that has not ended.
@@ -680,7 +940,7 @@ from jsonb_each(?1) as blamed where jobs.id = blamed.value ->> 0 and +jobs.row_s
 -- `row_state >= 6` repeats the condition of jobs_unhappy: SQLite uses a partial index only if it reads it.
 select json_group_array(json_array(id, lane_id, wanted)) from (
     select jobs.id, jobs.lane_id,
-        (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3) as wanted
+        jobs.plan_id is null and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3) as wanted
     from jobs join lanes on lanes.id = jobs.lane_id
     where jobs.row_state >= 6 and jobs.row_state = 7 and jobs.id > ?1
     order by jobs.id limit ?4
@@ -774,10 +1034,11 @@ returning id, lane_id, row_state
 
 -- old_jobs --
 -- The next ?4 jobs that ended before ?1, above the mark ?2, ?3: [id, lane, row_state, finished_at, may it go (none of
--- its first ?5 dependants is unfinished, no body of it runs), how many edges it has, counted to ?5 either way].
+-- its first ?5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to ?5].
 select json_group_array(json_array(id, lane_id, row_state, finished_at, free, edges)) from (
     select id, lane_id, row_state, finished_at,
-        not exists (select 1 from lingering where lingering.job_id = jobs.id) and not exists (
+        not exists (select 1 from lingering where lingering.job_id = jobs.id)
+        and not exists (select 1 from plans where plans.id = jobs.plan_id and ended_at is null) and not exists (
             select 1 from (select child_id from edges where parent_id = jobs.id limit ?5) as first
             cross join jobs as child on child.id = first.child_id where child.row_state < 5
         ) as free,
@@ -788,8 +1049,10 @@ select json_group_array(json_array(id, lane_id, row_state, finished_at, free, ed
 )
 
 -- has_unfinished_dependant --
--- Has one of the first ?2 dependants of a job not ended, or does a body of it still run?
+-- Has one of the first ?2 dependants of a job not ended, does a body of it still run, or is its plan not over?
 select exists (select 1 from lingering where job_id = ?1) or exists (
+    select 1 from jobs cross join plans on plans.id = jobs.plan_id where jobs.id = ?1 and plans.ended_at is null
+) or exists (
     select 1 from (select child_id from edges where parent_id = ?1 limit ?2) as first
     cross join jobs as child on child.id = first.child_id where child.row_state < 5
 )
@@ -1494,6 +1757,29 @@ where (ticks > 0) <> (last_tick_at is not null) or (last_tick_at is null) <> (la
 union all
 select 'Unit ' || units.key || ' has too much history' from units
 where (select count(*) from attempts where attempts.job_id = units.job_id) > 20
+
+-- check_datasets --
+-- Slices, commits, plans and locks that contradict each other.
+select 'Level ' || level || ' of plan ' || plan_id || ' is committed, but there is no such plan' from commits
+where not exists (select 1 from plans where plans.id = commits.plan_id)
+union all
+select 'Slice ' || dataset || '@' || at || ' has two rows of one commit' from (
+    select dataset, at, coalesce(manifests.seq, commits.seq) as number
+    from manifests left join commits on commits.plan_id = manifests.plan_id and commits.level = manifests.level
+) where number is not null group by dataset, at, number having count(*) > 1
+union all
+select 'Slice ' || dataset || '@' || at || ' has basis ' || basis || ' and number ' || number from (
+    select dataset, at, basis, coalesce(manifests.seq, commits.seq) as number
+    from manifests left join commits on commits.plan_id = manifests.plan_id and commits.level = manifests.level
+) where number <= basis or number > (select cast(value as integer) from meta where name = 'commit_seq')
+union all
+select 'Plan ' || id || ' is ' || state || ', but its run holds no lock' from plans
+where state in ('draft', 'running') and not exists (select 1 from locks where locks.run_id = plans.run_id)
+union all
+select 'Plan ' || id || ' is ' || state || ' and ended at ' || coalesce(ended_at, 'no time') from plans
+where (state in ('ended', 'abandoned')) <> (ended_at is not null)
+union all
+select 'Plan ' || id || ' is running, but never began' from plans where state = 'running' and begun_at is null
 
 -- check_file --
 -- Is the file sound?

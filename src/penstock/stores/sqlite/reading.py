@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from penstock.clock import BootTime
 from penstock.errors import StoreError
+from penstock.model.dataset import SliceMarks
 from penstock.stores.refusals import closed
 from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
@@ -19,6 +21,7 @@ from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_erro
 from penstock.stores.sqlite.opening import refuse_changed_schema
 
 _decode_any = msgspec.json.Decoder().decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class SqliteReader(SqlReader):
@@ -55,6 +58,16 @@ class SqliteReader(SqlReader):
 
     def array(self, query: str, *parameters: object) -> list[Any]:
         return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        """One row with the columns as JSON: a step per slice would give up the GIL each time."""
+        ((seq, *columns),) = self.rows("slice_marks", dataset, start, end, version)
+        ats, seqs, bases, outdated = (array("q", _decode_numbers(text)) for text in columns)
+        return SliceMarks(ats=ats, seqs=seqs, bases=bases, outdated=outdated, seq=seq)
+
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        ((seq, found),) = self.rows(query, *parameters)
+        return seq, _decode_any(found)
 
     def as_damage(self, error: Exception) -> Exception:
         """What an unexpected error means, seen in the light of the file's state."""

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The sum of all migrations (a test compares them). row_state: 0 waiting, 1 delayed, 2 ready, 3 suspect, 4 in_progress, 5 done, 6 skipped,
--- 7 error, 8 cancelled. Times are microseconds since 1970 UTC; workers.expires_at is boot time.
+-- 7 error, 8 cancelled. Times are microseconds since 1970 UTC; workers.expires_at and locks.expires_at are boot time.
 create table meta (
     name text primary key,
     value text not null
 ) strict, without rowid;
-insert into meta (name, value) values ('token_floor', '0'), ('purged_id', '0');
+insert into meta (name, value) values ('token_floor', '0'), ('purged_id', '0'), ('commit_seq', '0');
 
 create table lanes (
     id integer primary key autoincrement,
@@ -59,6 +59,8 @@ create index jobs_leased on jobs (worker) where row_state = 4;
 create index jobs_ended on jobs (finished_at) where row_state >= 5;
 create index jobs_unhappy on jobs (row_state, id) where row_state >= 6;
 create index jobs_plan on jobs (plan_id, level) where plan_id is not null;
+create index jobs_plan_open on jobs (plan_id, id, level, row_state) where plan_id is not null and row_state < 5;
+create index jobs_plan_unhappy on jobs (plan_id, id, level, row_state) where plan_id is not null and row_state >= 6;
 
 create table edges (
     parent_id integer not null,
@@ -257,17 +259,56 @@ create table cursors (
 ) strict, without rowid;
 
 create table manifests (
-    id integer primary key,
+    id integer primary key autoincrement,
     dataset text not null,
-    slice text not null,
-    document text not null,
-    plan_id text,
-    level integer,
+    at integer not null,
+    version text not null,
+    basis integer not null,
+    seq integer,
+    plan_id text not null,
+    level integer not null,
     job_id integer not null,
-    committed integer not null
+    document text not null
 ) strict;
-create unique index manifests_committed on manifests (dataset, slice) where committed = 1;
-create unique index manifests_staged on manifests (plan_id, level, dataset, slice) where committed = 0;
+create index manifests_slices on manifests (dataset, at, seq, basis, version);
+create index manifests_files on manifests (dataset, id);
+create index manifests_staged on manifests (plan_id, level) where seq is null;
+
+create table commits (
+    plan_id text not null,
+    level integer not null,
+    seq integer not null,
+    primary key (plan_id, level)
+) strict, without rowid;
+
+create table plans (
+    no integer primary key autoincrement,
+    id text not null unique,
+    app text not null,
+    digest text not null,
+    state text not null,
+    run_id text not null,
+    root text not null,
+    document text not null,
+    levels integer not null,
+    jobs integer not null,
+    created_at integer not null,
+    begun_at integer,
+    ended_at integer
+) strict;
+create index plans_open on plans (run_id) where ended_at is null;
+create index plans_ended on plans (ended_at) where ended_at is not null;
+
+create table locks (
+    name text primary key,
+    run_id text,
+    mark text not null,
+    token integer not null,
+    boot_id text not null,
+    expires_at integer not null,
+    taken_at integer not null
+) strict, without rowid;
+create index locks_run on locks (run_id) where run_id is not null;
 
 -- A job as people see it.
 create view job_rows as
