@@ -40,8 +40,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Canonical, such as "prices.lookback(20)"."""
-        said = {Rule.LOOKBACK: f"{self.count}", Rule.WINDOW: f"{self.micros / 1e6:g} s"}
+        said = {Rule.LOOKBACK: f"{self.count}", Rule.WINDOW: f"{self.micros / 1e6:.15g} s"}
         return f"{self.dataset}.{self.rule}({said.get(self.rule, '')})"
+
+    @property
+    def argument(self) -> str:
+        """What the function calls it: its name, with `.` and `-` as `_`."""
+        return self.dataset.replace(".", "_").replace("-", "_")
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
