@@ -28,6 +28,7 @@ from pathlib import Path
 from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
+from penstock.builds import served_tasks
 from penstock.cli.daemon_lead import DaemonLead
 from penstock.cli.logs import set_up_logging
 from penstock.cli.reins import Reins
@@ -235,9 +236,10 @@ async def _run(
         log_level=spec.log_level,
         log_format=spec.log_format,
     )
+    tasks = {**app.tasks, **served_tasks(app.datasets, settings, Path(spec.folder))}
     worker = wiring.build_worker(
         options,
-        app.tasks if plan is None else {**app.tasks, **app.schedules},
+        tasks if plan is None else {**tasks, **app.schedules},
         settings,
         app.store,
         keeper,

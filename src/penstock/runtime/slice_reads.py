@@ -17,10 +17,12 @@ from penstock.errors import TRANSIENT, UsageError
 from penstock.model.dataset import SliceOutput, slice_name
 from penstock.model.job import JobState, LeasedJob
 from penstock.model.lease import JobRef
+from penstock.model.lock import PlanState
 from penstock.model.plan import SlicePayload, StepPayload
 from penstock.outputs.slices import SlicesGiven
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.reach import Reach
+from penstock.runtime.resting import Resting
 from penstock.runtime.slicing import SliceInputs, SliceTask, named_as
 from penstock.runtime.threads import ThreadRunner
 from penstock.stores.datasets import SliceRange, SliceRow
@@ -136,6 +138,7 @@ class SliceReads:
         threads: ThreadRunner,
         enter: Callable[[Sequence[LeasedJob]], None],
         others: Callable[[Sequence[LeasedJob]], Preparing],
+        resting: Resting,
     ) -> None:
         """Nothing is known yet.
 
@@ -147,6 +150,7 @@ class SliceReads:
             threads: write what coroutines return.
             enter: takes jobs that may start.
             others: takes all other jobs.
+            resting: takes jobs of plans that nobody leads.
         """
         self._tasks = {name: task for name, (task, _) in tasks.items() if type(task) is SliceTask}
         for task in self._tasks.values():
@@ -156,6 +160,7 @@ class SliceReads:
         self._reach = reach
         self._enter = enter
         self._others = others
+        self._resting = resting
         self._waiting: dict[JobRef, LeasedJob] = {}
 
     def clear(self) -> list[JobRef]:
@@ -181,8 +186,10 @@ class SliceReads:
     async def _prepare(self, jobs: Sequence[LeasedJob]) -> None:
         """Read for all of them at once, and let those start that are still wanted."""
         wanted, steps = self._wanted(jobs)
+        running: set[str | None] = set()
         while self._waiting:
             try:
+                running = await self._running(jobs)
                 await self._read(wanted, steps)
             except TRANSIENT as error:
                 self._reach.waits(WAITS, error)
@@ -191,7 +198,17 @@ class SliceReads:
                 self._reach.answered(WAITS)
                 break
         ready, self._waiting = list(self._waiting.values()), {}
-        self._enter(ready)
+        self._resting.rest([job for job in ready if job.plan_id not in running])
+        self._enter([job for job in ready if job.plan_id in running])
+
+    async def _running(self, jobs: Iterable[LeasedJob]) -> set[str | None]:
+        """Those of the plans of some jobs that somebody leads."""
+        found = set[str | None]()
+        for plan_id in {job.plan_id for job in jobs if job.plan_id is not None}:
+            plan = await self._store.plan(plan_id)
+            if plan is not None and plan.state is PlanState.RUNNING:
+                found.add(plan_id)
+        return found
 
     def _wanted(self, jobs: Iterable[LeasedJob]) -> tuple[list[_Wanted], list[LeasedJob]]:
         """What is to be read: for jobs that build slices, and for barriers that may end early."""

@@ -38,6 +38,7 @@ from penstock.runtime.provider_run import ProviderRun
 from penstock.runtime.reach import Reach
 from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
+from penstock.runtime.resting import Resting
 from penstock.runtime.run_end import RunEnd
 from penstock.runtime.run_watch import RunWatch
 from penstock.runtime.slice_reads import SliceReads
@@ -113,7 +114,21 @@ class Worker:
             self._stop_for,
         )
         self._reads = SliceReads(
-            tasks, store, clock, self._reach, threads, self._ticks.enter, self._ticks.take
+            tasks,
+            store,
+            clock,
+            self._reach,
+            threads,
+            self._ticks.enter,
+            self._ticks.take,
+            Resting(
+                store,
+                clock,
+                lambda: self._window,
+                lambda end: self._acks.add(end),
+                beside.spawn,
+                lambda: self._leasing.look_again(),
+            ),
         )
         self._acks = AckBuffer(
             store,
@@ -448,6 +463,8 @@ class Worker:
 
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         self.totals.refused += 1
+        if isinstance(end, JobEnd) and end.job.plan_id is not None and verdict is Verdict.STALE:
+            self._acks.add(JobRef(end.job.id, end.job.token))  # its plan may be stale, not its lease
         self._telling.refused(end, verdict)
 
     def _fail(self, error: BaseException) -> None:
