@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
 from penstock.outputs.disk import Disk
-from penstock.outputs.places import Named, at_of, attempt_mark, checksum_of, part_stem
+from penstock.outputs.places import at_of, attempt_mark, checksum_of, part_stem
 from penstock.outputs.reading import read_raw
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.sweeping import sweep
@@ -27,16 +27,7 @@ from penstock.outputs.writing import encode_slices, write_slices
 from tests.forked import run_forked
 from tests.processes import REPOSITORY
 from tests.unit.outputs.sim_disk import RecordingDisk, World, replayed
-
-AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
-PRICES = Named(dataset="prices")
-SLICES = 6  # of a batch: enough for syncs side by side
-
-
-def write(root: OutputRoot, count: int = SLICES, attempt: str = "1:1") -> tuple[SliceOutput, ...]:
-    value = {AT + timedelta(days=day): b"slice %d" % day for day in range(count)}
-    ats = [at_of(moment) for moment in value]
-    return write_slices(root, PRICES, encode_slices(value, ats, PRICES, batch=True), attempt)
+from tests.unit.outputs.some_slices import AT, PRICES, SLICES, write
 
 
 def parts(root: OutputRoot) -> list[Path]:
@@ -128,7 +119,7 @@ def test_a_second_slice_does_not_sync_the_root_again(tmp_path: Path) -> None:
 DYING = """
 import os, signal, sys
 from penstock import failpoints
-from tests.unit.outputs.test_durability import write
+from tests.unit.outputs.some_slices import write
 from penstock.outputs.root import find_root
 left = int(sys.argv[3])
 def act(point):
