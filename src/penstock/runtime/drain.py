@@ -44,7 +44,6 @@ class Drain:
         run_id: str,
         clock: Clock,
         reach: Reach,
-        *,
         ends: bool = True,
         until: str | None = None,
     ) -> None:

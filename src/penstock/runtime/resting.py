@@ -34,7 +34,7 @@ class Resting:
         self,
         store: PlanStore,
         clock: Clock,
-        window: Callable[[], JobWindow],
+        window: JobWindow,
         give: Callable[[JobEnd | JobFailure | JobRef], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         look_again: Callable[[], None],
@@ -66,7 +66,7 @@ class Resting:
             self._give(JobRef(job.id, job.token))
             if job.task not in self._tasks and job.plan_id is not None:
                 self._tasks.add(job.task)
-                self._window().hold_back(job.task)
+                self._window.hold_back(job.task)
                 self._spawn(self._until_it_goes_on(job.task, job.plan_id))
                 log.info(
                     "Jobs of %r rest: nobody leads their plan %s; the same build goes on with it.",
@@ -84,7 +84,7 @@ class Resting:
                 continue
             resting = plan is not None and plan.state in (PlanState.LEFT, PlanState.DRAFT)
         self._tasks.discard(task)
-        self._window().let_go(task)
+        self._window.let_go(task)
         self._look_again()
 
     def _put_off(self, job: LeasedJob) -> JobFailure:
