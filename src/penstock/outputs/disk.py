@@ -39,10 +39,6 @@ class Disk:
         while data:
             data = data[os.write(file, data) :]
 
-    def begin_writeback(self, file: int) -> None:
-        """Let the system begin to write a file down, without waiting: its sync is shorter then."""
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-
     def sync(self, file: int) -> None:
         os.fsync(file)
 

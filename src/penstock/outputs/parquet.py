@@ -43,7 +43,7 @@ def table_in(value: object) -> pa.Table | None:
 
     What nobody has imported nobody can have returned, so nothing is imported to find out.
     """
-    if "pyarrow" in sys.modules:
+    if sys.modules.get("pyarrow") is not None:
         pa = arrow()
         if isinstance(value, pa.Table):
             return value

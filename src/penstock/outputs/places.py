@@ -33,7 +33,7 @@ _PART = re.compile(
 _STAGED = re.compile(
     rf"([A-Za-z][A-Za-z0-9_.-]{{0,127}})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
 )
-_FOLDER = re.compile(r"(\d{4}-\d\d-\d\dT)(\d\d)(\d\d)(\d\d)Z(?:\.(\d{6}))?")
+_FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 

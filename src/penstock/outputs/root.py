@@ -115,9 +115,7 @@ def _opened(path: str, disk: Disk) -> Iterator[int]:
     try:
         folder = disk.open_root(path)
     except NotADirectoryError as error:
-        raise UsageError(
-            f"The output root {path} is not a folder. Name another with --outputs."
-        ) from error
+        raise UsageError(f"The output root {path} is not a folder. Name another folder.") from error
     except OSError as error:
         raise _refused(path, error) from error
     try:
@@ -169,6 +167,6 @@ def _make_id(folder: int, ids: IdSource, path: str, disk: Disk) -> str:
 def _refused(path: str, error: OSError) -> OutputFailed:
     return OutputFailed(
         f"The output root {path} cannot be used: {reason(error)}. "
-        "Make it a folder that this user may write to, or name another with --outputs.",
+        "Make it a folder that this user may write to, or name another.",
         error.errno,
     )

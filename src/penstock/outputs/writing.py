@@ -9,9 +9,11 @@ readers is the store; until then nobody sees it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -39,8 +41,12 @@ from penstock.outputs.rows import table_of_rows
 
 NAMED_MAX = 5  # timestamps that a message names
 OPEN_MAX = 64  # files at a time
+SYNCS_APART_MAX = 4  # fewer are not worth threads
+SYNCS_MAX = 8  # at a time
 RENAMES_MAX = 20  # tries, if whoever sweeps removes the empty folder each time
 ALLOWED = "a list of dicts, an Arrow table, a pandas or polars frame, or bytes"
+
+T = TypeVar("T")
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +141,7 @@ class _Writing:
                     disk.remove_folder(folder, moment)
 
     def _stage(self, staging: int, group: Sequence[Encoded]) -> list[SliceOutput]:
-        """Write all, then sync all: the system writes them down side by side."""
+        """Write all, then sync all."""
         disk, files = self._disk, []
         outputs = []
         try:
@@ -145,8 +151,6 @@ class _Writing:
                 files.append(self._create(staging, staged_name(self._dataset, stem)))
                 disk.write(files[-1], one.data)
                 failpoints.hit("dataset.part_written")
-                if len(group) > 1:
-                    disk.begin_writeback(files[-1])
                 outputs.append(
                     SliceOutput(
                         at=one.at,
@@ -157,9 +161,8 @@ class _Writing:
                         checksum=checksum,
                     )
                 )
-            for file in files:
-                disk.sync(file)
-                failpoints.hit("dataset.part_synced")
+            _side_by_side(disk.sync, files)
+            failpoints.hit("dataset.part_synced")
         finally:
             for file in files:
                 disk.close(file)
@@ -197,12 +200,26 @@ class _Writing:
         moment's was there: another writer may have made it and not yet synced.
         """
         disk = self._disk
-        for moment, _ in self._placed:
+
+        def sync(moment: str) -> None:
             with disk.folder(folder, moment) as inner:
                 disk.sync_folder(inner)
+
+        _side_by_side(sync, [moment for moment, _ in self._placed])
         disk.sync_folder(folder)
         self._root.sync_entry(root, folder)
         failpoints.hit("dataset.dir_synced")
+
+
+def _side_by_side(sync: Callable[[T], None], what: Sequence[T]) -> None:
+    """Sync all. Each waits for the disk, and the system lets those who wait share one flush."""
+    if len(what) < SYNCS_APART_MAX:
+        for one in what:
+            sync(one)
+        return
+    with ThreadPoolExecutor(min(len(what), SYNCS_MAX), "penstock-sync") as threads:
+        for done in [threads.submit(sync, one) for one in what]:
+            done.result()
 
 
 def _parts(value: object, ats: Sequence[int], named: Named) -> dict[int, object]:

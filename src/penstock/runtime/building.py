@@ -8,7 +8,7 @@ jobs are enqueued before any may run. Workers do the rest; at the end the plan i
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -17,12 +17,13 @@ import msgspec
 
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
-from penstock.errors import TRANSIENT, BuildLost, UsageError
-from penstock.model.dataset import DatasetSpec, SliceMarks
+from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
 from penstock.model.job import TERMINAL
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
+from penstock.outputs.sweeping import sweep
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
@@ -37,6 +38,8 @@ RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached, or a 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 NAMES_SHOWN = 5  # of datasets, in one sentence
 TIDY_SLICE = 1_000
+SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
+PATHS_AT_ONCE = 5_000
 PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
 STEPS = "build"  # the group of barriers, gates, joins and ends
 WAITS = "The build has to wait"
@@ -44,6 +47,8 @@ WAITS = "The build has to wait"
 log = logging.getLogger("penstock.build")
 
 T = TypeVar("T")
+
+_output = msgspec.json.Decoder(SliceOutput).decode
 
 
 class Aside(Protocol):
@@ -122,6 +127,7 @@ class Build:
         self.prepared: Prepared | None = None
         self.has_locks = False
         self.facts: PlanFacts | None = None  # of the plan, also if nothing is to be built
+        self._has_abandoned = False  # a plan of somebody who is gone
         self.is_lost = False  # somebody else has taken a lock
 
     async def prepare(self) -> Prepared | None:
@@ -234,6 +240,7 @@ class Build:
         return taken
 
     async def _abandon(self, plan_id: str) -> None:
+        self._has_abandoned = True
         await self._insist(partial(self._store.abandon_plan, plan_id))
         while (await self._insist(partial(self._store.cancel_plan, plan_id))).more:
             pass
@@ -249,6 +256,8 @@ class Build:
         if not plan.jobs:
             return None
         plan = await self._added(plan, facts, digest)
+        for name in self._to_sweep(plan):
+            await self._sweep(name)
         await self._enqueue(plan)
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
@@ -256,6 +265,37 @@ class Build:
         return Prepared(
             plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
         )
+
+    def _to_sweep(self, plan: BuildPlan) -> list[str]:
+        """Datasets whose files are looked through: where something was left, or much is built.
+
+        Looking costs as much as there are slices, so that it goes with the work that is done.
+        """
+        if self._has_abandoned:
+            return list(self.names)
+        return [
+            name
+            for name, counts in plan.counts.items()
+            if counts.fresh <= SWEEP_SHARE * (counts.needed - counts.fresh)
+        ]
+
+    async def _sweep(self, name: str) -> None:
+        """Remove files of a dataset that no manifest names; its lock is ours."""
+        try:
+            swept = await self._aside(lambda: sweep(self._root, name, partial(self._paths, name)))
+        except OutputFailed as error:
+            log.warning("%s The build goes on.", error)
+            return
+        if swept.files or swept.staged:
+            log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
+
+    def _paths(self, name: str) -> Iterator[str]:
+        """What manifests name, visible or not."""
+        last = 0
+        while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
+            last = page[-1][0]
+            for _, document in page:
+                yield _output(document).path
 
     def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
         return self._store.slice_marks(dataset, start, end, version).result()

@@ -16,13 +16,17 @@ from penstock.clock import Clock
 from penstock.errors import TRANSIENT, UsageError
 from penstock.model.dataset import SliceOutput, slice_name
 from penstock.model.job import JobState, LeasedJob
-from penstock.model.lease import JobRef
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.lock import PlanState
 from penstock.model.plan import SlicePayload, StepPayload
 from penstock.outputs.slices import SlicesGiven
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
+from penstock.runtime.job_window import JobWindow
 from penstock.runtime.reach import Reach
+from penstock.runtime.resting import Resting
 from penstock.runtime.slicing import SliceInputs, SliceTask, named_as
 from penstock.runtime.threads import ThreadRunner
+from penstock.runtime.ticking import Ticks
 from penstock.stores.datasets import SliceRange, SliceRow
 from penstock.stores.store import Store
 
@@ -134,8 +138,7 @@ class SliceReads:
         clock: Clock,
         reach: Reach,
         threads: ThreadRunner,
-        enter: Callable[[Sequence[LeasedJob]], None],
-        others: Callable[[Sequence[LeasedJob]], Preparing],
+        ticks: Ticks,
     ) -> None:
         """Nothing is known yet.
 
@@ -145,8 +148,7 @@ class SliceReads:
             clock: the time.
             reach: hears of a store that is away.
             threads: write what coroutines return.
-            enter: takes jobs that may start.
-            others: takes all other jobs.
+            ticks: takes all other jobs.
         """
         self._tasks = {name: task for name, (task, _) in tasks.items() if type(task) is SliceTask}
         for task in self._tasks.values():
@@ -154,23 +156,33 @@ class SliceReads:
         self._store = store
         self._clock = clock
         self._reach = reach
-        self._enter = enter
-        self._others = others
+        self._ticks = ticks
+        self._resting: Resting | None = None
         self._waiting: dict[JobRef, LeasedJob] = {}
 
     def clear(self) -> list[JobRef]:
         """Jobs that have not come as far as the window are not wanted, or not ours, any more."""
-        refs = list(self._waiting)
+        refs = [*self._waiting, *self._ticks.clear()]
         self._waiting.clear()
         return refs
+
+    def connect(
+        self,
+        window: JobWindow,
+        give: Callable[[JobEnd | JobFailure | JobRef], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        look_again: Callable[[], None],
+    ) -> None:
+        """Where jobs of plans go that nobody leads; see Resting."""
+        self._resting = Resting(self._store, self._clock, window, give, spawn, look_again)
 
     def take(self, jobs: Sequence[LeasedJob]) -> Preparing:
         """Jobs have come: those that build slices enter when what is returned has been awaited."""
         tasks = self._tasks
         ours = [job for job in jobs if job.task in tasks] if tasks else []
         if not ours:
-            return self._others(jobs)
-        return self._both(self._others([job for job in jobs if job.task not in tasks]), ours)
+            return self._ticks.take(jobs)
+        return self._both(self._ticks.take([job for job in jobs if job.task not in tasks]), ours)
 
     async def _both(self, others: Preparing, ours: Sequence[LeasedJob]) -> None:
         self._waiting.update((JobRef(job.id, job.token), job) for job in ours)
@@ -181,8 +193,10 @@ class SliceReads:
     async def _prepare(self, jobs: Sequence[LeasedJob]) -> None:
         """Read for all of them at once, and let those start that are still wanted."""
         wanted, steps = self._wanted(jobs)
+        running: set[str | None] = set()
         while self._waiting:
             try:
+                running = await self._running(jobs)
                 await self._read(wanted, steps)
             except TRANSIENT as error:
                 self._reach.waits(WAITS, error)
@@ -191,7 +205,18 @@ class SliceReads:
                 self._reach.answered(WAITS)
                 break
         ready, self._waiting = list(self._waiting.values()), {}
-        self._enter(ready)
+        if self._resting is not None:
+            self._resting.rest([job for job in ready if job.plan_id not in running])
+        self._ticks.enter([job for job in ready if job.plan_id in running])
+
+    async def _running(self, jobs: Iterable[LeasedJob]) -> set[str | None]:
+        """Those of the plans of some jobs that somebody leads."""
+        found = set[str | None]()
+        for plan_id in {job.plan_id for job in jobs if job.plan_id is not None}:
+            plan = await self._store.plan(plan_id)
+            if plan is not None and plan.state is PlanState.RUNNING:
+                found.add(plan_id)
+        return found
 
     def _wanted(self, jobs: Iterable[LeasedJob]) -> tuple[list[_Wanted], list[LeasedJob]]:
         """What is to be read: for jobs that build slices, and for barriers that may end early."""

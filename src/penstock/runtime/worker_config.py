@@ -59,3 +59,7 @@ class Totals:
     retries: int = 0  # attempts that failed, and may be tried again
     put_back: int = 0  # attempts that a provider refused; they come back uncharged
     refused: int = 0  # ends that the store did not take
+
+    def accept(self, count: int) -> None:
+        """So many more ends are durable."""
+        self.ended += count

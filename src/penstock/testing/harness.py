@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -57,6 +57,7 @@ from penstock.stores.store import JobFilter
 from penstock.testing.build_harness import BuildHarness
 from penstock.testing.by_key import ByKey
 from penstock.testing.recording_sink import RecordingSink
+from penstock.testing.simulated import NOBODY, Simulated, wire
 from penstock.testing.virtual_beat import VirtualBeat
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 
@@ -65,20 +66,6 @@ LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
 PAGE = 1_000  # jobs read at once
 
 R = TypeVar("R")
-
-
-class Simulated(Protocol):
-    """Answers requests in place of a provider."""
-
-    def transport(self) -> Any:  # noqa: ANN401 (of httpx2 or httpx)
-        ...
-
-
-_NOBODY: Mapping[str, Simulated] = {}
-
-
-def _wire(simulated: Simulated) -> MakeWire:
-    return lambda _: simulated.transport()
 
 
 class Harness(BuildHarness):
@@ -90,12 +77,12 @@ class Harness(BuildHarness):
         seed: int,
         settings: Settings,
         root: OutputRoot,
-        providers: Mapping[str, Simulated] = _NOBODY,
+        providers: Mapping[str, Simulated] = NOBODY,
     ) -> None:
         self.app = app
         self._root = root  # of datasets; a folder that nobody else has
         self._wires: dict[str, MakeWire] = {
-            name: _wire(simulated) for name, simulated in providers.items()
+            name: wire(simulated) for name, simulated in providers.items()
         }
         for name in app.providers.keys() - providers.keys():
             self._wires[name] = partial(self._refuse_network, name)
