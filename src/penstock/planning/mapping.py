@@ -115,12 +115,13 @@ def missing(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageErr
     who = slice_name(down.name, at, down.calendar)
     when = _utc(at)
     calendar = f"the calendar of {up.name} ({up.calendar.text})"
-    last = up.calendar.before(at, need.count)
+    last = up.calendar.before(at, need.count if need.rule is Rule.LOOKBACK else 1)
     if need.rule is Rule.EXACT:
-        near = f" (the newest before it is {slice_name(up.name, last[-1], up.calendar)})"
+        newest = [slice_name(up.name, other, up.calendar) for other in last]
+        near = f" (the newest before it is {newest[0]})" if newest else ""
         return UsageError(
             f"{who} needs {up.name} at exactly {when}, but {calendar} has no slice there"
-            f"{near if last else ''}; give both one calendar, or use {up.name}.latest()."
+            f"{near}; give both one calendar, or use {up.name}.latest()."
         )
     if need.rule is Rule.LOOKBACK and last:
         first = slice_name(up.name, last[0], up.calendar)
