@@ -73,7 +73,7 @@ def places_and_kinds(draw: st.DrawFn) -> tuple[str, Window, Kind | Steady]:
     day = draw(st.sampled_from(days_of(zone, year)))
     near = day + timedelta(days=draw(st.integers(-1, 1)))
     at = time(draw(st.sampled_from([0, 1, 2, 3, 12, 22, 23])), draw(st.integers(0, 59)))
-    kinds = st.sampled_from(
+    kinds: st.SearchStrategy[Kind | Steady] = st.sampled_from(
         [
             daily(at),
             hourly(at.minute),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -108,6 +108,14 @@ def shown(times: Sequence[int], zone: ZoneInfo) -> list[int]:
             high = bisect_left(times, spans[number + 1].start + offset)
         found += [time - offset for time in times[low:high]]
     return found
+
+
+def day_of(day: date, zone: ZoneInfo) -> tuple[int, int]:
+    """The seconds since 1970 UTC from which and before which clocks may show a date."""
+    midnight = (day.toordinal() - _EPOCH.toordinal()) * DAY_SECONDS
+    following = (midnight + DAY_SECONDS,)
+    until = shown(following, zone) or passed(following, zone)
+    return passed((midnight,), zone)[0], until[-1]
 
 
 def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
