@@ -102,4 +102,4 @@ def moment_name(at: int, calendar: Days) -> str:
     if calendar.daily:
         return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
     fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    return f"{moment.replace(tzinfo=None).isoformat()}{fraction}Z"
