@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,8 +12,9 @@ from penstock.builds import typed_request
 from penstock.cli.completion import complete_dataset
 from penstock.cli.plan_table import PlanFormat, plan_lines
 from penstock.cli.target import AppOption, StoreOption, Target
-from penstock.cli.text import print_document, say
+from penstock.cli.text import safe_json, write
 from penstock.clock import SystemClock, to_micros
+from penstock.planning.plan_pictures import to_graphviz, to_json, to_mermaid
 from penstock.runtime.messages import BuildSpec
 
 TargetsArgument = Annotated[
@@ -69,16 +71,12 @@ def plan_and_print(target: Target, spec: BuildSpec, picture: PlanFormat) -> int:
         request = typed_request(app.datasets, spec, now)
         made = app.plan_request(request, now)
         specs = app.dataset_specs
-        if picture is not PlanFormat.TABLE:
-            from penstock.planning.plan_pictures import dot_picture, mermaid_picture, plan_document
-        if picture is PlanFormat.JSON:
-            print_document(plan_document(made, specs))
-        elif picture is PlanFormat.MERMAID:
-            say(mermaid_picture(made, specs))
-        elif picture is PlanFormat.DOT:
-            say(dot_picture(made, specs))
+        if picture is PlanFormat.TABLE:
+            pieces: Iterable[str] = (f"{line}\n" for line in plan_lines(made, specs))
+        elif picture is PlanFormat.JSON:
+            pieces = map(safe_json, to_json(made))
         else:
-            for line in plan_lines(made, specs):
-                if not say(line):
-                    break
+            draw = to_mermaid if picture is PlanFormat.MERMAID else to_graphviz
+            pieces = [draw(made, specs)]
+        all(map(write, pieces))  # until nobody reads any more
     return 0

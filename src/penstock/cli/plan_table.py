@@ -11,6 +11,7 @@ from penstock.cli.text import escaped
 from penstock.model.dataset import DatasetSpec, moment_name
 from penstock.model.plan import BuildPlan, JobDescriptor, SliceCounts
 from penstock.observe.phrases import counted
+from penstock.planning.plan_pictures import reasons
 
 LEVELS_MAX = 50  # that are shown; the rest is counted
 
@@ -77,12 +78,10 @@ def _datasets(plan: BuildPlan) -> Iterator[str]:
 
 def _said(counts: SliceCounts) -> str:
     parts = [
-        (counts.new, "never built"),
-        (counts.outdated, "of another version"),
-        (counts.rebuilt, "whose needs are built anew"),
-        (counts.forced, "forced"),
         (counts.fresh, "up to date, skipped"),
         (counts.future, "in the future, left out"),
     ]
-    said = [f"{count:,} {words}" for count, words in parts if count]
+    built = reasons(counts)
+    said = [built] if built else []
+    said += [f"{count:,} {words}" for count, words in parts if count]
     return ", ".join(said) or "nothing in this range"
