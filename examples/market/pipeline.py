@@ -8,9 +8,8 @@ from datetime import datetime
 from statistics import mean, stdev
 from typing import Any
 
-from penstock.calendars import Exchange, Monthly
-
 from penstock import Context, Penstock, Slices
+from penstock.calendars import Exchange, Monthly
 
 app = Penstock("market")
 
