@@ -64,15 +64,15 @@ faults: .venv/ok ## Run every fault test and write docs/faults.md
 reference: .venv/ok ## Write docs/reference from the code
 	$(BIN)/python -m tools.make_reference
 
-bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission, the journal and the daemon
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon
+bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission, the journal, the daemon and planning
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon planning
 
 bench-peers: .venv/ok .venv-peers/ok .venv-designer/ok ## Measure the other durable queues and schedulers beside ours
 	$(BIN)/python -m benchmarks queue postgres --only peers
 	$(BIN)/python -m benchmarks scheduling --only designer
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon --smoke
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon planning --smoke
 
 soak: $(SOAKS) ## Run every long fault campaign
 

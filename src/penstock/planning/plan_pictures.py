@@ -8,11 +8,10 @@ The document has every job, and comes in pieces.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
-from penstock.model.dataset import DatasetSpec
+from penstock.model.dataset import DatasetSpec, utc_text
 from penstock.model.plan import BuildPlan, SliceCounts
 
 DATASETS_SHOWN = 500  # of a picture; nobody can read more, and viewers refuse it
@@ -109,7 +108,7 @@ def to_json(plan: BuildPlan) -> Iterator[str]:
                 {
                     "job_id": job.job_id,
                     "dataset": job.dataset,
-                    "timestamps": [iso_time(at) for at in job.timestamps],
+                    "timestamps": [utc_text(at) for at in job.timestamps],
                     "needs": job.needs,
                     "level": job.level,
                     "lock": job.lock,
@@ -120,13 +119,6 @@ def to_json(plan: BuildPlan) -> Iterator[str]:
             yield ("," if start else "") + text[1:-1]
         yield "]"
     yield "]}\n"
-
-
-def iso_time(at: int) -> str:
-    """A moment of UTC; with a fraction if it has one."""
-    seconds, micros = divmod(at, 1_000_000)
-    text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
-    return text + (f".{micros:06d}".rstrip("0") if micros else "") + "Z"
 
 
 def reasons(counts: SliceCounts) -> str:

@@ -8,11 +8,11 @@ from array import array
 
 import pytest
 
-from penstock.model.dataset import Need, Rule, SliceMarks
+from penstock.model.dataset import Need, Rule, SliceMarks, utc_text
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.planning import plan_pictures
 from penstock.planning.build_plan import plan_build
-from penstock.planning.plan_pictures import iso_time, reasons, to_graphviz, to_json, to_mermaid
+from penstock.planning.plan_pictures import reasons, to_graphviz, to_json, to_mermaid
 from tests.datasets import DAY, EMPTY, Steps, by_name, dataset
 
 MARKET = by_name(
@@ -96,7 +96,7 @@ def test_a_plan_as_one_document_with_all_its_jobs(
 
 
 def test_times_and_reasons_are_told_in_words() -> None:
-    assert iso_time(1) == "1970-01-01T00:00:00.000001Z"
-    assert iso_time(-500_000) == "1969-12-31T23:59:59.5Z"
+    assert utc_text(1) == "1970-01-01T00:00:00.000001Z"
+    assert utc_text(-500_000) == "1969-12-31T23:59:59.5Z"
     assert reasons(planned().counts["volatility"]) == "5 new"
     assert reasons(planned().counts["prices"]) == ""
