@@ -42,6 +42,10 @@ POINTS = frozenset(
         "dataset.part_synced",
         "dataset.renamed",
         "dataset.dir_synced",
+        "plan.in_tx",
+        "lock.in_tx",
+        "dataset.staged",
+        "dataset.level_committed",
         "commit.begin",
         "checkpoint.begin",
     }

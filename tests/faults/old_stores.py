@@ -92,7 +92,9 @@ def write_fill(folder: Path) -> Path:
     _hold(run, 20)  # more than the caps allow: lanes are parked
     run.revoke()  # leaves a lease that lingers
     job = run.held.pop()
-    staged = StageManifest(dataset="s", slice="1", document="{}", plan_id="p", level=1)
+    staged = StageManifest(
+        dataset="s", at=1, version="1", basis=0, document="{}", plan_id="p", level=1
+    )
     end = JobEnd(job, JobState.DONE, 1, 2, effects=(staged,))
     run.consumer.ack(run.worker, [end]).result()
     run.consumer.save_learned({ProviderModelKey("ai", "m"): '{"ceiling": 12}'}).result()

@@ -43,6 +43,7 @@ from penstock.model.lease import (
 from penstock.model.views import FIRST_END
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
+from tests.running_plan import run_plan
 
 CAPS = {"one:a": 1, "one:b": 1, "two:a": 2}  # these never change
 FLEX = "flex:a"  # this one does
@@ -210,10 +211,12 @@ class Client:
             SetCursor("mark", str(self.serial)),
             StageManifest(
                 dataset="d",
-                slice=self.chance.choice("st"),
+                at=self.chance.randint(1, 3),
+                version="1",
+                basis=0,
                 document="{}",
-                plan_id=None,
-                level=None,
+                plan_id="p",
+                level=0,
                 commit=True,
             ),
         ]
@@ -364,7 +367,9 @@ def run_campaign(
 
     Clients go on after their time until there were so many leases: a machine may be slow.
     """
-    open_postgres(url).close()
+    first = open_postgres(url)
+    run_plan(first)
+    first.close()
     books = Books()
     fleet = [Client(url, n, seed, books) for n in range(clients)]
     try:

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from penstock.errors import PenstockError
-from penstock.model.effects import EnqueueJobs, Rearm, StageManifest
+from penstock.model.effects import CommitLevel, EnqueueJobs, Rearm, StageManifest
 from penstock.model.job import (
     TERMINAL,
     AttemptError,
@@ -45,6 +45,7 @@ from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
 from penstock.testing import ManualClock
 from tests.postgres.stepping import Choice, SteppedStore, run_stepped
+from tests.running_plan import run_plan
 
 CAPS = ConfiguredCaps({"one:*": 1, "two:*": 2, "lone:*": 1})
 DAY_SECONDS = 86_400
@@ -116,6 +117,7 @@ class World:
             mark = answer[1]
         self.register("one")
         self.register("two")
+        run_plan(store, self.name("plan"), self.name("build"))
         self.put(self.new("old"))
         self.take(self.one, 1)
         store.intend([self.intent("old", 1)], ()).result()
@@ -291,10 +293,45 @@ def _register(world: World, store: Store) -> None:
     store.register(WorkerInfo(id=worker, run_id="r", tasks=("t",)), FOR_EVER).result()
 
 
-def _stage(slice_: str) -> Callable[[World], Any]:
+def _stage(at: int) -> Callable[[World], Any]:
     return lambda w: StageManifest(
-        dataset=w.name("d"), slice=slice_, document="{}", plan_id=None, level=None, commit=True
+        dataset=w.name("d"),
+        at=at,
+        version="1",
+        basis=0,
+        document="{}",
+        plan_id=w.name("plan"),
+        level=0,
+        commit=True,
     )
+
+
+def _staged(world: World) -> StageManifest:
+    return StageManifest(
+        dataset=world.name("d"),
+        at=2,
+        version="1",
+        basis=0,
+        document="{}",
+        plan_id=world.name("plan"),
+        level=1,
+    )
+
+
+def _takes(run: str) -> Act:
+    """All locks of this world, those of the run that builds included: its mark is gone."""
+
+    def act(world: World, store: Store) -> Any:
+        names = [f"lock of {world.name('plan')}", world.name("a")]
+        names = names if run == "b" else names[::-1]
+        taken = store.take_locks(names, world.name(run), run, FOR_EVER, ["mark"]).result()
+        return taken.taken, [lock.run_id for lock in taken.held], taken.left
+
+    return act
+
+
+def _on_plan(name: str) -> Act:
+    return lambda w, s: getattr(s, f"{name}_plan")(w.name("plan")).result()
 
 
 def _intend(key: str) -> Act:
@@ -348,8 +385,16 @@ ACTS: dict[str, Act] = {
     "register": _register,
     "retire": _end_worker("retire"),
     "bury": _end_worker("bury"),
-    "e commits s": _with("e", lambda w: _stage("s")(w)),
-    "q commits s": _with("q", lambda w: _stage("s")(w)),
+    "e commits s": _with("e", lambda w: _stage(1)(w)),
+    "q commits s": _with("q", lambda w: _stage(1)(w)),
+    "q stages l": _with("q", lambda w: _staged(w)),
+    "e commits l": _with("e", lambda w: CommitLevel(w.name("plan"), 1)),
+    "a takes": _takes("a"),
+    "b takes": _takes("b"),
+    "beats": lambda w, s: s.beat_locks(w.name("build"), FOR_EVER).result(),
+    "plan ends": _on_plan("end"),
+    "plan cancelled": _on_plan("cancel"),
+    "tidies": lambda w, s: s.tidy_manifests(10).result().more,
     "e adds": _with("e", lambda w: EnqueueJobs((w.new("v1", "p"), w.new("v2", "e")))),
     "p intends": _intend("p"),
     "q intends": _intend("q"),

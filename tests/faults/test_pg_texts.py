@@ -26,6 +26,7 @@ from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, Lea
 from penstock.stores.postgres.opening import open_postgres
 from penstock.stores.store import Store
 from tests.faults.races import register
+from tests.running_plan import run_plan
 
 ODD = [
     "back\\slash \\\\ \\n \\u0041 end\\",
@@ -127,11 +128,14 @@ def test_odd_texts_in_edges_errors_effects_and_operations(store: Store) -> None:
             failure = JobFailure(ref, f"p{text}", "t", error, 1, 2, 0.0, True, 1)
             assert store.fail_and_retry(worker, [failure]).result() == [Verdict.ACCEPTED]
         else:
+            run_plan(store, f"l{text}")
             effects = (
                 SetCursor(f"n{text}", text or "x"),
                 StageManifest(
                     dataset=f"d{text}",
-                    slice=f"s{text}",
+                    at=BIG - 1,
+                    version=f"s{text}",
+                    basis=0,
                     document=text,
                     plan_id=f"l{text}",
                     level=BIG,
@@ -142,8 +146,8 @@ def test_odd_texts_in_edges_errors_effects_and_operations(store: Store) -> None:
             end = JobEnd(job, JobState.DONE, 1, 2, "1", None, effects)
             assert store.ack(worker, [end]).result() == [Verdict.ACCEPTED]
             assert store.cursor(f"n{text}").result() == text
-            (manifest,) = store.manifests(f"d{text}").result()
-            assert (manifest.slice, manifest.document) == (f"s{text}", text)
+            (slice_,) = store.manifests(f"d{text}", 0, BIG, 9).result().rows
+            assert (slice_.at, slice_.version, slice_.document) == (BIG - 1, f"s{text}", text)
         row = store.job(f"c{text}").result()
         assert row is not None
         assert row.state is (JobState.SKIPPED if number % 2 else JobState.QUEUED)

@@ -43,7 +43,7 @@ begin
     loop
         execute format('alter sequence penstock.%I restart', found.relname);
     end loop;
-    insert into penstock.meta (name, value) values ('token_floor', '0');
+    insert into penstock.meta (name, value) values ('token_floor', '0'), ('commit_seq', '0');
 end
 $$
 """

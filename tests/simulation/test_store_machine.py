@@ -22,7 +22,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -32,12 +31,10 @@ from hypothesis.stateful import (
 
 from penstock.errors import PenstockError
 from penstock.model.effects import (
-    CommitLevel,
     Effect,
     EnqueueJobs,
     Rearm,
     SetCursor,
-    StageManifest,
 )
 from penstock.model.job import (
     TERMINAL,
@@ -72,6 +69,7 @@ from penstock.stores.row_state import RowState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter, Store
 from penstock.testing.manual_clock import ManualClock
+from tests.simulation.dataset_rules import DatasetRules, levels, seen_of_datasets, slices
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
@@ -103,6 +101,8 @@ new_jobs = st.builds(
     limit_keys=st.sampled_from(LIMITS),
     priority=st.integers(0, 2),
     delay_seconds=st.sampled_from([0.0, 0.0, 0.0, 5.0, 40.0]),
+    plan_id=st.sampled_from([None, None, None, "p", "q"]),
+    level=st.sampled_from([None, 0, 1]),
 )
 linked_jobs = st.tuples(new_jobs, st.lists(edges, max_size=2))
 batches = st.lists(linked_jobs, min_size=1, max_size=6)
@@ -114,16 +114,8 @@ errors = st.builds(
 )
 simple_effects = st.one_of(
     st.builds(SetCursor, st.just("mark"), st.sampled_from(["1", "2"])),
-    st.builds(
-        StageManifest,
-        dataset=st.just("d"),
-        slice=st.sampled_from(["s", "t"]),
-        document=st.sampled_from(["1", "2"]),
-        plan_id=st.just("p"),
-        level=st.integers(0, 1),
-        commit=st.booleans(),
-    ),
-    st.builds(CommitLevel, st.just("p"), st.integers(0, 1)),
+    slices,
+    levels,
 )
 
 
@@ -172,7 +164,7 @@ def _has_leases(machine: StoreMachine) -> bool:
     return bool(machine.model._tables.by_state[JobState.IN_PROGRESS])
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(DatasetRules):
     """Owns a store under test and its model, on one clock."""
 
     def __init__(self) -> None:
@@ -255,6 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(batch=batches)
     def start(self, batch: list[tuple[NewJob, list[tuple[int, EdgeKind]]]]) -> None:
         self.register(TASKS, 60.0)
+        self.build("p", "run-1")
         self.enqueue(batch)
 
     @rule(batch=batches)
@@ -678,7 +671,6 @@ def _difference(ours: dict[str, object], model: dict[str, object]) -> str:
 def _numbers(store: Store) -> dict[str, object]:
     stats = store.stats().result()
     outlook = store.outlook(WorkerId("w1"), "r1").result()
-    manifests = [*store.manifests("d").result(), *store.staged("p").result()]
     return {
         "states": stats.states,
         "tasks": stats.tasks,
@@ -691,7 +683,7 @@ def _numbers(store: Store) -> dict[str, object]:
         "outlook": outlook,
         "caps": store.caps().result(),
         "cursor": store.cursor("mark").result(),
-        "manifests": [(x.dataset, x.slice, x.document, x.plan_id, x.level) for x in manifests],
+        **seen_of_datasets(store),
         "workers_seen": store.workers().result(),
     }
 

@@ -29,7 +29,7 @@ class Manifests:
         return all(plan is not None and plan.state is PlanState.RUNNING for plan in found)
 
     def apply(self, job_id: JobId, effects: Sequence[Effect]) -> None:
-        """Write the slices of one end, all that are visible at once with one number; then levels."""
+        """Write the slices of one end, those that are visible with one number; then levels."""
         seq: int | None = None
         for effect in effects:
             if isinstance(effect, StageManifest):

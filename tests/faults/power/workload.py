@@ -38,6 +38,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.lock import PlanRow
 from penstock.model.views import FIRST_END
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite.store import SqliteStore
@@ -53,8 +54,11 @@ _SNAPSHOT = (
     "select 'job ' || key, row_state, token, attempts, crashes, pending, result, finished_at "
     "from job_rows union all "
     "select 'cursor ' || name, value, null, null, null, null, null, null from cursors union all "
-    "select 'manifest ' || dataset || '/' || slice, document, committed, job_id, null, null, null, "
-    "null from manifests"
+    "select 'slice ' || dataset || '@' || at, document, seq, job_id, null, null, null, null "
+    "from manifests union all "
+    "select 'plan ' || id, state, null, null, null, null, null, null from plans union all "
+    "select 'fact ' || name, value, null, null, null, null, null, null from meta "
+    "where name = 'commit_seq'"
 )
 
 
@@ -103,6 +107,7 @@ class Run:
 
     def go(self, steps: int) -> None:
         self.register()
+        self.plan()
         choices: list[tuple[int, Callable[[], None]]] = [
             (16, self.enqueue_one),
             (8, self.enqueue_batch),
@@ -133,6 +138,23 @@ class Run:
         self.worker = WorkerId(f"w{self._names}")
         info = WorkerInfo(id=self.worker, run_id="r", tasks=TASKS)
         self._step("register", [lambda: self.consumer.register(info, TTL_SECONDS)])
+
+    def plan(self) -> None:
+        """A plan runs from now on, so that ends may carry slices."""
+        row = PlanRow(
+            id="p",
+            app="app",
+            digest="d",
+            run_id="r",
+            root="root",
+            document="{}",
+            levels=1,
+            jobs=1,
+        )
+        store = self.consumer
+        self._step("lock", [lambda: store.take_locks(["l"], "r", "mark", TTL_SECONDS, [])])
+        self._step("draft", [lambda: store.add_plan(row)])
+        self._step("begin", [lambda: store.begin_plan("p", "r")])
 
     def enqueue_one(self) -> None:
         job = self._new_job()
@@ -165,7 +187,16 @@ class Run:
             effects = (
                 EnqueueJobs(children),
                 SetCursor(f"c{self._random.randint(0, 3)}", str(self._names)),
-                StageManifest(dataset="d", slice=job.key, document="{}", commit=True),
+                StageManifest(
+                    dataset="d",
+                    at=job.id,
+                    version="1",
+                    basis=0,
+                    document="{}",
+                    plan_id="p",
+                    level=0,
+                    commit=True,
+                ),
             )
             self._acknowledged("ack with effects", [self._end(job, effects)], [])
             self._keys += [child.key for child in children]

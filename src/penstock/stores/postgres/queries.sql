@@ -940,39 +940,361 @@ on conflict (name) do update set value = excluded.value
 -- A durable value.
 select value from penstock.cursors where name = $1
 
--- drop_committed --
--- The committed manifest of a slice makes room.
-delete from penstock.manifests where dataset = $1 and slice = $2 and committed
+-- plan_at --
+-- [state of a plan, is its level $2 committed]; it does not change before we are done.
+select state, exists (select 1 from penstock.commits where plan_id = $1 and level = $2) from penstock.plans
+where id = $1 for share
 
--- drop_staged --
--- A staged manifest makes room for a newer one of the same plan.
-delete from penstock.manifests where dataset = $1 and slice = $2 and not committed
-    and plan_id is not distinct from $3 and level is not distinct from $4
+-- take_numbers --
+-- The next $1 numbers of commits are taken; who takes some waits until the one before is seen, so their order is that of
+-- the commits.
+update penstock.meta set value = (value::bigint + $1::bigint)::text where name = 'commit_seq'
 
--- insert_manifest --
--- Remembers an output.
-insert into penstock.manifests (dataset, slice, document, plan_id, level, job_id, committed)
-values ($1, $2, $3, $4, $5, $6, $7::bigint <> 0)
+-- drop_replaced --
+-- Slices make room for newer ones; $1 = [[dataset, at, version, basis, number, plan, level, job, document], …].
+delete from penstock.manifests where id = any(array(
+    select old.id from (
+        select (one ->> 0) as dataset, (one ->> 1)::bigint as at, (one ->> 4)::bigint as number, (one ->> 5) as plan_id,
+        (one ->> 6)::bigint as level from jsonb_array_elements($1::jsonb) as one
+    ) as new
+    join penstock.manifests as old on old.dataset = new.dataset and old.at = new.at
+    where old.seq is not null and new.number is not null
+        or old.seq is null and old.plan_id = new.plan_id and old.level = new.level and not exists (
+            select 1 from penstock.commits where commits.plan_id = old.plan_id and commits.level = old.level
+        )
+))
 
--- replace_level --
--- Committed manifests make room for those of a level.
-delete from penstock.manifests where committed and (dataset, slice) in (
-    select dataset, slice from penstock.manifests where not committed and plan_id = $1 and level = $2
+-- insert_slices --
+-- Slices that were built; $1 = [[dataset, at, version, basis, number, plan, level, job, document], …], numbers counted back
+-- from the last one that was taken; null: not visible yet.
+insert into penstock.manifests (dataset, at, version, basis, seq, plan_id, level, job_id, document)
+select
+    one ->> 0, (one ->> 1)::bigint, one ->> 2, (one ->> 3)::bigint, (select value::bigint from penstock.meta where name = 'commit_seq') + (one ->> 4)::bigint,
+    one ->> 5, (one ->> 6)::bigint, (one ->> 7)::bigint, one ->> 8
+from jsonb_array_elements($1::jsonb) as one
+
+-- insert_commits --
+-- Levels become visible; $1 = [[plan, level, number], …], as above.
+insert into penstock.commits (plan_id, level, seq)
+select one ->> 0, (one ->> 1)::bigint, (select value::bigint from penstock.meta where name = 'commit_seq') + (one ->> 2)::bigint
+from jsonb_array_elements($1::jsonb) as one
+on conflict (plan_id, level) do nothing
+
+-- untidy_slices --
+-- $1 slices that have no number: of committed levels, [id, dataset, at, number], and of plans that are over, number 0.
+select staged.id, staged.dataset, staged.at, commits.seq
+from penstock.commits
+join penstock.manifests as staged
+    on staged.plan_id = commits.plan_id and staged.level = commits.level and staged.seq is null
+union all
+select staged.id, staged.dataset, staged.at, 0
+from penstock.plans join penstock.manifests as staged on staged.plan_id = plans.id and staged.seq is null
+where plans.ended_at is not null and not exists (
+    select 1 from penstock.commits where commits.plan_id = staged.plan_id and commits.level = staged.level
 )
+limit $1
 
--- commit_level --
--- The staged manifests of a level become visible together.
-update penstock.manifests set committed = true where not committed and plan_id = $1 and level = $2
+-- number_slices --
+-- Slices of committed levels get their numbers; $1 = [[id, dataset, at, number], …].
+update penstock.manifests set seq = (one ->> 3)::bigint
+from jsonb_array_elements($1::jsonb) as one where manifests.id = (one ->> 0)::bigint
 
--- committed_manifests --
--- What is visible of a dataset.
-select dataset, slice, document, plan_id, level, job_id from penstock.manifests where dataset = $1 and committed
-order by slice
+-- drop_superseded --
+-- Only the newest of those with a number stays of a slice; $1 = [[id, dataset, at, number], …].
+delete from penstock.manifests where id = any(array(
+    select old.id from jsonb_array_elements($1::jsonb) as one
+    join penstock.manifests as old on old.dataset = one ->> 1 and old.at = (one ->> 2)::bigint
+    where old.seq < (
+        select max(newest.seq) from penstock.manifests as newest
+        where newest.dataset = one ->> 1 and newest.at = (one ->> 2)::bigint
+    )
+))
 
--- staged_manifests --
--- What a plan has staged.
-select dataset, slice, document, plan_id, level, job_id from penstock.manifests where plan_id = $1 and not committed
-order by level, dataset, slice
+-- drop_slices --
+-- $1 = [id, …].
+delete from penstock.manifests
+where id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
+
+-- slice_marks --
+-- What is committed of a dataset in [$2, $3): [last number, times, numbers, bases, times of other versions than $4], eight
+-- bytes for each slice. Differs from sqlite because a server sends bytes as they are.
+select
+    (select value::bigint from penstock.meta where name = 'commit_seq'),
+    string_agg(int8send(at), ''::bytea) filter (where version = $4),
+    string_agg(int8send(number), ''::bytea) filter (where version = $4),
+    string_agg(int8send(basis), ''::bytea) filter (where version = $4),
+    string_agg(int8send(at), ''::bytea) filter (where version <> $4)
+from (
+    select distinct on (at) at, number, basis, version from (
+        select at, basis, version, coalesce(seq, (
+        select commits.seq from penstock.commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    )) as number
+        from penstock.manifests as slice where dataset = $1 and at >= $2 and at < $3
+    ) as visible where number is not null order by at, number desc
+) as newest
+
+-- read_slices --
+-- Committed slices of a dataset in [$2, $3), at most $4, and the last number in a row of its own: [last number, or null,
+-- dataset, at, version, basis, number, plan, level, job, document].
+select (select value::bigint from penstock.meta where name = 'commit_seq'), null, null::bigint, null, null::bigint, null::bigint, null, null::bigint, null::bigint, null
+union all
+select null, newest.* from (
+    select distinct on (at) dataset, at, version, basis, number, plan_id, level, job_id, document from (
+        select slice.*, coalesce(seq, (
+        select commits.seq from penstock.commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    )) as number
+        from penstock.manifests as slice where dataset = $1 and at >= $2 and at < $3
+    ) as visible where number is not null order by at, number desc limit $4
+) as newest
+
+-- read_ranges --
+-- Committed slices of ranges; $1 = [[dataset, first, last], …]. Answers as above.
+select (select value::bigint from penstock.meta where name = 'commit_seq'), null, null::bigint, null, null::bigint, null::bigint, null, null::bigint, null::bigint, null
+union all
+select null, newest.* from (
+    select distinct on (dataset, at) dataset, at, version, basis, number, plan_id, level, job_id, document from (
+        select slice.*, coalesce(seq, (
+        select commits.seq from penstock.commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    )) as number
+        from jsonb_array_elements($1::jsonb) as one join penstock.manifests as slice
+            on slice.dataset = one ->> 0 and slice.at >= (one ->> 1)::bigint and slice.at <= (one ->> 2)::bigint
+    ) as visible where number is not null order by dataset, at, number desc
+) as newest
+
+-- staged_slices --
+-- What a plan has built that is not visible.
+select dataset, at, version, basis, seq, plan_id, level, job_id, document from penstock.manifests
+where plan_id = $1 and seq is null and not exists (
+    select 1 from penstock.commits where commits.plan_id = $1 and commits.level = manifests.level
+)
+order by level, dataset, at
+
+-- read_documents --
+-- Every row of a dataset above an id, at most $3: [id, document].
+select id, document from penstock.manifests where dataset = $1 and id > $2 order by id limit $3
+
+-- list_datasets --
+-- Datasets with something committed: [name, slices, first, last, newest number].
+select dataset, count(distinct at), min(at), max(at), max(number) from (
+    select dataset, at, coalesce(seq, (
+        select commits.seq from penstock.commits where commits.plan_id = slice.plan_id and commits.level = slice.level
+    )) as number from penstock.manifests as slice
+) as visible where number is not null group by dataset order by dataset
+
+-- add_plan --
+-- Keeps a draft, unless its id is known.
+insert into penstock.plans (id, app, digest, state, run_id, root, document, levels, jobs, created_at)
+values ($1, $2, $3, 'draft', $4, $5, $6, $7, $8, $9) on conflict (id) do nothing
+
+-- begin_plan --
+-- A draft of this run becomes a plan that runs.
+update penstock.plans set state = 'running', begun_at = $3 where id = $1 and state = 'draft' and run_id || '' = $2
+
+-- adopt_plan --
+-- A plan that was left after it had begun goes on.
+update penstock.plans set state = 'running', run_id = $2 where id = $1 and state = 'left' and begun_at is not null
+
+-- end_plan --
+-- A running plan is over: [its run].
+update penstock.plans set state = 'ended', ended_at = $2 where id = $1 and state = 'running' returning run_id
+
+-- abandon_plan --
+-- An open plan is given up.
+update penstock.plans set state = 'abandoned', ended_at = $2 where id = $1 and ended_at + 0 is null
+
+-- has_open_plan --
+-- Has this run a plan that is not over?
+select exists (select 1 from penstock.plans where run_id = $1 and ended_at is null)
+
+-- leave_plans --
+-- Plans on their way whose runs hold nothing any more; $1 = [run, …].
+update penstock.plans set state = 'left'
+where ended_at is null and run_id = any(array(select jsonb_array_elements_text($1::jsonb))) and state <> 'left'
+returning id
+
+-- leave_all_plans --
+-- The same for all of them.
+update penstock.plans set state = 'left' where ended_at is null
+
+-- finish_job --
+-- A queued job ends well without a worker.
+with gone as (delete from penstock.hot where job_id = $1 and row_state + 0 between 1 and 3 returning *)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+    finished_at, updated_at, result, error
+)
+select
+    job_id, 5, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at, $2::bigint,
+    $2::bigint, result, error
+from gone
+
+-- open_jobs_of_plan --
+-- The newest $2 jobs of a plan that have not ended: [id, lane, row_state, token, worker]; nobody else ends them before we
+-- are done.
+select hot.job_id, hot.lane_id, hot.row_state, hot.token, hot.worker from penstock.hot
+where job_id = any(array(
+    select open.job_id from penstock.hot as open join penstock.jobs on jobs.id = open.job_id
+    where open.job_id >= (select min(id) from penstock.jobs where plan_id = $1)
+        and open.job_id <= (select max(id) from penstock.jobs where plan_id = $1) and jobs.plan_id || '' = $1
+    order by open.job_id desc limit $2
+))
+order by hot.job_id for update
+
+-- cancel_jobs --
+-- Cancels jobs that have not ended; $1 = [id, …], $2 = now.
+with gone as (
+    delete from penstock.hot
+    where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) returning *
+)
+insert into penstock.ended (
+    job_id, row_state, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at,
+    finished_at, updated_at, result, error
+)
+select
+    job_id, 8, token, ended_token, attempts, crashes, deferred_since, due_at, available_at, started_at, $2::bigint,
+    $2::bigint, result, error
+from gone
+
+-- old_plans --
+-- $2 plans that were over before a time, and of which no job and no staged slice is left.
+select id from penstock.plans where ended_at is not null and ended_at < $1
+    and not exists (select 1 from penstock.jobs where jobs.plan_id = plans.id)
+    and not exists (select 1 from penstock.manifests where manifests.plan_id = plans.id and seq is null)
+limit $2
+
+-- purge_commits --
+-- Commits of plans that go; $1 = [plan, …].
+delete from penstock.commits where plan_id = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- purge_plans --
+-- $1 = [plan, …].
+delete from penstock.plans where id = any(array(select jsonb_array_elements_text($1::jsonb)))
+
+-- read_plan --
+-- One plan.
+select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at from penstock.plans where id = $1
+
+-- list_open_plans --
+-- Plans that are not over, the newest first; $1 = their digest, or null.
+select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at from penstock.plans
+where ended_at is null and ($1::text is null or digest = $1) order by no desc
+
+-- count_plan_jobs --
+-- [row_state, level, jobs] of a plan, but for those that are done; -1: all of a level; -2: it is committed.
+with span as materialized (
+    select
+        (select min(id) from penstock.jobs where plan_id = $1) as first,
+        (select max(id) from penstock.jobs where plan_id = $1) as last
+)
+select -1, level, count(*) from penstock.jobs where plan_id = $1 and level is not null group by level
+union all
+select hot.row_state, jobs.level, count(*)
+from span join penstock.hot on hot.job_id between span.first and span.last
+join penstock.jobs on jobs.id = hot.job_id
+where jobs.plan_id = $1 and jobs.level is not null group by hot.row_state, jobs.level
+union all
+select ended.row_state, jobs.level, count(*)
+from span cross join (values (6), (7), (8)) as unhappy (row_state)
+join penstock.ended on ended.row_state = unhappy.row_state and ended.row_state >= 6
+    and ended.job_id between span.first and span.last
+join penstock.jobs on jobs.id = ended.job_id
+where jobs.plan_id = $1 and jobs.level is not null group by ended.row_state, jobs.level
+union all
+select -2, level, 0 from penstock.commits where plan_id = $1
+
+-- list_unhappy_of_plan --
+-- Jobs of a plan above an id that ended otherwise than done; $3 = [row_state, …], $4 = most.
+select job_rows.* from (
+    select ended.job_id
+    from (select value::smallint as row_state from jsonb_array_elements_text($3::jsonb)) as unhappy
+    cross join lateral (
+        select found.job_id from penstock.ended as found join penstock.jobs on jobs.id = found.job_id
+        where found.row_state >= 6 and found.row_state = unhappy.row_state and found.job_id > $2
+            and found.job_id >= (select min(id) from penstock.jobs where plan_id = $1)
+            and found.job_id <= (select max(id) from penstock.jobs where plan_id = $1) and jobs.plan_id || '' = $1
+        order by found.job_id limit $4
+    ) as ended order by ended.job_id limit $4
+) as wanted join penstock.job_rows on job_rows.id = wanted.job_id order by job_rows.id
+
+-- list_open_of_plan --
+-- Jobs of a plan above an id that have not ended; as above.
+select job_rows.* from (
+    select hot.job_id from penstock.hot join penstock.jobs on jobs.id = hot.job_id
+    where hot.job_id > $2 and hot.job_id >= (select min(id) from penstock.jobs where plan_id = $1)
+        and hot.job_id <= (select max(id) from penstock.jobs where plan_id = $1) and jobs.plan_id || '' = $1
+        and hot.row_state + 0 = any(array(select value::smallint from jsonb_array_elements_text($3::jsonb)))
+    order by hot.job_id limit $4
+) as wanted join penstock.job_rows on job_rows.id = wanted.job_id order by job_rows.id
+
+-- list_plan_jobs --
+-- Jobs of a plan above an id, in whatever states; as above.
+select job_rows.* from (
+    select jobs.id from penstock.jobs join penstock.states on states.job_id = jobs.id
+    where jobs.plan_id = $1 and jobs.id > $2
+        and states.row_state = any(array(select value::smallint from jsonb_array_elements_text($3::jsonb)))
+    order by jobs.id limit $4
+) as wanted join penstock.job_rows on job_rows.id = wanted.id order by job_rows.id
+
+-- lock_datasets --
+-- Nobody else takes or gives back locks of datasets until the commit.
+select pg_advisory_xact_lock(7308, 4)
+
+-- hold_locks --
+-- Locks that somebody holds, $1 = [name, …]; $2, $3 = the server's life and its time: [name, run, mark, token, taken_at,
+-- alive]. With all others of their runs, in the order of names: a beat takes them in the same.
+select name, run_id, mark, token, taken_at, boot_id = $2 and expires_at > $3 from penstock.locks
+where run_id is not null and (
+    name = any(array(select jsonb_array_elements_text($1::jsonb)))
+    or run_id = any(array(
+        select run_id from penstock.locks where name = any(array(select jsonb_array_elements_text($1::jsonb)))
+    ))
+)
+order by name for update
+
+-- take_locks --
+-- A run takes locks; $1 = [name, …] by name, then run, mark, the server's life, until, now.
+insert into penstock.locks (name, run_id, mark, token, boot_id, expires_at, taken_at)
+select name, $2, $3, 1, $4, $5, $6 from jsonb_array_elements_text($1::jsonb) as name
+on conflict (name) do update set
+    run_id = excluded.run_id, mark = excluded.mark, token = locks.token + 1, boot_id = excluded.boot_id,
+    expires_at = excluded.expires_at, taken_at = excluded.taken_at
+
+-- beat_locks --
+-- A run renews what it holds since the server's life $2; $3 = until.
+with mine as materialized (
+    select name from penstock.locks where run_id = $1 and boot_id = $2 order by name for update
+)
+update penstock.locks set expires_at = greatest(expires_at, $3) where name = any(array(select name from mine))
+
+-- free_locks --
+-- Runs hold nothing any more; $1 = [run, …].
+with theirs as materialized (
+    select name from penstock.locks where run_id = any(array(select jsonb_array_elements_text($1::jsonb)))
+    order by name for update
+)
+update penstock.locks set run_id = null where name = any(array(select name from theirs))
+
+-- release_locks --
+-- A run gives locks back; $2 = [name, …].
+with mine as materialized (
+    select name from penstock.locks
+    where run_id || '' = $1 and name = any(array(select jsonb_array_elements_text($2::jsonb)))
+    order by name for update
+)
+update penstock.locks set run_id = null where name = any(array(select name from mine))
+
+-- has_lock --
+-- Does a run hold any?
+select exists (select 1 from penstock.locks where run_id = $1)
+
+-- void_locks --
+-- Nobody holds anything, and every later token is greater than $1.
+update penstock.locks set run_id = null, token = greatest(token, $1)
+
+-- list_locks --
+-- Locks that somebody holds; $1, $2 = the server's life and its time.
+select name, run_id, mark, token, taken_at, boot_id = $1 and expires_at > $2 from penstock.locks
+where run_id is not null order by name
 
 -- cancel_job --
 -- Cancels a job that has not ended.
@@ -1009,7 +1331,7 @@ from jsonb_array_elements($1::jsonb) as blamed where job_id = (blamed ->> 0)::bi
 -- failed_jobs --
 -- The next $4 failed jobs above an id: [id, lane, shall it be put back]; $2 = task, $3 = most attempts.
 select ended.job_id, jobs.lane_id,
-    ($2::text is null or lanes.task = $2) and ($3::bigint is null or ended.attempts <= $3)
+    jobs.plan_id is null and ($2::text is null or lanes.task = $2) and ($3::bigint is null or ended.attempts <= $3)
 from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
 where ended.row_state = 7 and ended.row_state >= 6 and ended.job_id > $1 order by ended.job_id limit $4
 
@@ -1134,10 +1456,11 @@ returning job_id, lane_id, row_state
 
 -- old_jobs --
 -- The next $4 jobs that ended before $1, above the mark $2, $3: [id, lane, row_state, finished_at, may it go (none of
--- its first $5 dependants is unfinished, no body of it runs), how many edges it has, counted to $5 either way].
+-- its first $5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to $5].
 select
     old.job_id, jobs.lane_id, old.row_state, old.finished_at,
-    not exists (select 1 from penstock.lingering where lingering.job_id = old.job_id) and not exists (
+    not exists (select 1 from penstock.lingering where lingering.job_id = old.job_id)
+    and not exists (select 1 from penstock.plans where plans.id = jobs.plan_id and ended_at + 0 is null) and not exists (
         select 1 from (
             select child_id from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
         ) as first join penstock.hot on hot.job_id = first.child_id
@@ -1158,8 +1481,11 @@ from (
 order by old.finished_at, old.job_id
 
 -- has_unfinished_dependant --
--- Has one of the first $2 dependants of a job not ended, or does a body of it still run?
+-- Has one of the first $2 dependants of a job not ended, does a body of it still run, or is its plan not over?
 select exists (select 1 from penstock.lingering where job_id = $1) or exists (
+    select 1 from penstock.jobs join penstock.plans on plans.id = jobs.plan_id
+    where jobs.id = $1 and plans.ended_at + 0 is null
+) or exists (
     select 1 from (
         select child_id from penstock.edges where parent_id = $1 limit nullif($2::bigint, -1)
     ) as first join penstock.hot on hot.job_id = first.child_id
@@ -2102,6 +2428,33 @@ where (ticks > 0) <> (last_tick_at is not null) or (last_tick_at is null) <> (la
 union all
 select 'Unit ' || units.key || ' has too much history' from penstock.units
 where (select count(*) from penstock.attempts where attempts.job_id = units.job_id) > 20
+
+-- check_datasets --
+-- Slices, commits, plans and locks that contradict each other.
+select 'Level ' || level || ' of plan ' || plan_id || ' is committed, but there is no such plan' from penstock.commits
+where not exists (select 1 from penstock.plans where plans.id = commits.plan_id)
+union all
+select 'Slice ' || dataset || '@' || at || ' has two rows of one commit' from (
+    select dataset, at, coalesce(manifests.seq, commits.seq) as number
+    from penstock.manifests
+    left join penstock.commits on commits.plan_id = manifests.plan_id and commits.level = manifests.level
+) as visible where number is not null group by dataset, at, number having count(*) > 1
+union all
+select 'Slice ' || dataset || '@' || at || ' has basis ' || basis || ' and number ' || number from (
+    select dataset, at, basis, coalesce(manifests.seq, commits.seq) as number
+    from penstock.manifests
+    left join penstock.commits on commits.plan_id = manifests.plan_id and commits.level = manifests.level
+) as visible
+where number <= basis or number > (select value::bigint from penstock.meta where name = 'commit_seq')
+union all
+select 'Plan ' || id || ' is ' || state || ', but its run holds no lock' from penstock.plans
+where state in ('draft', 'running') and not exists (select 1 from penstock.locks where locks.run_id = plans.run_id)
+union all
+select 'Plan ' || id || ' is ' || state || ' and ended at ' || coalesce(ended_at::text, 'no time') from penstock.plans
+where (state in ('ended', 'abandoned')) <> (ended_at is not null)
+union all
+select 'Plan ' || id || ' is running, but never began' from penstock.plans
+where state = 'running' and begun_at is null
 
 -- check_places --
 -- Jobs that lie in both places, or in none.

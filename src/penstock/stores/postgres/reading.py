@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ import psycopg
 
 from penstock.clock import BootTime, Clock, blocking_sleep
 from penstock.errors import PenstockError
+from penstock.model.dataset import SliceMarks
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
@@ -35,12 +38,30 @@ T = TypeVar("T")
 
 
 class ServerReader(SqlReader):
-    """Knows what is to be checked only here: a job lies in one of two tables."""
+    """Knows what is to be checked only here, and how many numbers come: a job has two tables."""
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        ((seq, *columns),) = self.rows("slice_marks", dataset, start, end, version)
+        ats, seqs, bases, outdated = map(_numbers, columns)
+        return SliceMarks(ats=ats, seqs=seqs, bases=bases, outdated=outdated, seq=seq)
+
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        found = self.rows(query, *parameters)
+        (seq,) = (row[0] for row in found if row[0] is not None)
+        return seq, [row[1:] for row in found if row[0] is None]
 
     def check(self) -> list[str]:
         return super().check() + [
             f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
         ]
+
+
+def _numbers(packed: bytes | None) -> array[int]:
+    """Whole numbers of eight bytes, as a server sends them; None: there are none."""
+    found = array("q", packed or b"")
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
 
 
 class PostgresReader(ServerReader):

@@ -26,7 +26,7 @@ from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.postgres.vacuuming import DeadRows, Vacuum
 from penstock.stores.refusals import closed, forked
 from penstock.stores.reply import Reply
-from penstock.stores.sql import enqueueing, leasing, registering
+from penstock.stores.sql import enqueueing, leasing, locking, registering
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.store import GROUPS_PER_LEASE
@@ -86,6 +86,9 @@ class PostgresStore(SqlStore):
     def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
         """On a connection of its own: no load and no lock of ours keeps a worker from living."""
         return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
+
+    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
+        return self._beats.submit(lambda tx: locking.beat_locks(tx, run_id, ttl_seconds))
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
         self._last_request = request

@@ -128,6 +128,7 @@ class PostgresTransaction(ArmingTransaction):
         if accounts:
             last.append(("add_to_accounts", (accounts,)))
         last += self._merged_units()
+        last += self._merged_slices()
         if self.made_work:
             last.append(("tell", ()))
         last.append(("commit", ()))
@@ -400,6 +401,9 @@ class PostgresTransaction(ArmingTransaction):
 
     def change_caps_alone(self) -> None:
         self.rows("lock_caps")
+
+    def locks_alone(self) -> None:
+        self.rows("lock_datasets")
 
     def mark(self) -> tuple[Any, ...]:
         return (*super().mark(), self.writes)

@@ -884,9 +884,8 @@ on conflict (name) do update set
     expires_at = excluded.expires_at, taken_at = excluded.taken_at
 
 -- beat_locks --
--- A run renews what it holds; ?2 = boot id, ?3 = until.
-update locks set expires_at = case when boot_id = ?2 then max(expires_at, ?3) else ?3 end, boot_id = ?2
-where run_id = ?1
+-- A run renews what it has taken since the machine was started; ?2 = boot id, ?3 = until.
+update locks set expires_at = max(expires_at, ?3) where run_id = ?1 and boot_id = ?2
 
 -- free_locks --
 -- Runs hold nothing any more; ?1 = [run, …].

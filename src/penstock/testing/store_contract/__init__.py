@@ -21,7 +21,10 @@ from penstock.testing.store_contract.learned_limits import *  # noqa: F403
 from penstock.testing.store_contract.leasing import *  # noqa: F403
 from penstock.testing.store_contract.limits import *  # noqa: F403
 from penstock.testing.store_contract.lingering import *  # noqa: F403
+from penstock.testing.store_contract.locks import *  # noqa: F403
+from penstock.testing.store_contract.manifests import *  # noqa: F403
 from penstock.testing.store_contract.operators import *  # noqa: F403
+from penstock.testing.store_contract.plans import *  # noqa: F403
 from penstock.testing.store_contract.preflights import *  # noqa: F403
 from penstock.testing.store_contract.purging import *  # noqa: F403
 from penstock.testing.store_contract.redaction import *  # noqa: F403
