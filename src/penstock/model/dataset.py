@@ -95,11 +95,16 @@ def slice_name(dataset: str, at: int, calendar: Days) -> str:
     return f"{dataset}@{moment_name(at, calendar)}"
 
 
+def utc_text(at: int) -> str:
+    """A moment as an ISO time of UTC; with a fraction if it has one."""
+    seconds, micros = divmod(at, 1_000_000)
+    fraction = f".{micros:06d}".rstrip("0") if micros else ""
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}{fraction}Z"
+
+
 def moment_name(at: int, calendar: Days) -> str:
     """A date where a day has at most one slice, else a time of UTC."""
-    seconds, micros = divmod(at, 1_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    if calendar.daily:
-        return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
-    fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    if not calendar.daily:
+        return utc_text(at)
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()

@@ -54,7 +54,7 @@ def plan_build(
         wanted[name] = look_at(
             needed, needs, marks, force=request.force, future=future.get(name, 0)
         )
-    plan_id = _plan_id(request_digest(specs, request), wanted)
+    plan_id = _plan_id(_digest(specs, order, request, ""), wanted)
     return BuildPlan(
         plan_id=plan_id,
         targets=request.targets,
@@ -70,6 +70,12 @@ def request_digest(specs: Mapping[str, DatasetSpec], request: BuildRequest, root
     Args:
         root: the id of the place that outputs go to.
     """
+    return _digest(specs, closure(specs, request.targets), request, root)
+
+
+def _digest(
+    specs: Mapping[str, DatasetSpec], names: Sequence[str], request: BuildRequest, root: str
+) -> str:
     definitions = [
         (
             name,
@@ -78,7 +84,7 @@ def request_digest(specs: Mapping[str, DatasetSpec], request: BuildRequest, root
             specs[name].batch,
             [(need.dataset, need.rule, need.count, need.micros) for need in specs[name].needs],
         )
-        for name in sorted(closure(specs, request.targets))
+        for name in sorted(names)
     ]
     asked = (
         request.targets,

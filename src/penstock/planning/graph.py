@@ -6,7 +6,7 @@ Nothing here recurses: a chain of 100,000 datasets is as good as any other graph
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
@@ -58,11 +58,12 @@ def _needs_of(spec: DatasetSpec, problems: Problems) -> list[str]:
                 f"Dataset {spec.name!r} needs {other!r} and {need.dataset!r}, which would both be "
                 f"its argument {need.argument!r}: rename one of them."
             )
-    names = [need.dataset for need in spec.needs]
-    for name in dict.fromkeys(n for n in names if names.count(n) > 1 and n != spec.name):
-        rules = " and ".join(need.text for need in spec.needs if need.dataset == name)
-        problems.add(f"Dataset {spec.name!r} needs {name!r} twice ({rules}): keep one of them.")
-    return [name for name in dict.fromkeys(names) if name != spec.name]
+    counts = Counter(need.dataset for need in spec.needs if need.dataset != spec.name)
+    for name, count in counts.items():
+        if count > 1:
+            rules = " and ".join(need.text for need in spec.needs if need.dataset == name)
+            problems.add(f"Dataset {spec.name!r} needs {name!r} twice ({rules}): keep one of them.")
+    return list(counts)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from penstock.errors import UsageError
 from penstock.model.calendar import Calendar
-from penstock.model.dataset import DatasetSpec, Need, Rule, slice_name
+from penstock.model.dataset import DatasetSpec, Need, Rule, slice_name, utc_text
 
 SPARSE = 4  # a calendar with so many times more slices than are needed is asked moment by moment
 SPARSE_MIN = 1_000  # slices; fewer are read at once, however few of them are needed
@@ -113,14 +112,15 @@ def index_ranges(
 def missing(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageError:
     """The refusal of a slice that needs one which cannot be."""
     who = slice_name(down.name, at, down.calendar)
-    when = _utc(at)
+    when = utc_text(at)
     calendar = f"the calendar of {up.name} ({up.calendar.text})"
-    last = up.calendar.before(at, need.count)
+    last = up.calendar.before(at, need.count if need.rule is Rule.LOOKBACK else 1)
     if need.rule is Rule.EXACT:
-        near = f" (the newest before it is {slice_name(up.name, last[-1], up.calendar)})"
+        newest = [slice_name(up.name, other, up.calendar) for other in last]
+        near = f" (the newest before it is {newest[0]})" if newest else ""
         return UsageError(
             f"{who} needs {up.name} at exactly {when}, but {calendar} has no slice there"
-            f"{near if last else ''}; give both one calendar, or use {up.name}.latest()."
+            f"{near}; give both one calendar, or use {up.name}.latest()."
         )
     if need.rule is Rule.LOOKBACK and last:
         first = slice_name(up.name, last[0], up.calendar)
@@ -132,12 +132,6 @@ def missing(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageErr
         f"{who} needs {up.name} at or before {when}, but {calendar} has no slice there; "
         f"begin later, or give {up.name} a calendar that begins earlier."
     )
-
-
-def _utc(at: int) -> str:
-    seconds, micros = divmod(at, 1_000_000)
-    fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
 def _is_sparse(calendar: Calendar, moments: Sequence[int], count: int) -> bool:
