@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,8 +30,8 @@ _FIRST = datetime(1, 1, 4)  # no place changes its clocks before, nor twice with
 _FIRST_SECOND = (_FIRST - _EPOCH) // _SECOND
 _END_SECOND = (END - _EPOCH) // _SECOND
 _REACH_SECONDS = 2 * DAY_SECONDS  # no clock is further from UTC, no change is bigger
-#: Before the first of these years there are no changes, and later they repeat.
-_CHANGING_YEARS = (1840, 2100)
+#: From here on changes of clocks are known for sure; beyond the last of these years they repeat.
+_CHANGING_YEARS = (1970, 2100)
 
 
 class Span(NamedTuple):
@@ -66,8 +66,11 @@ def zone_named(name: str) -> ZoneInfo:
     )
 
 
-def passed(times: Sequence[int], zone: ZoneInfo) -> list[int]:
-    """When clocks first show each of some ordered local times, or pass it; each moment once."""
+def passed(times: Sequence[int], zone: ZoneInfo, exact_since: int | None = None) -> list[int]:
+    """When clocks first show each of some ordered local times, or pass it; each moment once.
+
+    Before `exact_since`, a second since 1970, one that is passed on another date is left out.
+    """
     if not times:
         return []
     spans = spans_of(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
@@ -79,7 +82,11 @@ def passed(times: Sequence[int], zone: ZoneInfo) -> list[int]:
     for time in times:
         while number < last and spans[number + 1].start + spans[number].offset <= time:
             number += 1
-        moment = max(spans[number].start, time - spans[number].offset)
+        start, offset = spans[number]
+        moment = max(start, time - offset)
+        is_old = exact_since is not None and moment < exact_since
+        if is_old and (moment + offset) // DAY_SECONDS != time // DAY_SECONDS:
+            continue
         if not found or moment > found[-1]:
             found.append(moment)
     return found
@@ -103,6 +110,14 @@ def shown(times: Sequence[int], zone: ZoneInfo) -> list[int]:
     return found
 
 
+def day_of(day: date, zone: ZoneInfo) -> tuple[int, int]:
+    """The seconds since 1970 UTC from which and before which clocks may show a date."""
+    midnight = (day.toordinal() - _EPOCH.toordinal()) * DAY_SECONDS
+    following = (midnight + DAY_SECONDS,)
+    until = shown(following, zone) or passed(following, zone)
+    return passed((midnight,), zone)[0], until[-1]
+
+
 def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
     """What clocks do from one second to another."""
     first = _EPOCH + timedelta(seconds=max(start, _FIRST_SECOND))
@@ -119,7 +134,10 @@ def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
 
 @lru_cache(maxsize=256)
 def may_share_a_day(zone: ZoneInfo, time: int) -> bool:
-    """Could a second of the day, missing on one date, be passed on a later one that has it, too?"""
+    """Is a second of the day, missing on one date, passed on a later one that has it, too?
+
+    Asked of the years from 1970 on.
+    """
     if time == 0 or zone.utcoffset(None) is not None:
         return False  # whoever misses midnight passes it on the same date, or with the next one
     for year in range(*_CHANGING_YEARS):
@@ -173,7 +191,7 @@ def changes_of(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
         return ()
     start = max(datetime(year, 1, 1), _FIRST)
     end = datetime(year + 1, 1, 1) if year < END.year else END
-    days = (min(end + 2 * _DAY, END) - start) // _DAY
+    days = (end - start) // _DAY + (2 if year < END.year else 0)
     # Asked of local days, a zone answers ten times as fast as of moments.
     looks = [start + number * _DAY for number in range(-1, days)]
     offsets = [zone.utcoffset(look) or timedelta() for look in looks]

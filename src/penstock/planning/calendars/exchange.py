@@ -19,13 +19,14 @@ from zoneinfo import ZoneInfo
 
 from penstock.errors import UsageError
 from penstock.planning.calendars.by_text import ByText
+from penstock.planning.zones import day_of
 
 FIRST_DAY = date(1970, 1, 1)  # of sessions that are asked for
 LAST_DAY = date(2049, 12, 31)
 EXCHANGES_KEPT = 256  # calendars of sessions
-PROBE = {"start": "2020-01-01", "end": "2020-03-01"}  # a range that each of them knows
+PROBE = {"start": "2024-01-01", "end": "2024-03-01"}  # a range that each of them knows
 CODE_LENGTH_MAX = 20  # characters
-DAY_MICROS = 86_400_000_000
+MICROSECONDS = 1_000_000  # per second
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,6 +37,8 @@ class _Sessions(NamedTuple):
     is_daily: bool
     first: date  # days that the package knows
     last: date
+    start: int  # where they begin and end there, microseconds since 1970 UTC
+    end: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,29 +73,24 @@ class Exchange(ByText):
         sessions = _sessions(self.code, self.at)
         if start >= end:
             return array("q")
-        self._check(sessions, start, end - 1)
+        self._check(sessions, start, end)
         moments = sessions.moments
         return moments[bisect_left(moments, start) : bisect_left(moments, end)]
 
     def before(self, at: int, count: int) -> Sequence[int]:
         """The newest `count` at or before a moment, in order; fewer if there are no more."""
         sessions = _sessions(self.code, self.at)
-        self._check(sessions, None, at)
+        self._check(sessions, sessions.start, at + 1)
         high = bisect_right(sessions.moments, at)
         return sessions.moments[max(0, high - max(0, count)) : high]
 
-    def _check(self, sessions: _Sessions, start: int | None, last: int) -> None:
-        """Is the package asked for what it knows? A day more at each end: zones differ."""
-        too_early = start is not None and start < _midnight(sessions.first) - DAY_MICROS
-        if too_early or last >= _midnight(sessions.last) + 2 * DAY_MICROS:
+    def _check(self, sessions: _Sessions, start: int, end: int) -> None:
+        """Is the package asked for what it knows?"""
+        if start < sessions.start or end > sessions.end:
             raise UsageError(
                 f"The sessions of {self.code} are known from {sessions.first} to {sessions.last}; "
-                "ask for a range within."
+                "ask for a range within, or see whether a newer exchange-calendars knows more."
             )
-
-
-def _midnight(day: date) -> int:
-    return (day - _EPOCH.date()).days * DAY_MICROS
 
 
 @lru_cache(maxsize=EXCHANGES_KEPT)
@@ -111,17 +109,24 @@ def _sessions(code: str, side: str) -> _Sessions:
         near = get_close_matches(code.upper(), codes, 3, 0.5)
         hint = f"; the nearest known ones are {', '.join(near)}" if near else ""
         raise UsageError(f"There is no exchange {code!r}{hint}.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # between those two packages
-        kind = type(exchange_calendars.get_calendar(code, **PROBE))
-        earliest, latest = kind.bound_min(), kind.bound_max()
-        first = max(FIRST_DAY, earliest.date()) if earliest is not None else FIRST_DAY
-        last = min(LAST_DAY, latest.date()) if latest is not None else LAST_DAY
-        known = kind(start=first.isoformat(), end=last.isoformat())
-        times = known.closes if side == "close" else known.opens
-        micros = times.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype("int64")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # between that package and pandas
+            kind = type(exchange_calendars.get_calendar(code, **PROBE))
+            earliest, latest = kind.bound_min(), kind.bound_max()
+            first = max(FIRST_DAY, earliest.date()) if earliest is not None else FIRST_DAY
+            last = min(LAST_DAY, latest.date()) if latest is not None else LAST_DAY
+            known = kind(start=first.isoformat(), end=last.isoformat())
+            times = known.closes if side == "close" else known.opens
+            micros = times.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype("int64")
+    except Exception as error:
+        raise UsageError(
+            f"The installed exchange-calendars fails at the sessions of {code} "
+            f"({type(error).__name__}); try another version of it, or of pandas."
+        ) from error
     moments = array("q", sorted(set(micros.tolist())))
     zone = ZoneInfo(str(known.tz))
     days = ((_EPOCH + timedelta(microseconds=at)).astimezone(zone).toordinal() for at in moments)
     is_daily = all(one != two for one, two in pairwise(days))
-    return _Sessions(moments, zone.key, is_daily, first, last)
+    start, end = day_of(first, zone)[0] * MICROSECONDS, day_of(last, zone)[1] * MICROSECONDS
+    return _Sessions(moments, zone.key, is_daily, first, last, start, end)

@@ -2,7 +2,8 @@
 """Which moments are meant by dates and times of a place?
 
 A time that does not exist is taken when clocks pass it, and one that occurs twice the first time;
-only what is a rhythm, a time in every hour, is taken exactly whenever clocks show it. Moments are
+only what is a rhythm, a time in every hour, is taken exactly whenever clocks show it. Before 1970,
+where zones are often guesses, a time that would be passed on another date is left out. Moments are
 found by the year, or by the month if a day has several, and such blocks are kept.
 """
 
@@ -24,6 +25,8 @@ MICROSECONDS = 1_000_000  # per second
 BLOCKS_KEPT = 4_096  # of all calendars
 TIMES_KEPT_MAX = 24  # times a day of a calendar whose blocks are kept
 AROUND_SECONDS = 2 * DAY_SECONDS  # no clock is further from UTC, no change is bigger
+#: Second since 1970 UTC. Earlier, old changes of clocks never give a date a second moment.
+EXACT_SINCE = 0
 FIRST_MONTH = 12  # months since year 0
 LAST_MONTH = 9999 * 12 + 11
 
@@ -113,7 +116,10 @@ def _found_block(calendar: LocalCalendar, number: int) -> array[int]:
         if start - AROUND_SECONDS <= midnight < end + AROUND_SECONDS
     ]
     times = [midnight + time for midnight in days for time in calendar.times]
-    seconds = (shown if calendar.is_rhythm else passed)(times, calendar.zone)
+    if calendar.is_rhythm:
+        seconds = shown(times, calendar.zone)
+    else:
+        seconds = passed(times, calendar.zone, EXACT_SINCE)
     start = max(start, CALENDAR_FIRST_AT // MICROSECONDS)
     seconds = seconds[bisect_left(seconds, start) : bisect_left(seconds, end)]
     return array("q", [second * MICROSECONDS for second in seconds])

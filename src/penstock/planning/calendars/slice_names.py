@@ -9,8 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 from penstock.errors import UsageError
 from penstock.model.calendar import Calendar
 from penstock.planning.calendars.timestamps import micros_of
-from penstock.planning.zones import zone_named
+from penstock.planning.zones import day_of, zone_named
 
+MICROSECONDS = 1_000_000  # per second
 SHOWN_MAX = 80  # characters of a text in a sentence
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -18,7 +19,6 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?([Zz]|[+-]\d\d(:?\d\d)?)?", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_MICROS = 86_400_000_000
 
 
 def moment_of(text: str, calendar: Calendar, now: int) -> int:
@@ -34,11 +34,12 @@ def moment_of(text: str, calendar: Calendar, now: int) -> int:
 def find_slice(calendar: Calendar, text: str) -> tuple[int, ...]:
     """The timestamps that a name such as 2024-01-05 or 2024-01-05T21:00:00Z means; none if none."""
     moment = _read(text.strip())
-    at = micros_of(moment, calendar)
     if isinstance(moment, datetime):
+        at = micros_of(moment, calendar)
         return tuple(calendar.between(at, at + 1))
-    near = calendar.between(at - 2 * _DAY_MICROS, at + 3 * _DAY_MICROS)
-    return tuple(one for one in near if _local_date(one, calendar) == moment)
+    start, end = day_of(moment, zone_named(calendar.tz))
+    near = calendar.between(start * MICROSECONDS, end * MICROSECONDS)
+    return tuple(at for at in near if _local_date(at, calendar) == moment)
 
 
 def _read(text: str) -> datetime | date:
