@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 THREADED_BYTES = 1 << 23  # a file from here on is decoded by several threads
+PLAIN_ROWS_MAX = 100  # up to here a dictionary of values costs more than it saves: a quarter
 
 
 class NoTable(Exception):
@@ -86,7 +87,9 @@ def encoded(table: pa.Table) -> tuple[memoryview, int]:
         raise NoTable("it has rows but no columns")
     stream = pa.BufferOutputStream()
     try:
-        pa.parquet.write_table(table, stream, compression="zstd")
+        pa.parquet.write_table(
+            table, stream, compression="zstd", use_dictionary=table.num_rows > PLAIN_ROWS_MAX
+        )
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise NoTable(_words(error)) from error
     return memoryview(stream.getvalue()), table.num_rows

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from typing import TypeVar
 
 import msgspec
@@ -179,16 +179,15 @@ class _Writing:
     def _place(self, staging: int, staged: str, folder: int, output: SliceOutput) -> None:
         """Rename to its place; whoever sweeps may remove the folder while it is empty."""
         _, moment, part = output.path.split("/")
-        for left in reversed(range(RENAMES_MAX)):
+        for tries in count(1):
             self._disk.make_folder(folder, moment)
             try:
                 with self._disk.folder(folder, moment) as inner:
                     self._disk.rename(staging, staged, inner, part)
-            except FileNotFoundError:
-                if not left:
-                    raise
-            else:
                 break
+            except FileNotFoundError:
+                if tries == RENAMES_MAX:
+                    raise
         self._placed.append((moment, part))
         failpoints.hit("dataset.renamed")
 

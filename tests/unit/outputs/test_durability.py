@@ -297,3 +297,15 @@ def test_an_attempt_that_writes_twice_writes_the_same_file(tmp_path: Path) -> No
     assert write(root, 1) == first
     assert read_raw(root, PRICES, first[0]) == b"slice 0"
     assert staged(root) == []
+
+
+def test_a_folder_that_is_always_removed_is_given_up(tmp_path: Path) -> None:
+    class Gone(Disk):
+        def rename(self, folder: int, name: str, into: int, new: str) -> None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    root = open_root(tmp_path / "datasets", SeededIds(1), Gone())
+
+    with pytest.raises(OutputFailed, match="no such file"):
+        write(root, 1)
+    assert (staged(root), parts(root)) == ([], [])

@@ -251,3 +251,11 @@ def test_the_command_that_mends_names_the_second_where_a_day_has_several() -> No
     assert hourly.rebuilding(at_of(AT) + 1) == (
         "penstock build ticks --from 2024-01-05T21:00:00.000001Z --to 2024-01-05T21:00:01Z --force"
     )
+
+
+def test_a_type_that_no_pair_disputes_is_still_told(root: OutputRoot) -> None:
+    """Numbers that fractions cannot hold: the types join, and the values do not."""
+    outputs = [write(root, [{"a": 2**60 + 1}], 0), write(root, [{"a": 0.5}], 1)]
+
+    with pytest.raises(UsageError, match="Slices of prices cannot be joined"):
+        slices(root, *outputs).table()

@@ -146,3 +146,37 @@ def test_a_root_that_was_exchanged_or_unmounted_is_not_entered(tmp_path: Path) -
 def test_a_path_that_is_none_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="not a path"):
         open_root("nul\0", SystemIds())
+
+
+def test_an_id_that_goes_while_it_is_made_is_told(tmp_path: Path) -> None:
+    class Hasty(Disk):
+        def make_folder(self, folder: int, name: str) -> bool:
+            if name == ".staging":
+                self.unlink(folder, ".penstock-root")
+            return super().make_folder(folder, name)
+
+    with pytest.raises(OutputFailed, match="has gone while it was made"):
+        open_root(tmp_path / "datasets", SystemIds(), Hasty())
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(refused, os.strerror(refused))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    folder = Disk().open_root(str(tmp_path))
+
+    refused = errno.EINVAL
+    Disk().sync_folder(folder)
+    refused = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        Disk().sync_folder(folder)
+    os.close(folder)
+
+
+def test_a_root_tells_where_it_is(tmp_path: Path) -> None:
+    root = open_root(tmp_path, SeededIds(1))
+
+    assert repr(root) == f"<OutputRoot {root.path} {root.id}>"

@@ -91,6 +91,18 @@ def test_tables_are_kept_up_to_a_size(root: OutputRoot, monkeypatch: pytest.Monk
     assert disk.parts == 8
 
 
+def test_a_table_that_is_too_large_is_not_kept(
+    root: OutputRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = root.disk
+    assert isinstance(disk, CountingDisk)
+    prices = Slices(given(root), root)
+    monkeypatch.setattr(slices_module, "CACHED_BYTES_MAX", 1)
+
+    assert prices.rows() == prices.rows()
+    assert disk.parts == 8
+
+
 def test_a_loop_gives_the_slices_one_by_one(root: OutputRoot) -> None:
     prices = Slices(given(root), root)
 

@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
+from penstock.outputs.disk import Disk
 from penstock.outputs.places import Named, at_of, attempt_mark
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.sweeping import Swept, sweep
@@ -158,3 +159,27 @@ def test_of_many_slices_exactly_the_named_stay(root: OutputRoot) -> None:
 
     assert swept.files == swept.folders == 40
     assert files(root) == {".penstock-root"} | {one.path for one in outputs[::3]}
+
+
+def test_two_sweepers_at_once_are_no_error(tmp_path: Path) -> None:
+    """The other removes each thing just before we do."""
+
+    class Ahead(Disk):
+        def unlink(self, folder: int, name: str) -> None:
+            super().unlink(folder, name)
+            if name.startswith("part-"):
+                super().unlink(folder, name)
+
+        def open_folder(self, folder: int, name: str) -> int:
+            if name == "2024-01-06T210000Z":
+                raise FileNotFoundError(2, "No such file or directory")
+            return super().open_folder(folder, name)
+
+    ahead = open_root(tmp_path / "datasets", SeededIds(1), Ahead())
+    ours = OutputRoot(ahead.path, ahead.id)
+    first, second = write(ours, 0, "1:1"), write(ours, 1, "1:1")
+    age(ours)
+
+    assert sweep(ahead, "prices", nobody) == Swept()
+    assert first.path not in files(ours)
+    assert second.path in files(ours)

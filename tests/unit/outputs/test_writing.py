@@ -240,6 +240,9 @@ def test_duckdb_and_polars_read_the_same_values(root: OutputRoot) -> None:
     assert bears == rows
 
 
+EMPTY_STRUCTS = pyarrow.array([{}, {}], pyarrow.struct([]))
+
+
 def batch(value: object) -> str:
     with pytest.raises(UsageError) as caught:
         list(encode_slices(value, [at_of(AT), at_of(NEXT)], PRICES, batch=True))
@@ -275,3 +278,27 @@ def test_a_message_names_few_of_many_moments() -> None:
     many: dict[datetime, object] = {AT + timedelta(days=day): [] for day in range(40)}
 
     assert " and 33 more. Return each" in batch(many)
+
+
+def test_two_keys_of_one_moment_are_refused() -> None:
+    """Two datetimes can be one moment and not be equal, when clocks are turned back."""
+    local = datetime(2024, 11, 3, 1, 30, tzinfo=ZONE, fold=1)
+
+    assert "two keys of what it returned are the same moment" in batch(
+        {local: [], local.astimezone(UTC): []}
+    )
+
+
+def test_tables_that_parquet_has_no_words_for_are_refused() -> None:
+    union = pyarrow.UnionArray.from_dense(
+        pyarrow.array([0], pyarrow.int8()),
+        pyarrow.array([0], pyarrow.int32()),
+        [pyarrow.array([1])],
+    )
+    bare = pyarrow.Table.from_batches([pyarrow.RecordBatch.from_struct_array(EMPTY_STRUCTS)])
+
+    assert refusal(pyarrow.table({"a": union})).startswith("prices@2024-01-05 cannot be written")
+    assert "it has rows but no columns" in refusal(bare)
+    assert "cannot be written as a table" in refusal(pandas.DataFrame({"a": [1, "x"]}))
+    assert "out of range" in refusal([{"a": [2**70]}])
+    assert "Arrow cannot keep its values of type timedelta" in refusal([{"a": timedelta.max}])
