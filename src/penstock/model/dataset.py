@@ -104,9 +104,7 @@ def utc_text(at: int) -> str:
 
 def moment_name(at: int, calendar: Days) -> str:
     """A date where a day has at most one slice, else a time of UTC."""
-    seconds, micros = divmod(at, 1_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    if calendar.daily:
-        return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
-    fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{moment.replace(tzinfo=None).isoformat()}{fraction}Z"
+    if not calendar.daily:
+        return utc_text(at)
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()

@@ -203,7 +203,7 @@ class Drain:
 
 
 def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
-    """What is open, by task; units of schedules do not count, and jobs of builds wait for those."""
+    """What is open, by task; units of schedules never end, and builds wait for their own jobs."""
     return {
         task: states
         for task, states in outlook.open_by_task.items()

@@ -22,7 +22,7 @@ from penstock.runtime.job_window import JobWindow
 from penstock.stores.datasets import PlanStore
 
 LOOK_SECONDS = 5.0  # between two looks at a plan that rests
-STEP_SECONDS = 30.0  # a step of such a plan is put off for so long
+STEP_SECONDS = 5.0  # a step of such a plan is put off for so long
 
 log = logging.getLogger("penstock.worker")
 
