@@ -125,7 +125,7 @@ soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and 
 soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_KILLS times each
 	$(BIN)/python -m tests.faults.soak_daemons --kills $(DAEMON_KILLS) --races $(DAEMON_KILLS)
 
-soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
+soak-calendar: .venv/ok ## Compare cron and calendars with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)
 
 workflows: .venv-workflows/ok ## Make the workflow graphs of the tests anew, from recipes

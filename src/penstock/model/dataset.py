@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -79,7 +80,17 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
-def slice_name(dataset: str, at: int, calendar: Calendar) -> str:
+class Days(Protocol):
+    """What of a calendar the names of its slices depend on."""
+
+    @property
+    def tz(self) -> str: ...
+
+    @property
+    def daily(self) -> bool: ...
+
+
+def slice_name(dataset: str, at: int, calendar: Days) -> str:
     """How people call a slice: `prices@2024-01-05`."""
     return f"{dataset}@{moment_name(at, calendar)}"
 
@@ -91,11 +102,9 @@ def utc_text(at: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}{fraction}Z"
 
 
-def moment_name(at: int, calendar: Calendar) -> str:
+def moment_name(at: int, calendar: Days) -> str:
     """A date where a day has at most one slice, else a time of UTC."""
-    seconds, micros = divmod(at, 1_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    if calendar.daily:
-        return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
-    fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    if not calendar.daily:
+        return utc_text(at)
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()

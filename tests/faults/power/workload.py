@@ -58,7 +58,7 @@ _SNAPSHOT = (
     "from manifests union all "
     "select 'plan ' || id, state, null, null, null, null, null, null from plans union all "
     "select 'fact ' || name, value, null, null, null, null, null, null from meta "
-    "where name = 'commit_seq'"
+    "where name = 'commit_seq' and value <> '0'"
 )
 
 
