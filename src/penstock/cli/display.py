@@ -128,7 +128,8 @@ class PlainDisplay:
 
 def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
     """What the line about a run says."""
-    left = "" if pace.seconds_left is None else f", about {span(pace.seconds_left)}"
+    is_told = pace.left and pace.seconds_left is not None
+    left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
     words = [pace.ends, f"{pace.rate:.1f}/s", f"{pace.left} left{left}", *limit_words(limits.seen)]
     if picture.money is not None:
         money = picture.money

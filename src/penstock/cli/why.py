@@ -75,7 +75,7 @@ def why(
             raise PenstockError(
                 f"No unit of a schedule has the name {key!r} in the store {url}"
                 f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
-                "--store; 'penstock run' arms what is new."
+                "--store; 'penstock run' arms what is new once its preflights have passed."
             )
     if found is None:
         raise PenstockError(

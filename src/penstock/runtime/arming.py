@@ -70,7 +70,7 @@ class Arming:
         schedules = len({unit.task for unit in units})
         if report.new or report.retimed or report.revived or retired:
             log.info(
-                "%d unit(s) of schedules: %d new, %d as before, %d with another timing, %d armed "
+                "Units of schedules, %d: %d new, %d as before, %d with another timing, %d armed "
                 "again, %d retired.",
                 len(units),
                 report.new,

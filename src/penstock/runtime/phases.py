@@ -89,6 +89,15 @@ class Phases:
         return f"The process died while {who} ({cause}); nothing else was started."
 
 
+def armed_words(checked: Checked | None, armed: Armed) -> str:
+    """What is said when the second phase begins."""
+    passed = 0 if checked is None else checked.passed
+    head = f"All {passed:,} preflights have passed" if passed > 1 else "The preflight has passed"
+    schedules = f"{armed.schedules:,} schedule{'' if armed.schedules == 1 else 's'}"
+    units = f"{armed.units:,} unit{'' if armed.units == 1 else 's'} of {schedules}"
+    return f"{head}; armed {units}." if passed else f"Armed {units}."
+
+
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:NAMES_MAX])
     rest = len(names) - NAMES_MAX

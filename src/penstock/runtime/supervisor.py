@@ -29,7 +29,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phases
+from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phases, armed_words
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
 from penstock.runtime.run_store import OpenStore, RunStore
@@ -202,7 +202,7 @@ class Supervisor:
         if child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
             armed = child.armed
             if armed is not None and armed.units:
-                log.info("Armed %d unit(s) of %d schedule(s).", armed.units, armed.schedules)
+                log.info("%s", armed_words(self.phases.checked, armed))
             self._announcer.ready("Preflights have passed; schedules and the queue are served.")
             if self._may_start():
                 for index in self.phases.followers():
