@@ -75,7 +75,7 @@ def never_armed(key: str, start: FailedStart) -> Why:
         state=None,
         gate=Gate.PREFLIGHT,
         sentence=sentence,
-        unblocks="every preflight passes and the daemon is started again",
+        unblocks="every preflight passes at a later start of the daemon",
         command=command("run", "--check"),
         details=tuple(_failed_checks(start)),
     )
@@ -108,7 +108,7 @@ def _not_served(facts: UnitFacts) -> Why | None:
         sentence = f"No daemon serves {unit.key!r}: {_failed_start(facts.start)}"
         return msgspec.structs.replace(
             _why(facts, Gate.PREFLIGHT, sentence),
-            unblocks="every preflight passes and the daemon is started again",
+            unblocks="every preflight passes at a later start of the daemon",
             command=command("run", "--check"),
             details=tuple(_failed_checks(facts.start)),
         )

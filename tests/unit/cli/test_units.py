@@ -182,3 +182,15 @@ def test_the_doctor_tells_of_a_start_that_failed_until_one_passes(
 
     world.store.forget_preflights("shop", now(world) + 1).result()
     assert "preflight" not in command("doctor").out
+
+
+def test_a_check_is_no_job_and_the_command_that_runs_it_is_named(
+    world: StoreWorld, command: Command
+) -> None:
+    ended = command("why", "preflight:exists:x/y")
+
+    assert ended.code == 1
+    assert ended.err == (
+        "'preflight:exists:x/y' is a check, which runs when a daemon starts and is no job; "
+        "'penstock run --check' runs it and says what it comes to.\n"
+    )
