@@ -156,3 +156,15 @@ def test_stats_have_a_row_for_each_schedule_and_none_among_the_jobs(
     assert document["states"]["queued"] == 0
     assert document["schedules"][TASK]["queued"] == 2
     assert TASK in shown
+
+
+def test_the_list_of_a_schedule_does_not_deny_that_it_has_units(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a")
+
+    listed = command("queue", "list", "--task", TASK)
+
+    assert listed.out.split()[:3] == ["queued", TASK, f"{TASK}:a"]
+    assert listed.err == ""
+    assert "no job of a task" in command("queue", "list", "--task", "schedule:pool").err
