@@ -51,6 +51,9 @@ def misbehave(name: str, how: str) -> None:
             time.sleep(LONG_SECONDS)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "die once":
+            Path(f"check-{name}").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         case "once":
             Path(f"check-{name}").unlink()
             raise ConnectionResetError("gone for now")
@@ -104,5 +107,6 @@ if said("schedules") != "none":
             await asyncio.sleep(LONG_SECONDS)
         misbehave(host, how)
         ctx.cursor = number
-        ctx.enqueue(event.job(host, number))
+        # A key of its own: if this end counted twice, its event would be there twice.
+        ctx.enqueue(event.job(host, number), key=f"{host} {number} {time.monotonic_ns()}")
         note("ticked", host, round(ctx.due_at.timestamp() * 1e6), number)

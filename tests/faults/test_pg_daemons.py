@@ -19,6 +19,9 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
+SLACK_SECONDS = 0.5  # between the look at the lease and the first line of the body
+PAUSE_SECONDS = 0.05
+
 
 def test_f09_two_daemons_on_one_server_tick_each_occurrence_once(
     fresh_postgres: Callable[[], str], tmp_path: Path
@@ -50,12 +53,13 @@ def test_f23_a_daemon_without_its_store_stops_ticking_and_repeats_nothing(
 
             proxy.stall()
             parted = time.monotonic()
-            wait_until(lambda: time.monotonic() - parted > 3 * TTL_SECONDS)
+            stood_still = longest_pause(3 * TTL_SECONDS)
             healed = time.monotonic()
             proxy.resume()
 
-            began = [at for at in ticks_of(project, workers) if parted + TTL_SECONDS < at < healed]
-            assert began == []
+            # One that was let in just before its lease ended may have been held up by the machine.
+            late = parted + TTL_SECONDS + SLACK_SECONDS + stood_still
+            assert [at for at in ticks_of(project, workers) if late < at < healed] == []
             assert [at for at in ticks_of(project, children_of(other.pid)) if at > parted]
             wait_until(
                 lambda: any(at > healed for at in ticks_of(project, children_of(cut_off.pid)))
@@ -66,6 +70,17 @@ def test_f23_a_daemon_without_its_store_stops_ticking_and_repeats_nothing(
             project.close()
     assert "Traceback" not in project.errors()
     assert project.broken() == []
+
+
+def longest_pause(seconds: float) -> float:
+    """Wait so long; how long this machine has stood still meanwhile."""
+    until = time.monotonic() + seconds
+    longest, before = 0.0, time.monotonic()
+    while before < until:
+        time.sleep(PAUSE_SECONDS)
+        now = time.monotonic()
+        longest, before = max(longest, now - before - PAUSE_SECONDS), now
+    return longest
 
 
 def ticks_of(project: DaemonProject, pids: list[int]) -> list[float]:

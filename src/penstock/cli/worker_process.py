@@ -225,7 +225,7 @@ async def _run(
     listener.start()
     if plan is not None and order.leads:
         seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
-        lead = DaemonLead(app, plan, settings, clock, channel, seen, check_only=spec.check)
+        lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
         if not await reins.led_by(lead):
             return messages.Finished()
     task_order = TaskOrder(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.runtime import messages
+from penstock.runtime.blame import Blame
 from penstock.runtime.burials import Death
 from penstock.runtime.exits import describe_exit
 from penstock.runtime.keeping import Overrun
@@ -35,6 +36,7 @@ class Child:
         first: bool,
         index: int,
         leads: bool = False,
+        blame: Blame,
         pipe_output: bool,
         now: float,
     ) -> None:
@@ -71,6 +73,8 @@ class Child:
             first=first,
             index=index,
             leads=leads,
+            alone=blame.alone if leads else (),
+            blamed=blame.blamed if leads else (),
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -176,7 +180,8 @@ class Child:
             case messages.Worn():
                 self.worn = message
             case messages.ToCheck():
-                self._to_check.extend(message.names)
+                kept = [] if message.first else self._to_check
+                self._to_check = [*kept, *message.names]
             case messages.Check():
                 self.checks.append(message)
             case messages.Checking():

@@ -29,7 +29,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phases, armed_words
+from penstock.runtime.phases import Phases, armed_words
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
 from penstock.runtime.run_store import OpenStore, RunStore
@@ -302,6 +302,7 @@ class Supervisor:
             first=not self._children,
             index=index,
             leads=self.phases.needs_lead,
+            blame=self.phases.blame,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -335,8 +336,11 @@ class Supervisor:
             self._note_stops(child, child.finished.stops)
             self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
-            words = self.phases.death_words(child.cause(), *unfinished)
-            self._fail_as(messages.Failed(words, EXIT_PREFLIGHT_FAILED))
+            has_begun = child.hello is not None
+            failed = self.phases.lead_died(child.cause(), *unfinished, has_begun=has_begun)
+            self._fail_as(failed)
+            if failed is None:
+                self._start(0)
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
@@ -429,6 +433,8 @@ class Supervisor:
             return Course.STOPPING
         if self.phases.needs_lead:
             return Course.CHECKING
+        if not self.phases.is_working:
+            return Course.STOPPING
         return Course.DRAINING if self._spec.drain else Course.WORKING
 
     def _tell_all(self, message: messages.ToWorker) -> None:

@@ -291,3 +291,20 @@ def test_a_time_left_is_told_only_if_something_is_left() -> None:
 
     assert idle == ["60 done", "3.0/s", "0 left"]
     assert busy[2] == "9 left, about 3.0 s"
+
+
+def test_a_daemon_whose_preflights_fail_never_says_that_it_works(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    display: Display = PlainDisplay(clock=clock, daemon=True)
+
+    display.started(store, "run-1", Course.CHECKING)
+    display.tick(store, Course.CHECKING, Checking(passed=0, failed=1, total=1))
+    display.tick(store, Course.STOPPING)
+    late: Display = PlainDisplay(clock=clock, daemon=True)
+    late.started(store, "run-2", Course.STOPPING)
+
+    assert not [line for line in caplog.messages if line.startswith("Working on")]
