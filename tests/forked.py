@@ -39,6 +39,7 @@ DESCRIPTORS_MAX = 16  # of one clone
 OUT_OF_THE_WAY = 200  # descriptors from here on are free in a clone
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SERVE = "from tests.forked import main; main()"
+Started = subprocess.Popen  # where that name is replaced by Forked, a nursery still is one
 CLONE_PARENT = 0x00008000
 CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
@@ -166,7 +167,7 @@ def _nursery(knows: tuple[str, ...]) -> Nursery:
 
 def _start_nursery(knows: tuple[str, ...]) -> Nursery:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = subprocess.Popen(
+    process = Started(
         [sys.executable, "-c", SERVE, str(theirs.fileno()), *knows],
         cwd=REPOSITORY,
         env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
@@ -308,6 +309,6 @@ def main() -> None:
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     if order is None:
         return
-    if {"queue", "run"} <= set(order.command):
+    if "run" in order.command:  # of a queue, or a daemon
         order = _with_own_nursery() or order
     _become(order)

@@ -12,12 +12,13 @@ import pytest
 from tests.processes import environment_of_tests
 
 WATCH = Path(__file__).resolve().parents[2] / "examples/repo_watch"
+PROGRAM = WATCH / "repo_watch.py"
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 def test_the_example_looks_at_every_issue_once() -> None:
     done = subprocess.run(
-        [sys.executable, str(WATCH / "repo_watch.py"), "--issues", "6"],
+        [sys.executable, "-m", "tests.cloned_commands", str(PROGRAM), "--issues", "6"],
         env=environment_of_tests(),
         capture_output=True,
         text=True,
@@ -40,7 +41,7 @@ def test_readme_types_what_the_example_types() -> None:
     page = (WATCH / "README.md").read_text()
     by_hand = page.rpartition("```text\n")[2].partition("```")[0].splitlines()
 
-    program = (WATCH / "repo_watch.py").read_text()
+    program = PROGRAM.read_text()
     typed = [line for line in by_hand if line.startswith("penstock")]
     assert len(typed) == 3
     assert all(
