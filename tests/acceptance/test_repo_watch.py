@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import environment_of_tests
+from tests.cloned_commands import run_example
 
 WATCH = Path(__file__).resolve().parents[2] / "examples/repo_watch"
 PROGRAM = WATCH / "repo_watch.py"
@@ -17,14 +15,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 def test_the_example_looks_at_every_issue_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cloned_commands", str(PROGRAM), "--issues", "6"],
-        env=environment_of_tests(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = run_example(PROGRAM, "--issues", "6")
 
     told = done.stdout
     assert done.returncode == 0, told + done.stderr
