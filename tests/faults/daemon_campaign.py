@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.daemon_project import TTL_SECONDS, DaemonProject, kill_now
+from tests.faults.daemon_project import SHORT_TTL_SECONDS, DaemonProject, kill_now
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -44,7 +44,9 @@ class DaemonCampaign:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.project = DaemonProject(self.folder, self.url, hosts="a b c", interval="0.1")
+        self.project = DaemonProject(
+            self.folder, self.url, ttl_seconds=SHORT_TTL_SECONDS, hosts="a b c", interval="0.1"
+        )
         self.pair = [self.project.start(), self.project.start()]
 
     def cycle(self) -> None:
@@ -95,7 +97,7 @@ class DaemonCampaign:
         def all_tick() -> bool:
             return {words[0] for words in self.project.bodies("ticked")[seen:]} >= hosts
 
-        wait_until(all_tick, 60 + TTL_SECONDS)
+        wait_until(all_tick, 240 + SHORT_TTL_SECONDS)
 
     def finish(self) -> list[str]:
         """Stop both; what does not hold."""

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.faults.daemon_campaign import DaemonCampaign, race
-from tests.faults.daemon_project import TTL_SECONDS, DaemonProject
+from tests.faults.daemon_project import SHORT_TTL_SECONDS, DaemonProject
 from tests.postgres.cluster import Server
 from tests.postgres.proxy import Proxy
 from tests.processes import children_of
@@ -38,7 +38,13 @@ def test_f23_a_daemon_without_its_store_stops_ticking_and_repeats_nothing(
     postgres_server: Server, postgres_url: str, tmp_path: Path
 ) -> None:
     """Cut off for three leases beside one that is not: by its own clock it begins nothing."""
-    project = DaemonProject(tmp_path / "project", postgres_url, hosts="a b c d", interval="0.1")
+    project = DaemonProject(
+        tmp_path / "project",
+        postgres_url,
+        ttl_seconds=SHORT_TTL_SECONDS,
+        hosts="a b c d",
+        interval="0.1",
+    )
     with Proxy(postgres_server) as proxy:
         way = proxy.url(str(conninfo_to_dict(postgres_url)["dbname"]))
         try:
@@ -50,12 +56,12 @@ def test_f23_a_daemon_without_its_store_stops_ticking_and_repeats_nothing(
 
             proxy.stall()
             parted = time.monotonic()
-            wait_until(lambda: time.monotonic() - parted > 3 * TTL_SECONDS)
+            wait_until(lambda: time.monotonic() - parted > 3 * SHORT_TTL_SECONDS)
             healed = time.monotonic()
             proxy.resume()
 
-            began = [at for at in ticks_of(project, workers) if parted + TTL_SECONDS < at < healed]
-            assert began == []
+            late = parted + SHORT_TTL_SECONDS
+            assert [at for at in ticks_of(project, workers) if late < at < healed] == []
             assert [at for at in ticks_of(project, children_of(other.pid)) if at > parted]
             wait_until(
                 lambda: any(at > healed for at in ticks_of(project, children_of(cut_off.pid)))
