@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.daemon_project import SHORT_TTL_SECONDS, DaemonProject, kill_now
-from tests.processes import is_alive
+from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
 TARGETS = ("worker", "supervisor", "both")
@@ -57,6 +57,8 @@ class DaemonCampaign:
         else:
             target = self.random.choice(TARGETS)
             self.project.await_bodies("ticked", self.random.randint(1, 4))
+            if target == "worker":  # one that checks would end its run, sooner or later
+                wait_until(lambda: self._works(self.pair[victim]))
             self._count(target)
             workers = kill_now(self.pair[victim], target)
             if target != "worker":
@@ -85,6 +87,11 @@ class DaemonCampaign:
         self._count(point)
         if point in BEFORE_WORK and self.pair[victim].wait(240) != 3:
             self.broken.append(f"exit code {self.pair[victim].returncode} after a death at {point}")
+
+    def _works(self, process: subprocess.Popen[str]) -> bool:
+        """Whether a worker that it has now has ticked."""
+        workers = set(map(str, children_of(process.pid)))
+        return any(pid in workers for *_, pid, _ in self.project.bodies("tick"))
 
     def _count(self, what: str) -> None:
         self.kills[what] = self.kills.get(what, 0) + 1
