@@ -188,12 +188,13 @@ def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages
 
     None: it is the end already, or nobody is there any more.
     """
-    while data := channel.recv(4096):
-        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
-        if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
-            return None
-        if words:
-            return words
+    with contextlib.suppress(ConnectionResetError):  # it died before it had read our own
+        while data := channel.recv(4096):
+            words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+            if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
+                return None
+            if words:
+                return words
     return None
 
 
