@@ -29,7 +29,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.phases import Phases
+from penstock.runtime.phases import Phases, armed_words
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
 from penstock.runtime.run_store import OpenStore, RunStore
@@ -204,9 +204,8 @@ class Supervisor:
         if child.leads and self.phases.hear_plan(child.planned):
             self._follow_lead()
         elif child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
-            armed = child.armed
-            if armed is not None and armed.units:
-                log.info("Armed %d unit(s) of %d schedule(s).", armed.units, armed.schedules)
+            if child.armed is not None and child.armed.units:
+                log.info("%s", armed_words(self.phases.checked, child.armed))
             self._announcer.ready("Preflights have passed; schedules and the queue are served.")
             self._follow_lead()
 
@@ -283,14 +282,12 @@ class Supervisor:
             self._fail(error)
         if not self._kept.suspects:
             self._solo_turns.nothing_left()
-        elif self._may_work() and self._solo_turns.is_due(now) and not self._has_solo():
-            self._start(0, solo=True)
+        elif self._may_work() and self._solo_turns.is_due(now):
+            if not any(child.solo for child in self._children):
+                self._start(0, solo=True)
 
     def _show(self, store: Store) -> None:
         self._display.tick(store, self._course(), self.phases.checking)
-
-    def _has_solo(self) -> bool:
-        return any(child.solo for child in self._children)
 
     def _fail(self, error: PenstockError) -> None:
         self._fail_as(messages.Failed(str(error), 1))
@@ -311,6 +308,7 @@ class Supervisor:
             index=index,
             leads=self.phases.needs_lead,
             plan_id=self.phases.plan_id,
+            blame=self.phases.blame,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -344,8 +342,11 @@ class Supervisor:
             self._note_stops(child, child.finished.stops)
             self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
-            words = self.phases.death_words(child.cause(), *unfinished)
-            self._fail_as(messages.Failed(words, self.phases.exit_code() or 1))
+            has_begun = child.hello is not None
+            failed = self.phases.lead_died(child.cause(), *unfinished, has_begun=has_begun)
+            self._fail_as(failed)
+            if failed is None:
+                self._start(0)
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
@@ -438,6 +439,8 @@ class Supervisor:
             return Course.STOPPING
         if self.phases.needs_lead:
             return Course.CHECKING
+        if not self.phases.is_working:
+            return Course.STOPPING
         return Course.DRAINING if self._spec.drain else Course.WORKING
 
     def _tell_all(self, message: messages.ToWorker) -> None:
