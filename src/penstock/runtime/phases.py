@@ -89,6 +89,13 @@ class Phases:
         return "A build is planned." if self.phase is Phase.PLANNING else "Preflights run."
 
     @property
+    def ready_words(self) -> str:
+        """What is served when the work begins."""
+        if self.planned is not None:
+            return "The build is planned, and its jobs run."
+        return "Preflights have passed; schedules and the queue are served."
+
+    @property
     def plan_id(self) -> str | None:
         return None if self.planned is None else self.planned.plan_id
 

@@ -136,8 +136,8 @@ class Supervisor:
         outlook = self._kept.last_outlook(self._is_stopped)
         if self._is_out_of_money or self.stops.hold_up(outlook):
             return EXIT_OVER_BUDGET
-        errors = 0 if outlook is None else outlook.ended_in_run.get(JobState.ERROR, 0)
-        return 1 if errors or self._left_behind else 0
+        has_failed = outlook is not None and outlook.ended_in_run.get(JobState.ERROR, 0)
+        return 1 if has_failed or self._left_behind else 0
 
     def _is_stopped(self, wait_seconds: float) -> bool:
         """Has a signal come, or does one within this time?"""
@@ -201,19 +201,16 @@ class Supervisor:
         self.phases.checking = child.checking or self.phases.checking
         if child.locked:
             self._kept.keep_locks()
-        if child.leads and self.phases.hear_plan(child.planned):
-            self._follow_lead()
-        elif child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
+        if not child.leads:
+            return
+        checked = self.phases.hear(child.take_checks(), child.checked, child.armed)
+        if checked or self.phases.hear_plan(child.planned):
             if child.armed is not None and child.armed.units:
                 log.info("%s", armed_words(self.phases.checked, child.armed))
-            self._announcer.ready("Preflights have passed; schedules and the queue are served.")
-            self._follow_lead()
-
-    def _follow_lead(self) -> None:
-        """Work has begun: the other workers start."""
-        if self._may_start():
-            for index in self.phases.followers():
-                self._start(index)
+            self._announcer.ready(self.phases.ready_words)
+            if self._may_start():
+                for index in self.phases.followers():
+                    self._start(index)
 
     def _replace(self, child: Child) -> None:
         """Start another worker beside one that is worn; while there are many of those, later."""
@@ -282,9 +279,11 @@ class Supervisor:
             self._fail(error)
         if not self._kept.suspects:
             self._solo_turns.nothing_left()
-        elif self._may_work() and self._solo_turns.is_due(now):
-            if not any(child.solo for child in self._children):
-                self._start(0, solo=True)
+        elif self._may_work() and self._solo_turns.is_due(now) and not self._solos():
+            self._start(0, solo=True)
+
+    def _solos(self) -> list[Child]:
+        return [child for child in self._children if child.solo]
 
     def _show(self, store: Store) -> None:
         self._display.tick(store, self._course(), self.phases.checking)
