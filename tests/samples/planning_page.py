@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # fmt: off
-# ruff: noqa: E302, E501, I001
+# ruff: noqa: E501, I001
 """The datasets of the specification, as they are written there."""
 from collections.abc import Sequence
 from datetime import datetime
