@@ -153,7 +153,12 @@ class Build:
         last = await self._insist(partial(self._store.job, prepared.end_key))
         ended = last is None or last.state in TERMINAL
         report = await read_report(
-            self._store, prepared.plan_id, prepared.facts, self._run_id, stopped=not ended
+            self._store,
+            self._insist,
+            prepared.plan_id,
+            prepared.facts,
+            self._run_id,
+            stopped=not ended,
         )
         if not ended:
             await self.release()
