@@ -88,7 +88,7 @@ class SliceSite:
         return SliceOrder(
             root=self.root.path,
             root_id=self.root.id,
-            attempt=f"{job.id}:{job.token}",
+            attempt=attempt_name(job.id, job.token),
             inputs=inputs,
         )
 
@@ -128,6 +128,11 @@ class SliceTask(Task[..., Any]):
 def slice_task(dataset: str, root_id: str) -> str:
     """The task of jobs that build slices of a dataset in a root."""
     return f"{SLICE}{dataset}#{root_id}"
+
+
+def attempt_name(job_id: int, token: int) -> str:
+    """What no other attempt of any job is called by."""
+    return f"{job_id}:{token}"
 
 
 def step_task(root_id: str) -> str:
