@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +255,9 @@ class Penstock(QueuedApp):
         beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
         tasks = build_tasks(self.datasets, root, build.names)
 
-        def work(end_key: str, begun: Callable[[Worker], None]) -> Awaitable[RunReport]:
+        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
             options = wiring.RunOptions(run_id=run_id, until=end_key)
-            return self._work(loaded, options, tasks, begun=begun)
+            return (await self._work(loaded, options, tasks, begun=begun)).over_budget
 
         return await embedded.run(beat, work)
 

@@ -128,7 +128,8 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[JobResult, ...] = ()
     skipped: tuple[JobResult, ...] = ()  # because of those
     fresh: int = 0  # slices that were up to date before
-    stopped: bool = False  # by a signal: the same request goes on where it was
+    stopped: bool = False  # before its end: the same request goes on where it was
+    over_budget: str | None = None  # which budget has stopped it
 
     @property
     def ok(self) -> bool:

@@ -19,9 +19,10 @@ from penstock import process_mark
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
-from penstock.model.job import TERMINAL
+from penstock.model.job import TERMINAL, JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
 from penstock.planning.build_plan import plan_build, request_digest
@@ -30,7 +31,7 @@ from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
 from penstock.runtime.build_report import PlanFacts, read_report
 from penstock.runtime.reach import Reach
-from penstock.runtime.slicing import step_task
+from penstock.runtime.slicing import attempt_name, step_task
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -159,7 +160,12 @@ class Build:
         last = await self._insist(partial(self._store.job, prepared.end_key))
         ended = last is None or last.state in TERMINAL
         report = await read_report(
-            self._store, prepared.plan_id, prepared.facts, self._run_id, stopped=not ended
+            self._store,
+            self._insist,
+            prepared.plan_id,
+            prepared.facts,
+            self._run_id,
+            stopped=not ended,
         )
         if not ended:
             await self.release()
@@ -235,6 +241,8 @@ class Build:
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
                 log.info("The plan %s is taken up again where it was left.", row.id)
+                for name in self.names:
+                    await self._sweep(name, row.id)
             else:
                 await self._abandon(row.id)
         return taken
@@ -257,7 +265,7 @@ class Build:
             return None
         plan = await self._added(plan, facts, digest)
         for name in self._to_sweep(plan):
-            await self._sweep(name)
+            await self._sweep(name, plan.plan_id)
         await self._enqueue(plan)
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
@@ -279,18 +287,28 @@ class Build:
             if counts.fresh <= SWEEP_SHARE * (counts.needed - counts.fresh)
         ]
 
-    async def _sweep(self, name: str) -> None:
-        """Remove files of a dataset that no manifest names; its lock is ours."""
+    async def _sweep(self, name: str, plan_id: str) -> None:
+        """Remove files of a dataset that no manifest names; its lock is ours.
+
+        Those of attempts that others still make for this plan stay.
+        """
+        alive: set[str] = set()
+        named = partial(self._paths, name, plan_id, alive)
         try:
-            swept = await self._aside(lambda: sweep(self._root, name, partial(self._paths, name)))
+            swept = await self._aside(lambda: sweep(self._root, name, named, alive))
         except OutputFailed as error:
             log.warning("%s The build goes on.", error)
             return
         if swept.files or swept.staged:
             log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
 
-    def _paths(self, name: str) -> Iterator[str]:
-        """What manifests name, visible or not."""
+    def _paths(self, name: str, plan_id: str, alive: set[str]) -> Iterator[str]:
+        """What manifests name, visible or not; first, who may still add to them is noted."""
+        after = JobId(0)
+        running = (JobState.IN_PROGRESS,)
+        while jobs := self._store.plan_jobs(plan_id, running, after, PATHS_AT_ONCE).result():
+            after = jobs[-1].id
+            alive.update(attempt_mark(attempt_name(job.id, job.token)) for job in jobs)
         last = 0
         while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
             last = page[-1][0]

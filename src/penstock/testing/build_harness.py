@@ -103,10 +103,11 @@ class BuildHarness(ABC):
         )
         tasks = build_tasks(self.app.datasets, self._root, build.names)
 
-        async def work(end_key: str, begun: Callable[[Worker], None]) -> None:
+        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
             with self._run(tasks, drain=True, run_id=run_id, until=end_key) as worker:
                 begun(worker)
                 await worker.run()
+            return " ".join(stop.sentence for stop in worker.stops) or None
 
         embedded = EmbeddedBuild(build)
         times = self._settings.runtime
