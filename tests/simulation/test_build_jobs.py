@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -53,8 +52,7 @@ def test_the_function_is_told_its_moment_and_what_it_needs() -> None:
 def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
     app = Penstock("missing")
 
-    @dataclass(frozen=True)
-    class Moving(Steps):
+    class Moving(Steps, frozen=True):
         """Its moments change after the plan was made."""
 
         shift: ClassVar[int] = 0
