@@ -32,7 +32,7 @@ SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-
   soak-calendar soak-daemon soak-daemons
 SECONDS ?= 1800
 
-.PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) lock clean
+.PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) workflows lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,15 +64,15 @@ faults: .venv/ok ## Run every fault test and write docs/faults.md
 reference: .venv/ok ## Write docs/reference from the code
 	$(BIN)/python -m tools.make_reference
 
-bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission, the journal and the daemon
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon
+bench: .venv/ok ## Measure the queue, on SQLite and on PostgreSQL, scheduling, admission, the journal, the daemon and planning
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon planning
 
 bench-peers: .venv/ok .venv-peers/ok .venv-designer/ok ## Measure the other durable queues and schedulers beside ours
 	$(BIN)/python -m benchmarks queue postgres --only peers
 	$(BIN)/python -m benchmarks scheduling --only designer
 
 bench-smoke: .venv/ok ## Check in seconds that the benchmark runs
-	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon --smoke
+	$(BIN)/python -m benchmarks queue postgres scheduling admission journal daemon planning --smoke
 
 soak: $(SOAKS) ## Run every long fault campaign
 
@@ -125,8 +125,11 @@ soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and 
 soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_KILLS times each
 	$(BIN)/python -m tests.faults.soak_daemons --kills $(DAEMON_KILLS) --races $(DAEMON_KILLS)
 
-soak-calendar: .venv/ok ## Compare cron with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
+soak-calendar: .venv/ok ## Compare cron and calendars with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)
+
+workflows: .venv-workflows/ok ## Make the workflow graphs of the tests anew, from recipes
+	.venv-workflows/bin/python -m tools.make_workflows tests/workflows
 
 # uv.lock names hosts, so it stays out of the repository; the hashed export does not.
 lock: $(BIN)/uv ## Pin the newest allowed dependencies in requirements.lock
@@ -158,6 +161,11 @@ $(BIN)/uv:
 .venv-designer/ok: benchmarks/peers/designer.txt | $(BIN)/uv
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-designer
 	VIRTUAL_ENV=.venv-designer $(BIN)/uv pip install -q -r $<
+	touch $@
+
+.venv-workflows/ok: tools/make_workflows.txt | $(BIN)/uv
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-workflows
+	VIRTUAL_ENV=.venv-workflows $(BIN)/uv pip install -q -r $<
 	touch $@
 
 .venv/ok: requirements.lock pyproject.toml | $(BIN)/uv

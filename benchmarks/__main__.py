@@ -19,6 +19,7 @@ SECTIONS = {
     "admission": "benchmarks.admission",
     "journal": "benchmarks.journal",
     "daemon": "benchmarks.daemon",
+    "planning": "benchmarks.planning",
 }
 
 

@@ -10,6 +10,7 @@ from penstock.limits.host_key import host_key
 from penstock.model.job import finished
 from penstock.model.reply import ReplyFacts
 from penstock.model.scheduling import SchedulingMetadata
+from penstock.outputs.slices import Slices
 from penstock.redaction import Secret
 from penstock.runtime.keyed_limiter import KeyedLimiter
 
@@ -24,6 +25,7 @@ __all__ = [
     "SchedulingMetadata",
     "Secret",
     "Skip",
+    "Slices",
     "TickContext",
     "finished",
     "host_key",

@@ -1,105 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a user define and call? The registry of one application, and its way to the store."""
+"""What does a user define and call? An application: its registry, its queue, and its runs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import sys
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock import wiring
-from penstock.app_daemon import DaemonDefinitions
-from penstock.clock import Duration, SystemClock, blocking_sleep, to_micros
-from penstock.config.budgets import check_budgets
-from penstock.config.daemon_plan import check_partitions, plan_daemon
+from penstock.app_queue import QueuedApp
+from penstock.builds import (
+    build_request,
+    build_tasks,
+    made_build,
+    served_tasks,
+)
+from penstock.clock import SystemClock, to_micros
+from penstock.config.daemon_plan import plan_daemon
 from penstock.config.find_app import address_of
-from penstock.config.load import Loaded, load_settings
-from penstock.config.provider_policies import check_providers
+from penstock.config.load import Loaded
 from penstock.config.settings import Settings
 from penstock.daemon import begun_now, preflight_run
-from penstock.definitions.request import (
-    Enqueued,
-    EnqueuedMany,
-    JobRequest,
-    check_name,
-    to_new_job,
-)
-from penstock.definitions.task import PROCESS
-from penstock.errors import UsageError
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import Moment
+from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
-from penstock.model.job import Edge, NewJob
-from penstock.model.views import EnqueueReport
+from penstock.model.dataset import SliceMarks
+from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
+from penstock.planning.build_plan import plan_build
 from penstock.planning.daemon import DaemonPlan
+from penstock.process_mark import own_mark
 from penstock.runtime import interpreter
 from penstock.runtime.arming import Arming
 from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
+from penstock.runtime.embedded_build import EmbeddedBuild
+from penstock.runtime.lock_beat import LockBeat
 from penstock.runtime.remote import TaskOrder
+from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
-from penstock.stores.patience import insist, insist_async, open_patiently
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
-
-ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
-GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter at once
-GIVE_WAY_SECONDS = 1e-6  # the shortest that there is; without, the writer waits 5 ms for it
-ENQUEUE_AHEAD = 4  # batches on their way while the next is made
-UNCHANGED = "nothing was changed. Try again, or find what it waits for."
-KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
-
-log = logging.getLogger("penstock.app")
-
-R = TypeVar("R")
-_CONFIGURED: Any = object()  # timeout not given: as configured
+from penstock.runtime.worker import Worker
+from penstock.runtime.worker_config import LeaseKeeper
 
 
-class Penstock(DaemonDefinitions):
+class Penstock(QueuedApp):
     """An application: its tasks, its providers, and the store that its jobs are kept in."""
-
-    def __init__(self, name: str, *, store: str | None = None) -> None:
-        check_name("app name", name)
-        if "/" in name or name.startswith("."):
-            raise UsageError(f"The app name {name!r} must be usable as a file name.")
-        super().__init__(name)
-        self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
-        self._store: Store | None = None
-        self._store_pid = 0
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<Penstock {self.name!r}, {len(self.tasks)} tasks>"
-
-    @property
-    def code_settings(self) -> dict[str, Any]:
-        """What the app says in code, as it would stand in a file of settings."""
-        tables = {name: provider.options.table() for name, provider in self.providers.items()}
-        return {**self._code_settings, "providers": tables}
-
-    def load(
-        self,
-        flags: Mapping[str, Any] | None = None,
-        environ: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> Loaded:
-        """All settings of this app, with where each came from; refuses what counts nothing."""
-        loaded = load_settings(
-            flags or {},
-            os.environ if environ is None else environ,
-            folder or Path.cwd(),
-            self.code_settings,
-        )
-        check_providers(loaded, self.all_tasks, self.providers)
-        check_budgets(loaded, self.all_tasks, self.providers)
-        check_partitions(loaded, self.dimensions)
-        return loaded
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms.
@@ -118,114 +66,6 @@ class Penstock(DaemonDefinitions):
             return None
         shares = {} if plan is None else plan.shares
         return CheckedValues(self.name, self.preflights.values(), shares)
-
-    def store_url(self, loaded: Loaded) -> str:
-        """Where the store is, with its password if it has one: to connect with, not to print."""
-        named = loaded.settings.store
-        return wiring.default_store_url(self.name) if named is None else named.reveal()
-
-    @property
-    def store(self) -> Store:
-        """The store, opened when first needed, once per process."""
-        with self._lock:
-            if self._store is None or self._store_pid != os.getpid():
-                self._store = self._open_store()
-                self._store_pid = os.getpid()
-            return self._store
-
-    def _open_store(self) -> Store:
-        loaded = self.load()
-        url, durability = self.store_url(loaded), loaded.settings.durability
-
-        def sleep(seconds: float) -> bool:
-            blocking_sleep(seconds)
-            return True
-
-        return open_patiently(
-            lambda: wiring.open_store(url, durability=durability),
-            SystemClock(),
-            sleep,
-            lambda error: log.warning("Waiting for the store: %s", error),
-        )
-
-    async def _store_async(self) -> Store:
-        """The store; a server is a network away, so it is not opened on the loop."""
-        if self._store is None or self._store_pid != os.getpid():
-            return await asyncio.to_thread(lambda: self.store)
-        return self._store
-
-    def use_store(self, store: Store) -> None:
-        """Use a store that is open already."""
-        with self._lock:
-            self._store, self._store_pid = store, os.getpid()
-
-    def close(self) -> None:
-        """Close the store; it opens again when needed."""
-        with self._lock:
-            if self._store is not None and self._store_pid == os.getpid():
-                self._store.close()
-            self._store = None
-
-    def enqueue(
-        self,
-        request: JobRequest[R],
-        key: str | None = None,
-        after: Iterable[str | Edge | Enqueued] | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        group: str | None = None,
-    ) -> Enqueued:
-        """Accept one job. When this returns, the job survives a crash, and power loss."""
-        job = self._accept(
-            request, key=key, after=after, priority=priority, delay=delay, group=group
-        )
-        store = self.store
-        ask = partial(store.enqueue, [job])
-        report = insist(ask, store, UNCHANGED, ask())
-        return Enqueued(job.key, job.key in report.created)
-
-    async def enqueue_async(
-        self,
-        request: JobRequest[R],
-        key: str | None = None,
-        after: Iterable[str | Edge | Enqueued] | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        group: str | None = None,
-    ) -> Enqueued:
-        """The same on an event loop."""
-        job = self._accept(
-            request, key=key, after=after, priority=priority, delay=delay, group=group
-        )
-        store = await self._store_async()
-        report = await insist_async(lambda: store.enqueue([job]))
-        return Enqueued(job.key, job.key in report.created)
-
-    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
-        """Accept many jobs, streaming in batches; each batch is all or nothing."""
-        if isinstance(requests, JobRequest):
-            raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
-        store = self.store
-        created = existing = 0
-        waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
-        source = (self._accept(request) for request in requests)
-        while batch := _next_batch(source, store.bulk_jobs):
-            waiting.append((batch, store.enqueue(batch)))
-            if len(waiting) > ENQUEUE_AHEAD:
-                new, known = _counts_of(waiting.popleft(), store)
-                created, existing = created + new, existing + known
-        while waiting:
-            new, known = _counts_of(waiting.popleft(), store)
-            created, existing = created + new, existing + known
-        return EnqueuedMany(created, existing)
-
-    def _accept(self, request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
-        if not isinstance(request, JobRequest):
-            raise UsageError(
-                f"enqueue takes a job, got {type(request).__name__}; write "
-                f"app.enqueue(task.job(...))."
-            )
-        return to_new_job(request.with_options(**options) if options else request)
 
     def run(
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
@@ -248,45 +88,58 @@ class Penstock(DaemonDefinitions):
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
-        flags = {} if slots is None else {"--slots": slots}
-        loaded = self.load(flags)
+        loaded = self.load({} if slots is None else {"--slots": slots})
         wiring.check_dimensions(loaded, self.tasks)
         settings = loaded.settings
-        ids = SystemIds()
+        ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
+        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
+        tasks = {**self.tasks, **served_tasks(self.datasets, settings)}
+        if plan is None:
+            return await self._work(loaded, options, tasks)
+        store = await self._store_async()
+        checks = preflight_run(
+            plan,
+            self.preflights,
+            settings,
+            clock,
+            ids,
+            policy=self.retry_policy,
+            providers=self.providers,
+        )
+        start = DaemonStart(
+            checks,
+            Arming(self.name, store, clock),
+            lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
+        )
+        return await self._work(loaded, options, {**tasks, **self.schedules}, plan, start)
+
+    async def _work(
+        self,
+        loaded: Loaded,
+        options: wiring.RunOptions,
+        tasks: Mapping[str, Task[..., Any]],
+        plan: DaemonPlan | None = None,
+        start: DaemonStart | None = None,
+        begun: Callable[[Worker], None] = lambda _: None,
+    ) -> RunReport:
+        """Run a worker in this program; `begun` is told of it."""
+        settings = loaded.settings
         task_order = self._task_order()
         clock = SystemClock()
-        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
-        every = settings.runtime.statistics_seconds
         store = await self._store_async()
+        every = settings.runtime.statistics_seconds
         statistics = StatisticsLine(every, options.run_id, store, clock)
-        run = EmbeddedRun(store, clock, settings.runtime)
-        start: DaemonStart | None = None
-        if plan is not None:
-            checks = preflight_run(
-                plan,
-                self.preflights,
-                settings,
-                clock,
-                ids,
-                policy=self.retry_policy,
-                providers=self.providers,
-            )
-            start = DaemonStart(
-                checks,
-                Arming(self.name, store, clock),
-                lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
-            )
-        return await run.run(
-            lambda keeper, table: wiring.build_worker(
+
+        def build(keeper: LeaseKeeper, table: SlotTable) -> Worker:
+            worker = wiring.build_worker(
                 options,
-                self.tasks if plan is None else {**self.tasks, **self.schedules},
+                tasks,
                 settings,
                 store,
                 keeper,
                 table,
                 clock=clock,
-                ids=ids,
                 task_order=task_order,
                 events=statistics.events,
                 providers=self.providers,
@@ -294,37 +147,145 @@ class Penstock(DaemonDefinitions):
                 policy=self.retry_policy,
                 preflights=self.preflights.values(),
                 checked=self.checked_values(plan),
-            ),
-            wiring.slot_count(settings, self.providers),
-            options.run_id,
-            statistics,
+            )
+            begun(worker)
+            return worker
+
+        run = EmbeddedRun(store, clock, settings.runtime)
+        slots = wiring.slot_count(settings, self.providers)
+        return await run.run(build, slots, options.run_id, statistics, start)
+
+    def plan_build(
+        self,
+        *targets: str | Dataset[..., Any],
+        start: Moment,
+        end: Moment,
+        force: bool = False,
+        eager: bool = False,
+        fail_fast: bool = False,
+        yes: bool = False,
+    ) -> BuildPlan:
+        """What a build of the same arguments would do now; changes nothing."""
+        self.load()
+        request = self._request(targets, start, end, force, eager, fail_fast, yes)
+        return self.plan_request(request, to_micros(SystemClock().now()))
+
+    def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
+        """The same for a request, at a moment (microseconds since 1970 UTC)."""
+        store = self.store
+
+        def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
+            return store.slice_marks(dataset, first, last, version).result()
+
+        return plan_build(self.dataset_specs, request, marks, now)
+
+    def build(
+        self,
+        *targets: str | Dataset[..., Any],
+        start: Moment,
+        end: Moment,
+        force: bool = False,
+        eager: bool = False,
+        fail_fast: bool = False,
+        yes: bool = False,
+        slots: int | None = None,
+    ) -> BuildReport:
+        """Bring datasets up to date, with all that they need, inside this program.
+
+        Args:
+            targets: datasets, or their names.
+            start: the first moment; a date is its midnight by the clocks of each calendar.
+            end: the first moment that is not asked for.
+            force: build what is up to date as well.
+            eager: start each job as soon as what it needs is there, and commit it by itself;
+                otherwise level by level, and a level becomes visible as a whole.
+            fail_fast: begin nothing more after a level in which something failed.
+            yes: however many slices it may be.
+            slots: how many tasks may run at once.
+        """
+        refuse_running_loop()
+        with interpreter.tuned():
+            return run_and_close(
+                wiring.new_event_loop(),
+                self.build_async(
+                    *targets,
+                    start=start,
+                    end=end,
+                    force=force,
+                    eager=eager,
+                    fail_fast=fail_fast,
+                    yes=yes,
+                    slots=slots,
+                ),
+            )
+
+    async def build_async(
+        self,
+        *targets: str | Dataset[..., Any],
+        start: Moment,
+        end: Moment,
+        force: bool = False,
+        eager: bool = False,
+        fail_fast: bool = False,
+        yes: bool = False,
+        slots: int | None = None,
+    ) -> BuildReport:
+        """The same on an event loop; cancelling it stops gracefully."""
+        loaded = self.load({} if slots is None else {"--slots": slots})
+        request = self._request(targets, start, end, force, eager, fail_fast, yes)
+        settings, times = loaded.settings, loaded.settings.runtime
+        ids = SystemIds()
+        run_id = ids.new_id("run")
+        store = await self._store_async()
+        root = self.root(loaded)
+        build = made_build(
+            self.name,
+            run_id,
+            self.datasets,
+            request,
+            root,
+            store,
+            SystemClock(),
+            settings,
+            mark=own_mark(),
+            aside=asyncio.to_thread,
+        )
+        embedded = EmbeddedBuild(build)
+        ttl = times.lease_ttl_seconds
+        beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
+        tasks = build_tasks(self.datasets, root, build.names)
+
+        def work(end_key: str, begun: Callable[[Worker], None]) -> Awaitable[RunReport]:
+            options = wiring.RunOptions(run_id=run_id, until=end_key)
+            return self._work(loaded, options, tasks, begun=begun)
+
+        return await embedded.run(beat, work)
+
+    def _request(
+        self,
+        targets: tuple[str | Dataset[..., Any], ...],
+        start: Moment,
+        end: Moment,
+        force: bool,
+        eager: bool,
+        fail_fast: bool,
+        yes: bool,
+    ) -> BuildRequest:
+        names = [self.find_dataset(one).name for one in targets]
+        return build_request(
+            self.datasets,
+            names,
             start,
+            end,
+            force=force,
+            eager=eager,
+            fail_fast=fail_fast,
+            yes=yes,
         )
 
     def _task_order(self) -> TaskOrder | None:
         """How other processes get at this app; None if no task asks for one."""
-        if all(task.kind != PROCESS for task in self.tasks.values()):
+        if all(task.kind != PROCESS for task in self.all_tasks.values()):
             return None
         address = address_of(self, self.name)
         return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))
-
-
-def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
-    """The next jobs of one transaction, bounded in number and in size."""
-    batch: list[NewJob] = []
-    size = 0
-    for job in source:
-        batch.append(job)
-        size += len(job.payload)
-        if len(batch) % GIVE_WAY_JOBS == 0:
-            blocking_sleep(GIVE_WAY_SECONDS)
-        if len(batch) == most or size > ENQUEUE_CHARACTERS:
-            break
-    return batch
-
-
-def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
-    """How many jobs of a batch were new, and how many known (or twice in it)."""
-    batch, reply = sent
-    report = insist(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
-    return len(report.created), len(batch) - len(report.created)

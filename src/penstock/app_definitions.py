@@ -19,6 +19,7 @@ from penstock.definitions.task import (
     limit_seconds,
 )
 from penstock.errors import UnknownTask, UsageError
+from penstock.model.dataset import SLICE
 from penstock.model.reply import ReplyClassifier
 from penstock.model.schedule import PREFLIGHT, SCHEDULE
 from penstock.model.scheduling import MetadataSource
@@ -144,10 +145,10 @@ class Definitions:
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             check_attempts(f"Task {function.__name__!r}", max_attempts)
             own_name = name or function.__name__
-            if own_name.startswith((SCHEDULE, PREFLIGHT)):
+            if own_name.startswith((SCHEDULE, PREFLIGHT, SLICE)):
                 raise UsageError(
-                    f"Task {own_name!r}: names that begin with {SCHEDULE!r} or {PREFLIGHT!r} "
-                    "belong to schedules and preflights; rename it."
+                    f"Task {own_name!r}: names that begin with {SCHEDULE!r}, {PREFLIGHT!r} or "
+                    f"{SLICE!r} belong to schedules, preflights and datasets; rename it."
                 )
             task: Task[..., Any] = Task(own_name, function, options)
             if task.name in self.tasks:

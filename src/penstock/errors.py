@@ -38,6 +38,9 @@ PenstockError
 │   ├── CallInDoubt                  yours: a call was begun before and nobody knows its end: look
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
+├── OutputFailed                     the world's: a file of outputs cannot be written or read
+├── DatasetDamaged                   the world's: a committed slice's file is gone or has changed
+├── BuildLost                        the world's: another build has taken the locks of this one
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
@@ -289,6 +292,27 @@ class ReplyOverdue(RequestError, TimeoutError):
 
 class ReplyRefused(RequestError):
     """A reply is larger than allowed, or in an encoding that was not asked for."""
+
+
+class OutputFailed(PenstockError):
+    """A file of outputs cannot be written or read; nothing has become visible."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno  # of the operating system; None: it did not refuse
+
+
+class DatasetDamaged(PenstockError):
+    """The file of a committed slice is gone, or is not what was written."""
+
+    def __init__(self, message: str, path: str, missing: bool = False) -> None:
+        super().__init__(message)
+        self.path = path
+        self.missing = missing  # it may have been replaced by a newer one since it was listed
+
+
+class BuildLost(PenstockError):
+    """Another build has taken the locks of this one, which could not renew them in time."""
 
 
 class LeaseLost(PenstockError):

@@ -150,6 +150,13 @@ def open_store(
     return SqliteStore.open(path, durability=durability, reading_will_do=reading_will_do)
 
 
+def empty_store() -> Store:
+    """A store in memory, for whoever looks at one that is not there yet."""
+    from penstock.stores.memory import MemoryStore
+
+    return MemoryStore(SystemClock(), SystemIds())
+
+
 def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
     """Refuse limits of a dimension that no task has but for a slip of the pen.
 
@@ -282,6 +289,7 @@ class RunOptions:
     drain: bool = False
     solo: bool = False
     supervised: bool = False
+    until: str | None = None  # drain until the job of this key has ended
     lease_ttl_seconds: float | None = None  # None: as configured
 
 
@@ -328,7 +336,8 @@ def build_worker(
         grace_seconds=runtime.grace_seconds,
         beat_seconds=runtime.beat_seconds,
         place=share.index,
-        drain=options.drain,
+        drain=options.drain or options.until is not None,
+        until=options.until,
         solo=options.solo,
         runs_suspects=not options.supervised,
         capacity=configured_capacity(settings, sources, providers),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When should a cron expression run? Asked of every single minute around a change of clocks.
+"""When is something due by local time? Asked of every single minute around a change of clocks.
 
 The oracle knows neither offsets nor gaps. It looks at a clock on the wall, minute by minute: what
 runs at certain hours runs when the highest time that the clock has shown passes a matching one;
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from penstock.planning.timing import cron
@@ -87,6 +88,15 @@ def _field(text: str, low: int, high: int) -> frozenset[int]:
     return frozenset(found)
 
 
+class Matching(Protocol):
+    """Whatever is due at some local times."""
+
+    @property
+    def is_rhythm(self) -> bool: ...
+
+    def matches(self, local: datetime) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Window:
     """What a clock on the wall shows in each minute from `start` (naive UTC) on."""
@@ -94,7 +104,7 @@ class Window:
     start: datetime
     walls: tuple[datetime, ...]
 
-    def expected(self, pattern: Pattern) -> list[datetime]:
+    def expected(self, pattern: Matching) -> list[datetime]:
         """Every moment after the first at which something runs."""
         shown = list(enumerate(self.walls[1:], 1)) if pattern.is_rhythm else self._passed
         runs = sorted({number for number, wall in shown if pattern.matches(wall)})

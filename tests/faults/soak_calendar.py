@@ -8,6 +8,7 @@ import sys
 import time
 from zoneinfo import ZoneInfo, available_timezones
 
+from tests.faults.calendar_kinds import calendar_differences, kinds_around
 from tests.faults.calendar_world import changing_days, differences, window
 
 
@@ -21,7 +22,7 @@ def main() -> int:
     last = arguments.first + arguments.years - 1
     seen: set[int] = set()
     changes = wrong = 0
-    for name in zones:
+    for number, name in enumerate(zones, 1):
         zone = ZoneInfo(name)
         for day in changing_days(zone, arguments.first, last):
             changes += 1
@@ -30,9 +31,12 @@ def main() -> int:
             if place in seen:
                 continue  # another name of the same place
             seen.add(place)
-            for line in differences(name, here):
+            lines = differences(name, here) + calendar_differences(name, here, kinds_around(day))
+            for line in lines:
                 wrong += 1
                 print(line, flush=True)
+        if number % 50 == 0:
+            print(f"{number} of {len(zones)} zones, {len(seen):,} changes", flush=True)
     print(
         f"{len(zones)} zones × {arguments.years} years from {arguments.first}: {changes:,} changes "
         f"of clocks, {len(seen):,} of them different, {wrong} differences, "

@@ -13,8 +13,11 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from penstock.app import Penstock
 from penstock.cli.logs import set_up_logging
@@ -22,13 +25,16 @@ from penstock.clock import SystemClock
 from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
 from penstock.errors import PayloadError, Skip
+from penstock.model.dataset import SLICE
 from penstock.model.kept_text import kept_text
+from penstock.model.plan import SlicePayload
 from penstock.retry.classify import classify
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime import remote
 from penstock.runtime.attempt import encode, kind_of, message_of, where_of
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.parent_death import end_with_parent
+from penstock.runtime.slicing import run_remote
 from penstock.runtime.wear import look
 from penstock.wiring import new_event_loop
 
@@ -129,6 +135,11 @@ def _raised(error: BaseException, policy: RetryPolicy) -> remote.Raised:
 
 
 def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
+    if call.slices is not None:
+        dataset = app.find_dataset(call.job.task.removeprefix(SLICE))
+        at = msgspec.json.decode(call.payload, type=SlicePayload).at
+        run = partial(run_and_close, new_event_loop())
+        return run_remote(dataset, context, list(at), call.slices, run)
     task = app.find_task(call.job.task)
     args, kwargs = task.codec.call_arguments(call.payload)
     if not task.is_async:

@@ -192,6 +192,12 @@ class TaskSettings(_Section):
     give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
 
 
+class DatasetSettings(_Section):
+    """`[datasets]`: where slices are kept."""
+
+    root: Text = "datasets"  # a folder; a relative one lies in the folder of the project
+
+
 class PriceSettings(_Section):
     """`usd_per_million_tokens` of a model: what its tokens cost."""
 
@@ -262,6 +268,7 @@ class Settings(_Section):
     journal_retention: Seconds = 7 * 86_400.0  # of the paid calls of ended jobs
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     tasks: TaskSettings = Field(default_factory=TaskSettings)
+    datasets: DatasetSettings = Field(default_factory=DatasetSettings)
     #: dimension → name → how many at once (0: none); "*" is the default of the dimension
     limits: dict[Dimension, dict[Name, Cap]] = Field(default_factory=dict)
     providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)

@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+#: Calendars have moments from the third day of year 1 to 9999-12-29, microseconds since 1970 UTC:
+#: every one has a local time in every place.
+CALENDAR_FIRST_AT = -62_135_424_000_000_000
+CALENDAR_END_AT = 253_402_128_000_000_000
+
 
 class Calendar(Protocol):
     """A finite or endless series of moments. Synchronous; microseconds since 1970 UTC."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -39,8 +40,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Canonical, such as "prices.lookback(20)"."""
-        said = {Rule.LOOKBACK: f"{self.count}", Rule.WINDOW: f"{self.micros / 1e6:g} s"}
+        said = {Rule.LOOKBACK: f"{self.count}", Rule.WINDOW: f"{self.micros / 1e6:.15g} s"}
         return f"{self.dataset}.{self.rule}({said.get(self.rule, '')})"
+
+    @property
+    def argument(self) -> str:
+        """What the function calls it: its name, with `.` and `-` as `_`."""
+        return self.dataset.replace(".", "_").replace("-", "_")
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,16 +80,31 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
-def slice_name(dataset: str, at: int, calendar: Calendar) -> str:
+class Days(Protocol):
+    """What of a calendar the names of its slices depend on."""
+
+    @property
+    def tz(self) -> str: ...
+
+    @property
+    def daily(self) -> bool: ...
+
+
+def slice_name(dataset: str, at: int, calendar: Days) -> str:
     """How people call a slice: `prices@2024-01-05`."""
     return f"{dataset}@{moment_name(at, calendar)}"
 
 
-def moment_name(at: int, calendar: Calendar) -> str:
-    """A date where a day has at most one slice, else a time of UTC."""
+def utc_text(at: int) -> str:
+    """A moment as an ISO time of UTC; with a fraction if it has one."""
     seconds, micros = divmod(at, 1_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    if calendar.daily:
-        return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
     fraction = f".{micros:06d}".rstrip("0") if micros else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}{fraction}Z"
+
+
+def moment_name(at: int, calendar: Days) -> str:
+    """A date where a day has at most one slice, else a time of UTC."""
+    if not calendar.daily:
+        return utc_text(at)
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()

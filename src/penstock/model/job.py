@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 import msgspec
 
@@ -155,7 +155,7 @@ class LeasedJob(msgspec.Struct, array_like=True, gc=False):
     level: int | None = None
     limited: bool = False  # its lane has limit keys
     solo: bool = False  # a suspect: it must run alone
-    cursor: str | None = None  # of a unit of a schedule; its worker reads it, no store sets it
+    brought: Any = None  # what its worker has read for it: a cursor, slices; no store sets it
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

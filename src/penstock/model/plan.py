@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from array import array
+from enum import StrEnum
+
 import msgspec
 
 from penstock.model.job import AttemptError, JobState
@@ -57,11 +60,49 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     levels: tuple[tuple[JobDescriptor, ...], ...]
     counts: dict[str, SliceCounts]  # of every dataset that was looked at, upstream first
+    fresh: dict[str, array[int]]  # moments that are needed and not built, in order
 
     @property
     def jobs(self) -> int:
         """How many jobs it has."""
         return sum(map(len, self.levels))
+
+
+class SlicePayload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job that builds slices is told; its plan and its level are columns of its row."""
+
+    at: tuple[int, ...]
+    eager: bool = False  # it commits what it made by itself
+    #: Needed slices in these ranges (both ends included) are built by this plan, and no success
+    #: edge says so. One that is not of this plan when the job begins: the job is skipped.
+    built: dict[str, tuple[tuple[int, int], ...]] = {}
+
+
+class Step(StrEnum):
+    """What is a job of a plan for that builds nothing?"""
+
+    START = "start"  # a plan's jobs wait for it until all of them are there
+    GATE = "gate"  # others wait for a run of jobs by waiting for it
+    JOIN = "join"  # the same, on the way to a barrier or to the end
+    LEVEL = "level"  # the barrier: what a level has built becomes visible
+    END = "end"
+
+
+class StepPayload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job of a plan is told that builds nothing."""
+
+    step: Step
+    level: int | None = None  # of a barrier
+    fail_fast: bool = False  # a barrier of a level in which something failed ends skipped
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the jobs of one dataset go."""
+
+    task: str
+    group: str
+    priority: int = 0
+    limit_keys: tuple[str, ...] = ()  # sorted, each once
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,33 +16,35 @@ from __future__ import annotations
 import math
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from itertools import pairwise
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 
 from penstock.errors import UsageError
 from penstock.model.timing import MISSED_MAX as MISSED_MAX
 from penstock.model.timing import NextTick as NextTick
 from penstock.model.timing import Timing as Timing
+from penstock.planning.cron_fields import is_rhythm, read_cron
+from penstock.planning.zones import (
+    END,
+    change_between,
+    local_at,
+    next_change,
+    offset_at,
+    zone_named,
+)
 
 MICROSECONDS = 1_000_000  # per second
 INTERVAL_SECONDS_MIN = 0.001
 INTERVAL_SECONDS_MAX = 36_500 * 86_400.0  # a century; more is a slip of the pen
 SPREAD_SECONDS = 30.0  # over which the first ticks of an interval's units lie, at most
 SPREAD_PER_UNIT_SECONDS = 0.01
-CRON_LENGTH_MAX = 200  # characters
 SHOWN_MAX = 80  # characters of an expression in a sentence
 
-_FIELDS = "minute hour day-of-month month day-of-week"
 _EPOCH = datetime(1970, 1, 1)
 _SECOND = timedelta(seconds=1)
-_LOOKED_FROM = datetime(2000, 1, 1)  # an expression that has no date in 50 years from here has none
-_LOOK_STEP = timedelta(hours=6)  # no place changes its clocks twice within
 #: Where the calendar ends. What would come later comes then.
-_END = datetime(9999, 12, 30)
-END_AT = int((_END - _EPOCH).total_seconds()) * MICROSECONDS
+END_AT = int((END - _EPOCH).total_seconds()) * MICROSECONDS
 
 
 def interval(seconds: float) -> Timing:
@@ -59,30 +61,8 @@ def interval(seconds: float) -> Timing:
 
 def cron(expression: str, zone: str = "UTC") -> Timing:
     """A tick whenever the clocks of a place match five fields; UsageError if they never do."""
-    fields = expression.split()
-    shown = expression[:SHOWN_MAX]
-    if len(fields) != 5 or len(expression) > CRON_LENGTH_MAX:
-        raise UsageError(
-            f"The cron expression {shown!r} must have five fields ({_FIELDS}), such as "
-            '"0 3 * * 1-5"; for an interval write a timedelta or a number of seconds.'
-        )
-    text = " ".join(fields)
-    try:
-        sim = CronSim(text, _LOOKED_FROM)
-        next(sim)
-    except CronSimError as error:
-        raise UsageError(
-            f"The cron expression {shown!r} is wrong: {_problem(str(error), fields)}."
-        ) from None
-    except (AssertionError, ValueError, IndexError, TypeError):
-        raise UsageError(
-            f"The cron expression {shown!r} cannot be read; its fields are: {_FIELDS}."
-        ) from None
-    except StopIteration:
-        raise UsageError(
-            f"The cron expression {shown!r} matches no date until 2050; such a day does not exist."
-        ) from None
-    return _Cron(text, zone, _zone(zone), in_every_hour=len(sim.hours) == 24)
+    text, sim = read_cron(expression)
+    return _Cron(text, sim, zone, zone_named(zone))
 
 
 def timing_of(text: str) -> Timing:
@@ -96,41 +76,6 @@ def timing_of(text: str) -> Timing:
         return interval(float(seconds))
     except ValueError:
         raise UsageError(f"{text[:SHOWN_MAX]!r} says neither an interval nor when.") from None
-
-
-def _problem(said: str, fields: list[str]) -> str:
-    name = said.removeprefix("Bad ").lower()
-    names = _FIELDS.split()
-    if name not in names:
-        return f"{said[:1].lower()}{said[1:]}"
-    value = fields[names.index(name)]
-    if name == "day-of-month" and value.replace(",", "").replace("-", "").isdigit():
-        return f"its {name} is {value!r}, which matches no date in those months"
-    return f"its {name} cannot be {value!r}"
-
-
-def _zone(name: str) -> ZoneInfo:
-    given: object = name  # whatever a user without a type checker wrote
-    if not isinstance(given, str) or not name:
-        raise UsageError(f'A time zone is a name such as "Europe/Berlin", got {name!r}.')
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass  # OSError: the name of a folder
-    from difflib import get_close_matches
-    from zoneinfo import available_timezones
-
-    known = available_timezones()
-    if not known:
-        raise UsageError(
-            f"The time zone {name!r} is not found, since this machine has no zone data; "
-            "install the package tzdata."
-        )
-    near = get_close_matches(name, known, 1)
-    hint = f"; the nearest known one is {near[0]!r}" if near else ""
-    raise UsageError(
-        f"There is no time zone {name[:SHOWN_MAX]!r}{hint}; write one such as 'Europe/Berlin'."
-    )
 
 
 class _Interval:
@@ -155,10 +100,10 @@ class _Interval:
 class _Cron:
     """Occurrences when local clocks match an expression."""
 
-    def __init__(self, expression: str, name: str, zone: ZoneInfo, *, in_every_hour: bool) -> None:
-        self._sim = CronSim(expression, _LOOKED_FROM)  # in naive local times
+    def __init__(self, expression: str, sim: CronSim, name: str, zone: ZoneInfo) -> None:
+        self._sim = sim  # in naive local times
         self._zone = zone
-        self._in_every_hour = in_every_hour
+        self._in_every_hour = is_rhythm(sim)
         self._counted: tuple[int, int, int] | None = None  # due_at, the last that passed, how many
         self.text = f"cron {expression} {name}"
 
@@ -196,26 +141,26 @@ class _Cron:
         try:
             found: datetime = next(sim)
         except (StopIteration, OverflowError, ValueError):
-            return _END + timedelta(days=1)
+            return END + timedelta(days=1)
         return found
 
     def _at_local_time(self, now: datetime) -> datetime:
         """One that exists: the first later than now; one that does not: where the gap ends."""
-        match = self._match(_local(now, self._zone) + _SECOND)
+        match = self._match(local_at(now, self._zone) + _SECOND)
         while (moment := self._moment(match)) <= now:  # it was there before the clocks went back
             match = self._match(match + _SECOND)
         return moment
 
     def _moment(self, local: datetime) -> datetime:
         """When clocks first show a local time, as naive UTC; if they never do, when they go on."""
-        if local >= _END:
+        if local >= END:
             return local
         there = local.replace(tzinfo=self._zone)
         moment = there.astimezone(UTC).replace(tzinfo=None)
-        if _local(moment, self._zone) == local:
+        if local_at(moment, self._zone) == local:
             return moment
         # It lies in a gap, so the later offset gives a moment before it, the earlier one behind it.
-        return _change(
+        return change_between(
             there.replace(fold=1).astimezone(UTC).replace(tzinfo=None), moment, self._zone
         )
 
@@ -223,60 +168,14 @@ class _Cron:
         """The first moment later than now at which clocks show a matching time."""
         position = now + _SECOND
         match = from_local = None
-        while position < _END:
-            offset = _offset(position, self._zone)
+        while position < END:
+            offset = offset_at(position, self._zone)
             local = position + offset
             if match is None or from_local is None or not from_local <= local <= match:
                 match = self._match(local)
             from_local = local
-            until = _next_change(position, self._zone)
+            until = next_change(position, self._zone)
             if match < until + offset:
                 return match - offset
             position = until
-        return _END
-
-
-def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """How far clocks are ahead of UTC at a moment, a naive UTC."""
-    return moment.replace(tzinfo=UTC).astimezone(zone).utcoffset() or timedelta()
-
-
-def _local(moment: datetime, zone: ZoneInfo) -> datetime:
-    return moment.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
-
-
-def _change(before: datetime, behind: datetime, zone: ZoneInfo) -> datetime:
-    """The moment, in whole seconds, between two at which clocks are changed."""
-    old = _offset(before, zone)
-    while behind - before > _SECOND:
-        middle = before + (behind - before) // 2
-        middle -= timedelta(microseconds=middle.microsecond)
-        if _offset(middle, zone) == old:
-            before = middle
-        else:
-            behind = middle
-    return behind
-
-
-def _next_change(moment: datetime, zone: ZoneInfo) -> datetime:
-    """The next moment at which clocks are changed, or the end of the next year if none is."""
-    for year in (moment.year, moment.year + 1):
-        for change in _changes(zone, year):
-            if change > moment:
-                return change
-    return min(datetime(moment.year + 2, 1, 1), _END) if moment.year < 9998 else _END
-
-
-@lru_cache(maxsize=256)
-def _changes(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
-    """The moments of one year of UTC, from its first on, at which clocks are changed."""
-    if year > 9998:
-        return ()
-    start, end = datetime(year, 1, 1), datetime(year + 1, 1, 1)
-    looks = [start - _SECOND]
-    looks += [start + n * _LOOK_STEP - _SECOND for n in range(1, (end - start) // _LOOK_STEP + 1)]
-    return tuple(
-        _change(before, behind, zone)
-        for before, behind in pairwise(looks)
-        if _offset(before, zone) != _offset(behind, zone)
-    )
+        return END

@@ -37,7 +37,8 @@ class Unit(msgspec.Struct, frozen=True):
 class Problems:
     """Collects what is wrong with a plan, so that it is told all at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "The plan") -> None:
+        self._what = what
         self._lines: dict[str, None] = {}  # each once, in order
         self._count = 0
 
@@ -58,7 +59,7 @@ class Problems:
             more = self._count - len(lines)
             rest = [f"and {more:,} more."] if more else []
             told = "\n".join(f"- {line}" for line in [*lines, *rest])
-            raise UsageError(f"The plan has {self._count:,} problems:\n{told}")
+            raise UsageError(f"{self._what} has {self._count:,} problems:\n{told}")
 
 
 def plan_units(

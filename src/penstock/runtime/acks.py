@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import TRANSIENT, PenstockError, StoreError, StoreUnknown
-from penstock.model.effects import ForgetCalls, Rearm, SetCursor
+from penstock.model.effects import CommitLevel, ForgetCalls, Rearm, SetCursor, StageManifest
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.dispatcher import WINDOW_MAX
@@ -33,6 +33,9 @@ log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 WAITS = "Acknowledgements have to wait, nothing is begun"
+
+#: Effects that a store takes, or calls stale with the end that brings them.
+_TAKEN = (Rearm, SetCursor, ForgetCalls, StageManifest, CommitLevel)
 
 #: (refused job, its token, verdict): an acknowledgement that was not taken.
 Refused = Callable[[JobEnd | JobFailure, Verdict], None]
@@ -224,11 +227,9 @@ def _has_effects(end: JobEnd) -> bool:
 
 
 def _is_refusable(end: JobEnd) -> bool:
-    """May its effects be refused in the usual course? The next tick and a cursor are not."""
+    """May its effects be refused in the usual course? The next tick, a cursor, slices are not."""
     effects = end.effects
-    return bool(effects) and not all(
-        isinstance(one, Rearm | SetCursor | ForgetCalls) for one in effects
-    )
+    return bool(effects) and not all(isinstance(one, _TAKEN) for one in effects)
 
 
 def _ref(end: JobEnd | JobFailure | JobRef) -> tuple[int, int]:

@@ -9,11 +9,12 @@ schedules, which never end, do not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
-from penstock.model.job import JobState, WorkerId
+from penstock.model.dataset import SLICE
+from penstock.model.job import TERMINAL, JobState, WorkerId
 from penstock.model.lease import LeaseBatch
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
@@ -30,6 +31,8 @@ PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
 log = logging.getLogger("penstock.worker")
 
+_States = Mapping[str, Mapping[JobState, int]]
+
 
 class Drain:
     """Owns the question whether a draining worker may end."""
@@ -41,8 +44,8 @@ class Drain:
         run_id: str,
         clock: Clock,
         reach: Reach,
-        *,
         ends: bool = True,
+        until: str | None = None,
     ) -> None:
         self._store = store
         self._tasks = frozenset(tasks)
@@ -50,6 +53,7 @@ class Drain:
         self._clock = clock
         self._reach = reach
         self.ends = ends  # with the work; else only a budget ends it
+        self._until = until  # the key of the job whose end is the end; None: of all
         self._waiting_since: float | None = None
         self._said: dict[str, float] = {}  # which reasons, and when
         self.full = FullLimits(clock)
@@ -82,6 +86,7 @@ class Drain:
         """
         try:
             outlook = await self._store.outlook(worker, self._run_id)
+            last = None if self._until is None else await self._store.job(self._until)
         except TRANSIENT as error:
             self._reach.waits(WAITS, error)
             return
@@ -90,15 +95,20 @@ class Drain:
         self.is_out_of_money = bool(held) and self._is_held_back(outlook, held)
         if self.is_out_of_money or not self.ends:
             return
-        known, unknown = self._split(outlook)
         self.next_due_at = outlook.next_due_at
+        if self._until is not None:
+            self.finished = last is None or last.state in TERMINAL
+            if not self.finished:
+                self._say_reason(outlook, outlook.open_by_task)
+            return
+        known, unknown = self._split(outlook)
         stuck = known > 0 and self._is_stuck(outlook)
         self.finished = known == 0 or stuck
         if self.finished:
             self.left_behind = sum(unknown.values()) + (known if stuck else 0)
             self._tell_left(unknown, known if stuck else 0)
         else:
-            self._say_reason(outlook)
+            self._say_reason(outlook, _jobs(outlook))
 
     def pause_seconds(self) -> float:
         """How long until it is worth to look again."""
@@ -159,14 +169,14 @@ class Drain:
         if stuck:
             log.warning("%d job(s) wait for those and are left as well.", stuck)
 
-    def _say_reason(self, outlook: Outlook) -> None:
+    def _say_reason(self, outlook: Outlook, jobs: _States) -> None:
         """Say once why we wait, if it takes long."""
         now = self._clock.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
-        self._say(self._reason(outlook))
+        self._say(self._reason(outlook, jobs))
 
     def _say(self, reason: str) -> None:
         kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
@@ -175,11 +185,11 @@ class Drain:
             log.info("Waiting: %s", reason)
             self._said[kind] = now
 
-    def _reason(self, outlook: Outlook) -> str:
+    def _reason(self, outlook: Outlook, jobs: _States) -> str:
         if outlook.paused:
             return PAUSED
         count = {
-            state: sum(states.get(state, 0) for states in _jobs(outlook).values())
+            state: sum(states.get(state, 0) for states in jobs.values())
             for state in (JobState.IN_PROGRESS, JobState.QUEUED)
         }
         if count[JobState.IN_PROGRESS]:
@@ -193,9 +203,9 @@ class Drain:
 
 
 def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
-    """What is open, by task, without the units of schedules."""
+    """What is open, by task; units of schedules never end, and builds wait for their own jobs."""
     return {
         task: states
         for task, states in outlook.open_by_task.items()
-        if not task.startswith(SCHEDULE)
+        if not task.startswith((SCHEDULE, SLICE))
     }

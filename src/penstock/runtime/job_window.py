@@ -132,6 +132,10 @@ class JobWindow:
             self._appetite.left(task.payload)
             self._give_back(_ref(task))
 
+    def let_go(self, name: str) -> None:
+        """Ask for jobs of a task again."""
+        self._by_budget.discard(name)
+
     def wanted(self, exhausted: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all."""
         if self._slots is None:

@@ -53,6 +53,7 @@ class ProcessRunner(Protocol):
         job: JobInfo,
         payload: str,
         preflight: Mapping[str, str],
+        order: str | None,
         began: Callable[[], None],
         done: Done,
     ) -> Callable[[], None]:
@@ -90,12 +91,13 @@ class TaskProcess:
         job: JobInfo,
         payload: str,
         preflight: Mapping[str, str],
+        order: str | None,
         began: Callable[[], None],
     ) -> RemoteValue:
         """Run one body; raises what it raised, or ProcessDied."""
         self._number += 1
         with contextlib.suppress(OSError):
-            remote.send(self._channel, remote.RunJob(self._number, job, payload, preflight))
+            remote.send(self._channel, remote.RunJob(self._number, job, payload, preflight, order))
         answer = self._hear()
         if isinstance(answer, remote.Began):
             began()
@@ -171,12 +173,14 @@ class _Work:
         job: JobInfo,
         payload: str,
         preflight: Mapping[str, str],
+        order: str | None,
         began: Callable[[], None],
         done: Done,
     ) -> None:
         self.job = job
         self.payload = payload
         self.preflight = preflight
+        self.order = order
         self.began = began
         self.done = done
         self._lock = threading.Lock()
@@ -219,10 +223,11 @@ class ProcessPool:
         job: JobInfo,
         payload: str,
         preflight: Mapping[str, str],
+        order: str | None,
         began: Callable[[], None],
         done: Done,
     ) -> Callable[[], None]:
-        work = _Work(job, payload, preflight, began, done)
+        work = _Work(job, payload, preflight, order, began, done)
         with self._lock:
             self._working.add(work)
             if self._idle:
@@ -245,7 +250,7 @@ class ProcessPool:
                         process = TaskProcess(self._order)
                     work.begin(process)
                     began = partial(self._tell, work.began)
-                    value = process.run(work.job, work.payload, work.preflight, began)
+                    value = process.run(work.job, work.payload, work.preflight, work.order, began)
                 except BaseException as raised:
                     error = raised
                 if process is not None and not (work.end() and process.fit):

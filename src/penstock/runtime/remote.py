@@ -38,6 +38,7 @@ class RunJob(msgspec.Struct, frozen=True, tag="run"):
     job: JobInfo
     payload: str
     preflight: Mapping[str, str] = {}  # what preflights have for it, as strict JSON text
+    slices: str | None = None  # of a job that builds slices: what it reads, and where it writes
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

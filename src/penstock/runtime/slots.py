@@ -41,6 +41,7 @@ from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner, RemoteValue
 from penstock.runtime.rechecking import Rechecking
+from penstock.runtime.slicing import SliceTask, judge_slice, remote_order, slice_context
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.ticking import judge_tick, tick_context
@@ -145,7 +146,7 @@ class Slots:
             raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
         slot = self._free[task.kind].pop()
         started_at = round(self._clock.now() * MICROSECONDS)
-        context = self._context(job, limits, started_at)
+        context = self._context(job, task, limits, started_at)
         attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
         deadline = 0.0
         remote = task.kind == PROCESS and self._processes is not None
@@ -176,12 +177,17 @@ class Slots:
             raise
         self._events.emit(_SPAWNED, correlation)
 
-    def _context(self, job: LeasedJob, limits: TaskLimits, started_at: int) -> Context:
+    def _context(
+        self, job: LeasedJob, task: Task[..., Any], limits: TaskLimits, started_at: int
+    ) -> Context:
         info = JobInfo(job.key, job.task, job.attempts + 1, job.partition)
         recurring, checked = limits.recurring, self._checked
         if recurring is not None:
             return tick_context(recurring, job, info, checked, started_at)
-        return Context(info) if checked is None else Context(info, checked.of_job(job.partition))
+        values = {} if checked is None else checked.of_job(job.partition)
+        if isinstance(task, SliceTask):
+            return slice_context(task, job, info, values)
+        return Context(info, values)
 
     async def _recheck(self, attempt: Attempt, rechecking: Rechecking) -> None:
         """Let the preflights on duty look, then run the body as usual."""
@@ -190,7 +196,9 @@ class Slots:
             _enter(attempt)
             if attempt.limits.recurring is not None:
                 await rechecking.look(attempt.limits.recurring, attempt.job.payload)
-            attempt.context = self._context(attempt.job, attempt.limits, attempt.started_at)
+            attempt.context = self._context(
+                attempt.job, attempt.task, attempt.limits, attempt.started_at
+            )
         except BaseException as raised:
             error = raised
         if error is not None:
@@ -211,6 +219,7 @@ class Slots:
             attempt.context.job,
             attempt.job.payload,
             attempt.context._preflight,
+            remote_order(attempt.context),
             lambda: self._began(attempt),
             lambda value, error: self._finish(attempt, value, error),
         )
@@ -278,6 +287,8 @@ class Slots:
         try:
             if attempt.limits.recurring is not None:
                 verdict = judge_tick(attempt, error, now_at, self._policy, self._rand)
+            elif isinstance(attempt.task, SliceTask):
+                verdict = judge_slice(attempt, value, error, now_at, self._policy, self._rand)
             elif isinstance(error, PayloadError) and attempt.stop is None:
                 verdict = bad_payload(attempt, error, now_at)
             else:

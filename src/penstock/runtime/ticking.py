@@ -50,7 +50,7 @@ def tick_context(
     """What the body of a tick may know."""
     missed = recurring.schedule.timing.after(job.due_at, started_at).missed
     values = NOTHING if checked is None else checked.of_tick(recurring.schedule, job.payload)
-    return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.cursor)
+    return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.brought)
 
 
 def judge_tick(
@@ -174,7 +174,7 @@ class Ticks:
         self._rand = rand
         self._reach = reach
         self._telling = telling
-        self._enter = enter
+        self.enter = enter
         self._stop = stop
         self._waiting: dict[JobRef, LeasedJob] = {}  # their cursors are being read
 
@@ -188,7 +188,7 @@ class Ticks:
         """Jobs have come: those that are ticks enter when what is returned has been awaited."""
         names = self.names
         ticks = [job for job in jobs if job.task in names] if names else []
-        self._enter([job for job in jobs if job.task not in names] if ticks else jobs)
+        self.enter([job for job in jobs if job.task not in names] if ticks else jobs)
         return self._prepare(ticks) if ticks else None
 
     async def _prepare(self, ticks: Sequence[LeasedJob]) -> None:
@@ -206,8 +206,8 @@ class Ticks:
                 break
         wanted, self._waiting = list(self._waiting.values()), {}
         for job in wanted:
-            job.cursor = cursors.get(job.key)
-        self._enter(wanted)
+            job.brought = cursors.get(job.key)
+        self.enter(wanted)
 
     def spoilt(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
         """What becomes of an end whose effects the store has refused."""

@@ -40,6 +40,7 @@ from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
 from penstock.runtime.run_end import RunEnd
 from penstock.runtime.run_watch import RunWatch
+from penstock.runtime.slice_reads import SliceReads
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.slots import Slots
 from penstock.runtime.status_row import StatusRow
@@ -97,6 +98,7 @@ class Worker:
         )
         self._events = events
         self._correlation = Correlation(config.run_id)
+        self.totals = Totals()
         self._telling = Telling(events, config.run_id)
         self._wake = asyncio.Event()
         beside = self._background = Background(self._fail)
@@ -111,13 +113,14 @@ class Worker:
             lambda jobs: self._window.add(jobs),
             self._stop_for,
         )
+        self._reads = SliceReads(tasks, store, clock, self._reach, threads, self._ticks)
         self._acks = AckBuffer(
             store,
             clock,
             self._reach,
             self._wake.set,
             self._refused,
-            self._accepted,
+            self.totals.accept,
             self._ticks.spoilt,
             (lambda at: self._leasing.due(at)) if self._ticks.names else None,
         )
@@ -133,8 +136,8 @@ class Worker:
             None if providers is None else providers.pressure,
         )
         lending: SlotLending | None = None
+        scheduler = self._window.scheduler
         if providers is not None:
-            scheduler = self._window.scheduler
             lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
             providers.connect(scheduler.pressure_changed, lending)
         self._slots = Slots(
@@ -147,7 +150,7 @@ class Worker:
             policy,
             ids.random,
             events,
-            self._window.scheduler.release,
+            scheduler.release,
             self._attempt_ended,
             providers,
             lending,
@@ -156,7 +159,8 @@ class Worker:
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._drain = Drain(store, known, config.run_id, clock, self._reach, ends=config.drain)
+        until = config.until
+        self._drain = Drain(store, known, config.run_id, clock, self._reach, config.drain, until)
         self._status = StatusRow(
             config, store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
@@ -193,6 +197,7 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        self._reads.connect(self._window, self._acks.add, beside.spawn, self._leasing.look_again)
         self._end = RunEnd(
             self._drain,
             self.hold,
@@ -206,7 +211,6 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
-        self.totals = Totals()
         self._watch = RunWatch(
             config,
             kinds,
@@ -231,10 +235,7 @@ class Worker:
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
 
     def __repr__(self) -> str:
-        return (
-            f"<Worker {self.worker_id} {len(self._slots.running)} running, {len(self._window)} "
-            f"waiting, {self._acks.pending} to acknowledge>"
-        )
+        return f"<Worker {self.worker_id} {self.running} running, {len(self._window)} waiting>"
 
     @property
     def worker_id(self) -> WorkerId:
@@ -291,7 +292,7 @@ class Worker:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            for ref in (*self._window.clear(), *self._ticks.clear()):
+            for ref in (*self._window.clear(), *self._reads.clear()):
                 self._acks.add(ref)
             self._status.stopping = True
         if how is Stopping.NOW:
@@ -371,7 +372,7 @@ class Worker:
             self.worker_id,
         )
         self._window.clear()
-        self._ticks.clear()
+        self._reads.clear()
         self._acks.drop()
         self._slots.stop_all(Stop.LOST)
         self._slots.forsake_all()  # the same job may come back before its old body has ended
@@ -411,7 +412,7 @@ class Worker:
             for job in jobs:
                 self._acks.add(JobRef(job.id, job.token))
             return None
-        return self._ticks.take(jobs)
+        return self._reads.take(jobs)
 
     def _stop_for(self, sentence: str) -> None:
         """A schedule has ended for good, and with it the run."""
@@ -436,11 +437,10 @@ class Worker:
             self._ticks.ended(attempt.job, verdict)
         self._wake.set()
 
-    def _accepted(self, count: int) -> None:
-        self.totals.ended += count
-
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         self.totals.refused += 1
+        if isinstance(end, JobEnd) and end.job.plan_id is not None and verdict is Verdict.STALE:
+            self._acks.add(JobRef(end.job.id, end.job.token))  # its plan was, not its lease
         self._telling.refused(end, verdict)
 
     def _fail(self, error: BaseException) -> None:

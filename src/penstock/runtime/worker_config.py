@@ -23,6 +23,7 @@ class WorkerConfig:
     beat_seconds: float = 0.0  # between two renewals of its lease; 0: nobody knows
     place: int = 0  # which of the workers of its run it is; who replaces it has the same
     drain: bool = False
+    until: str | None = None  # drains until the job of this key has ended, whatever else is left
     solo: bool = False  # runs suspects only, one at a time, and ends when there are none
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
     capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
@@ -58,3 +59,7 @@ class Totals:
     retries: int = 0  # attempts that failed, and may be tried again
     put_back: int = 0  # attempts that a provider refused; they come back uncharged
     refused: int = 0  # ends that the store did not take
+
+    def accept(self, count: int) -> None:
+        """So many more ends are durable."""
+        self.ended += count

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ from penstock.model.job import (
 )
 from penstock.model.schedule import UnitView
 from penstock.outbound.provider_clients import MakeWire
+from penstock.outputs.root import OutputRoot, open_root
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime.arming import Arming
 from penstock.runtime.slot_table import SlotTable
@@ -53,8 +54,10 @@ from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 from penstock.stores.memory import MemoryStore
 from penstock.stores.store import JobFilter
+from penstock.testing.build_harness import BuildHarness
 from penstock.testing.by_key import ByKey
 from penstock.testing.recording_sink import RecordingSink
+from penstock.testing.simulated import NOBODY, Simulated, wire
 from penstock.testing.virtual_beat import VirtualBeat
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 
@@ -65,21 +68,7 @@ PAGE = 1_000  # jobs read at once
 R = TypeVar("R")
 
 
-class Simulated(Protocol):
-    """Answers requests in place of a provider."""
-
-    def transport(self) -> Any:  # noqa: ANN401 (of httpx2 or httpx)
-        ...
-
-
-_NOBODY: Mapping[str, Simulated] = {}
-
-
-def _wire(simulated: Simulated) -> MakeWire:
-    return lambda _: simulated.transport()
-
-
-class Harness:
+class Harness(BuildHarness):
     """One app with a store and a time of its own; made by `harness(app)`."""
 
     def __init__(
@@ -87,11 +76,13 @@ class Harness:
         app: Penstock,
         seed: int,
         settings: Settings,
-        providers: Mapping[str, Simulated] = _NOBODY,
+        root: OutputRoot,
+        providers: Mapping[str, Simulated] = NOBODY,
     ) -> None:
         self.app = app
+        self._root = root  # of datasets; a folder that nobody else has
         self._wires: dict[str, MakeWire] = {
-            name: _wire(simulated) for name, simulated in providers.items()
+            name: wire(simulated) for name, simulated in providers.items()
         }
         for name in app.providers.keys() - providers.keys():
             self._wires[name] = partial(self._refuse_network, name)
@@ -159,18 +150,25 @@ class Harness:
             raise UsageError(self._left_behind())
 
     @contextmanager
-    def _run(self, tasks: Mapping[str, Task[..., Any]], *, drain: bool) -> Iterator[Worker]:
+    def _run(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        *,
+        drain: bool,
+        run_id: str | None = None,
+        until: str | None = None,
+    ) -> Iterator[Worker]:
         """A worker of the store, with its beat and its statistics; on the loop."""
         loop = asyncio.get_running_loop()
         beat = VirtualBeat(self.store, self.clock, self._settings)
         table = SlotTable.create(wiring.slot_count(self._settings, self.app.providers))
-        run_id = self._ids.new_id("run")
+        run_id = run_id or self._ids.new_id("run")
         every = self._settings.runtime.statistics_seconds
         statistics = StatisticsLine(every, run_id, self.store, self.clock, self._events)
         beside: list[asyncio.Task[None]] = []
         try:
             worker = wiring.build_worker(
-                wiring.RunOptions(run_id=run_id, drain=drain),
+                wiring.RunOptions(run_id=run_id, drain=drain, until=until),
                 tasks,
                 self._settings,
                 self.store,
@@ -419,16 +417,22 @@ def harness(
     for name in providers or {}:
         if name not in app.providers:
             raise UsageError(f"The app {app.name!r} has no provider {name!r} to be simulated.")
-    test = Harness(app, seed, loaded.settings, providers or {})
-    app.close()
-    app.use_store(test.store)
-    try:
-        yield test
-    finally:
+    app.check_datasets()
+    with TemporaryDirectory() as folder:
+        root = OutputRoot(folder, "")
+        if app.datasets:
+            root = open_root(folder, SeededIds(seed))
+        test = Harness(app, seed, loaded.settings, root, providers or {})
+        app.close()
+        app.use_store(test.store)
+        app.use_root(root)
         try:
-            test.close()
+            yield test
         finally:
-            app.close()
+            try:
+                test.close()
+            finally:
+                app.close()
 
 
 def _refuse_running_loop() -> None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has been committed of a dataset, and how is it read?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import Moment, micros_of
+from penstock.errors import DatasetDamaged, OutputFailed
+from penstock.model.dataset import SliceOutput
+from penstock.outputs.root import OutputRoot
+from penstock.outputs.slices import Slices, SlicesGiven
+from penstock.runtime.slicing import named_as
+from penstock.stores.datasets import ManifestStore, SlicePage, SliceRange
+
+if TYPE_CHECKING:
+    import pyarrow
+
+EVER = 1 << 62  # microseconds; before and after everything
+
+_output = msgspec.json.Decoder(SliceOutput).decode
+
+
+class CommittedSlices:
+    """Reads what readers may see of one dataset: all slices in one snapshot."""
+
+    def __init__(
+        self, dataset: Dataset[..., Any], store: ManifestStore, root: OutputRoot | None
+    ) -> None:
+        self._dataset = dataset
+        self._store = store
+        self._root = root
+
+    def table(self, start: Moment | None, end: Moment | None) -> pyarrow.Table:
+        """All slices of a range as one table.
+
+        Raises:
+            DatasetDamaged: a file is gone or has changed.
+        """
+        return self.table_of(*self._range(start, end))
+
+    def table_of(self, first: int, last: int) -> pyarrow.Table:
+        """The same for moments in [first, last)."""
+        page = self._page(first, last)
+        while True:
+            try:
+                return self._slices(page).table()
+            except DatasetDamaged as damaged:
+                again = self._page(first, last)
+                if not damaged.missing or again.seq == page.seq:
+                    raise
+                page = again  # it was replaced by a newer one, and swept
+
+    def files(self, start: Moment | None, end: Moment | None) -> list[Path]:
+        """Where the same slices are, in order of time."""
+        page = self._page(*self._range(start, end))
+        if not page.rows:
+            return []
+        root = Path(self._found().path)
+        return [root / _output(row.document).path for row in page.rows]
+
+    def _range(self, start: Moment | None, end: Moment | None) -> tuple[int, int]:
+        tz = self._dataset.calendar.tz
+        first = -EVER if start is None else micros_of("start", start, tz)
+        return first, EVER if end is None else micros_of("end", end, tz)
+
+    def _page(self, first: int, last: int) -> SlicePage:
+        return self._store.slices([SliceRange(self._dataset.name, first, last - 1)]).result()
+
+    def _slices(self, page: SlicePage) -> Slices:
+        root = self._found() if page.rows else self._root or OutputRoot("", "")
+        given = SlicesGiven(
+            named=named_as(self._dataset.spec),
+            root_path=root.path,
+            root_id=root.id,
+            outputs=tuple(_output(row.document) for row in page.rows),
+        )
+        return Slices(given, root)
+
+    def _found(self) -> OutputRoot:
+        if self._root is None:
+            raise OutputFailed(
+                f"Slices of {self._dataset.name!r} are committed, but there is no output root; "
+                "set datasets.root to the folder that they were built in."
+            )
+        return self._root

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a dataset: a function, a calendar, and what it needs of others?"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Protocol
+
+from penstock.definitions.context import Context
+from penstock.definitions.moments import Moment
+from penstock.definitions.task import P, R, Task, TaskOptions
+from penstock.errors import UsageError
+from penstock.model.calendar import Calendar
+from penstock.model.dataset import SLICE, DatasetSpec, Need, Rule
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_MAX = 10_000  # slices of one job
+LOOKBACK_MAX = 1_000_000  # slices
+VERSION_LENGTH_MAX = 100
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+_CALENDAR_PARTS = ("text", "tz", "daily", "between", "before")
+_ONE = (datetime,)
+_MANY = (
+    Sequence[datetime],
+    typing.Sequence[datetime],
+    list[datetime],
+    tuple[datetime, ...],
+    Iterable[datetime],
+)
+
+
+class SliceSource(Protocol):
+    """Whoever knows where the slices of an app are."""
+
+    def read_slices(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> pyarrow.Table: ...
+
+    def slice_files(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> list[Path]: ...
+
+
+class Dataset(Generic[P, R]):
+    """A named output with one slice for each moment of its calendar."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        calendar: Calendar,
+        needs: Iterable[Dataset[..., Any] | Need | str],
+        version: int | str,
+        batch: int,
+        options: TaskOptions,
+        source: SliceSource,
+    ) -> None:
+        what = f"Dataset {name!r}"
+        _check_name(name)
+        _check_calendar(what, calendar)
+        self.name = name
+        self.function = function
+        self.calendar = calendar
+        self.needs = _needs(what, needs)
+        self.version = _version(what, version)
+        self.batch = _batch(what, batch)
+        self._source = source
+        _check_parameters(what, function, self.needs, self.batch)
+        _check_limits(what, options)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(f"{what} is a generator; it returns its output.")
+        self.is_async = inspect.iscoroutinefunction(function)
+        shape = _async_shape if self.is_async else _shape
+        #: How its jobs are scheduled; a run gives it a body.
+        self.task: Task[..., Any] = Task(f"{SLICE}{name}", shape, options)
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}>"
+
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here and now, as a test may want to."""
+        result: R = self.function(ctx, *args, **kwargs)
+        return result
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The same, as planning sees it."""
+        return DatasetSpec(
+            name=self.name,
+            calendar=self.calendar,
+            needs=self.needs,
+            version=self.version,
+            batch=self.batch,
+        )
+
+    def latest(self) -> Need:
+        """The newest slice at or before each moment; the same as the dataset alone."""
+        return Need(dataset=self.name)
+
+    def exact(self) -> Need:
+        """The slice at that very moment."""
+        return Need(dataset=self.name, rule=Rule.EXACT)
+
+    def lookback(self, count: int) -> Need:
+        """The newest `count` slices at or before each moment."""
+        if type(count) is not int or not 1 <= count <= LOOKBACK_MAX:
+            raise UsageError(
+                f"{self.name}.lookback(n) takes a whole number from 1 to {LOOKBACK_MAX:,}, got "
+                f"{count!r:.100}."
+            )
+        return Need(dataset=self.name, rule=Rule.LOOKBACK, count=count)
+
+    def window(self, span: timedelta) -> Need:
+        """All slices of a span that ends with each moment: after `at - span`, up to `at`."""
+        given: object = span  # whatever a user without a type checker wrote
+        if not isinstance(given, timedelta) or given <= timedelta():
+            raise UsageError(
+                f"{self.name}.window(span) takes a timedelta above 0, got {span!r:.100}."
+            )
+        return Need(dataset=self.name, rule=Rule.WINDOW, micros=span // timedelta(microseconds=1))
+
+    def read(self, start: Moment | None = None, end: Moment | None = None) -> pyarrow.Table:
+        """The committed slices from `start` up to, and without, `end`, as one Arrow table.
+
+        A date is its midnight by the clocks of the calendar. Checksums are verified.
+        """
+        return self._source.read_slices(self, start, end)
+
+    def files(self, start: Moment | None = None, end: Moment | None = None) -> list[Path]:
+        """The files of the same slices, in order of time: for DuckDB, polars and others."""
+        return self._source.slice_files(self, start, end)
+
+
+class DatasetDecorator(Protocol):
+    """What `@app.dataset(...)` is: keeps the parameters and the result of the function."""
+
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Dataset[P, R]: ...
+
+
+def _shape(ctx: Context, at: list[int]) -> NoReturn:
+    raise UsageError("A dataset is built by app.build(...) or `penstock build`, not as a task.")
+
+
+async def _async_shape(ctx: Context, at: list[int]) -> NoReturn:
+    _shape(ctx, at)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"The dataset name {name!r:.150} must begin with a letter and have up to 128 letters, "
+            "digits, '_', '.' and '-', so that it can be a folder."
+        )
+
+
+def _check_calendar(what: str, calendar: object) -> None:
+    if isinstance(calendar, type) or not all(hasattr(calendar, part) for part in _CALENDAR_PARTS):
+        raise UsageError(
+            f"{what}: calendar= is a calendar of penstock.calendars such as Daily(), got "
+            f"{calendar!r:.100}."
+        )
+
+
+def _needs(what: str, needs: object) -> tuple[Need, ...]:
+    if isinstance(needs, str | Need | Dataset) or not isinstance(needs, Iterable):
+        raise UsageError(f"{what}: needs= is a list such as [prices], got {needs!r:.100}.")
+    found: dict[str, Need] = {}
+    for given in needs:
+        need = _need(what, given)
+        parameter = need.argument
+        if parameter in found:
+            raise UsageError(
+                f"{what} needs {need.dataset!r} and {found[parameter].dataset!r}, whose slices "
+                f"would both be given as {parameter!r}; say one need, or rename a dataset."
+            )
+        found[parameter] = need
+    return tuple(found.values())
+
+
+def _need(what: str, given: object) -> Need:
+    if isinstance(given, Need):
+        return given
+    if isinstance(given, Dataset):
+        return given.latest()
+    if isinstance(given, str):
+        _check_name(given)
+        return Need(dataset=given)
+    raise UsageError(
+        f"{what}: a need is a dataset, its name, or such as prices.lookback(20), got "
+        f"{given!r:.100}."
+    )
+
+
+def _version(what: str, version: object) -> str:
+    if isinstance(version, bool) or not isinstance(version, int | str):
+        raise UsageError(f"{what}: version= is a whole number or a text, got {version!r:.100}.")
+    text = str(version)
+    if not 1 <= len(text) <= VERSION_LENGTH_MAX or not text.isprintable():
+        raise UsageError(
+            f"{what}: version= has 1 to {VERSION_LENGTH_MAX} printable characters, got "
+            f"{version!r:.150}."
+        )
+    return text
+
+
+def _batch(what: str, batch: object) -> int:
+    if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
+        raise UsageError(
+            f"{what}: batch= is a whole number from 1 to {BATCH_MAX:,}, got {batch!r:.100}."
+        )
+    return batch
+
+
+def _check_limits(what: str, options: TaskOptions) -> None:
+    for dimension, value in options.limits.items():
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{what}: the limit {dimension!r} of a dataset is a text, got {value!r:.100}."
+            )
+
+
+def _check_parameters(
+    what: str, function: Callable[..., Any], needs: tuple[Need, ...], batch: int
+) -> None:
+    """`(ctx, at, one parameter for each need, named like it)`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise UsageError(f"{what} is no function whose parameters can be read.") from None
+    wanted = ["ctx", "at", *(need.argument for need in needs)]
+    wants = f"({', '.join(wanted)})"
+    names = [parameter.name for parameter in parameters]
+    has = f"({', '.join(map(str, parameters))})"
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    if len(parameters) < 2 or parameters[1].name != "at":
+        raise UsageError(f"{what} must take {wants}: a context and `at`; it takes {has:.200}.")
+    for parameter in parameters[1:]:
+        if parameter.kind not in named:
+            raise UsageError(f"{what} must take {wants}, each by its name; it takes {has:.200}.")
+    for name in wanted[2:]:
+        if name not in names:
+            raise UsageError(
+                f"{what} needs {name!r} and has no parameter of that name; it must take {wants}."
+            )
+    for parameter in parameters[2:]:
+        if parameter.name not in wanted and parameter.default is inspect.Parameter.empty:
+            raise UsageError(
+                f"{what} has the parameter {parameter.name!r}, which none of its needs is called; "
+                f"it must take {wants}."
+            )
+    _check_at(what, function, batch)
+
+
+def _check_at(what: str, function: Callable[..., Any], batch: int) -> None:
+    try:
+        hints = typing.get_type_hints(function, include_extras=False)
+    except Exception as error:
+        raise UsageError(
+            f"The annotations of {what[0].lower()}{what[1:]} cannot be resolved: {error}. Names "
+            "that are only imported for type checking must be imported for real."
+        ) from None
+    kind = hints.get("at")
+    if kind is None or kind is Any:
+        return
+    if batch == 1 and kind not in _ONE:
+        raise UsageError(
+            f"{what}: `at` is one datetime, so write `at: datetime` (or batch=N for several), got "
+            f"{_shown(kind)}."
+        )
+    if batch > 1 and kind not in _MANY:
+        raise UsageError(
+            f"{what} builds up to {batch} slices at once, so write `at: Sequence[datetime]`, got "
+            f"{_shown(kind)}."
+        )
+
+
+def _shown(kind: object) -> str:
+    return kind.__name__ if type(kind) is type else str(kind)[:100]

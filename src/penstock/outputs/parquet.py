@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a table become the bytes of a Parquet file, and come back?
+
+The only place that imports pyarrow, which is there only if the extra `data` was asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+THREADED_BYTES = 1 << 23  # a file from here on is decoded by several threads
+PLAIN_ROWS_MAX = 100  # up to here a dictionary of values costs more than it saves: a quarter
+
+
+class NoTable(Exception):
+    """Arrow cannot make, write or join it; the text says why, in a few words."""
+
+
+@cache
+def arrow() -> ModuleType:
+    """pyarrow, with its Parquet part."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(
+            "Rows and tables of datasets need pyarrow, which is not installed. "
+            'Install it with: pip install "penstock[data]". Raw bytes work without it.'
+        ) from error
+    return pyarrow  # type: ignore[no-any-return]
+
+
+def table_in(value: object) -> pa.Table | None:
+    """An Arrow table, record batch, pandas or polars frame as a table; None: it is none of them.
+
+    What nobody has imported nobody can have returned, so nothing is imported to find out.
+    """
+    if sys.modules.get("pyarrow") is not None:
+        pa = arrow()
+        if isinstance(value, pa.Table):
+            return value
+        if isinstance(value, pa.RecordBatch):
+            return pa.Table.from_batches([value])
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(value, getattr(polars, "DataFrame", ())):
+        arrow()
+        return value.to_arrow(compat_level=polars.CompatLevel.oldest())  # type: ignore[attr-defined]
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ())):
+        return _of_pandas(value)
+    return None
+
+
+def _of_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 (pandas has no types)
+    """Named indexes are columns, and row numbers are not; anything else would be lost or odd."""
+    pa = arrow()
+    index = frame.index
+    named = all(name is not None for name in index.names)
+    if not named and not (index.nlevels == 1 and index.dtype.kind in "iu"):
+        raise NoTable("its index has no name; name it, or call reset_index(drop=True)")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise NoTable("a column's name is not a str")
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=named)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise NoTable(_words(error)) from error
+    return table.replace_schema_metadata(None)
+
+
+def encoded(table: pa.Table) -> tuple[memoryview, int]:
+    """A table as the bytes of a Parquet file, and how many rows it has."""
+    pa = arrow()
+    names = table.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise NoTable(f"column {twice!r} is there twice")
+    if not names and table.num_rows:
+        raise NoTable("it has rows but no columns")
+    stream = pa.BufferOutputStream()
+    try:
+        pa.parquet.write_table(
+            table, stream, compression="zstd", use_dictionary=table.num_rows > PLAIN_ROWS_MAX
+        )
+    except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
+        raise NoTable(_words(error)) from error
+    return memoryview(stream.getvalue()), table.num_rows
+
+
+def decoded(data: bytes) -> pa.Table:
+    """The table in the bytes of a Parquet file."""
+    pa = arrow()
+    try:
+        with pa.parquet.ParquetFile(pa.BufferReader(data)) as file:
+            return file.read(use_threads=len(data) >= THREADED_BYTES)
+    except (pa.ArrowException, OSError) as error:
+        raise NoTable(_words(error)) from error
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one after the other, columns by name: a column that one lacks is null there.
+
+    Whole numbers and fractions join to fractions; other types do not meet.
+    """
+    pa = arrow()
+    if not tables:
+        return pa.table({})
+    if len(tables) == 1:
+        return tables[0]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise NoTable(_words(error)) from error
+
+
+def disagreement(tables: Sequence[pa.Table]) -> tuple[str, int, int] | None:
+    """The first column, and the first two tables, whose types do not join."""
+    pa = arrow()
+    kept: dict[str, list[tuple[Any, int]]] = {}  # its distinct types, and where each was first
+    for index, table in enumerate(tables):
+        for field in table.schema:
+            seen = kept.setdefault(field.name, [])
+            if any(field.type == before for before, _ in seen):
+                continue
+            for before, where in seen:
+                pair = [pa.schema([(field.name, which)]) for which in (before, field.type)]
+                try:
+                    pa.unify_schemas(pair, promote_options="permissive")
+                except pa.ArrowException:
+                    return field.name, where, index
+            seen.append((field.type, index))
+    return None
+
+
+def type_in(table: pa.Table, column: str) -> str:
+    """What a column's type is called."""
+    return str(table.schema.field(column).type)
+
+
+def _words(error: Exception) -> str:
+    """The first line of what a library says, short."""
+    line = str(error).strip().split("\n", 1)[0].rstrip(".")
+    return line if len(line) <= 120 else f"{line[:120]}…"

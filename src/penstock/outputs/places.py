@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where, below the root of outputs, does a slice lie?
+
+`NAME/2024-01-05T210000Z/part-HASH.parquet`. A moment between two seconds has its microseconds
+behind the Z, so that folders in order of their names are in order of time. The hash is of the
+content and ends in the mark of the attempt: no two attempts write one file, and whoever sweeps
+knows whose it is.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.model.dataset import moment_name
+
+STAGING = ".staging"
+ROOT_FILE = ".penstock-root"
+PARQUET, RAW = "parquet", "raw"  # kinds
+ENDINGS = {PARQUET: ".parquet", RAW: ".bin"}
+CHECKSUM_BYTES = 16
+CONTENT_DIGITS = 24  # of a part's name
+MARK_DIGITS = 16
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+_PART = re.compile(
+    rf"part-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})\.(?:parquet|bin)"
+)
+_STAGED = re.compile(
+    rf"([A-Za-z][A-Za-z0-9_.-]{{0,127}})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
+)
+_FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """How people call a dataset and its slices."""
+
+    dataset: str
+    tz: str = "UTC"
+    daily: bool = False
+
+    def of(self, at: int) -> str:
+        """`prices@2024-01-05`."""
+        return f"{self.dataset}@{moment_name(at, self)}"
+
+    def rebuilding(self, at: int) -> str:
+        """The command that builds a slice anew."""
+        start, end = moment_name(at, self), moment_name(at - at % 1_000_000 + 1_000_000, self)
+        if self.daily:
+            day = datetime.fromisoformat(start).date()
+            end = (day + timedelta(days=1)).isoformat()
+        return f"penstock build {self.dataset} --from {start} --to {end} --force"
+
+
+def check_name(dataset: str) -> str:
+    """The name of a dataset, which is that of its folder."""
+    if not _NAME.fullmatch(dataset):
+        raise UsageError(
+            f"A dataset cannot be called {dataset!r}: at most 128 letters, digits, '_', '.' and "
+            "'-', beginning with a letter."
+        )
+    return dataset
+
+
+def moment_of(at: int) -> datetime:
+    """A time of UTC."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def at_of(moment: datetime) -> int:
+    """Microseconds since 1970 of an aware time."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def folder_name(at: int) -> str:
+    """The folder of a moment; in order of time."""
+    text = moment_of(at).replace(tzinfo=None).isoformat().replace(":", "")
+    second, _, fraction = text.partition(".")
+    return f"{second}Z.{fraction}" if fraction else f"{second}Z"
+
+
+def is_folder_name(name: str) -> bool:
+    """Can this be the folder of a moment?"""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def attempt_mark(attempt: str) -> str:
+    """What the names of an attempt's files end in."""
+    return blake2b(attempt.encode(), digest_size=MARK_DIGITS // 2).hexdigest()
+
+
+def part_stem(checksum: str, at: int, mark: str) -> str:
+    """What a slice's file and its staging file are called by."""
+    told = blake2b(f"{checksum}:{at}".encode(), digest_size=CONTENT_DIGITS // 2)
+    return told.hexdigest() + mark
+
+
+def part_name(stem: str, kind: str) -> str:
+    return f"part-{stem}{ENDINGS[kind]}"
+
+
+def mark_of_part(name: str) -> str | None:
+    """Whose file this is, by its name; None: not one that we write."""
+    found = _PART.fullmatch(name)
+    return found[1] if found else None
+
+
+def staged_name(dataset: str, stem: str) -> str:
+    return f"{dataset}@{stem}"
+
+
+def mark_of_staged(name: str, dataset: str) -> str | None:
+    """Whose staging file of this dataset; None: of another, or not one that we write."""
+    found = _STAGED.fullmatch(name)
+    return found[2] if found and found[1] == dataset else None
+
+
+def split_path(path: str) -> tuple[str, str, str] | None:
+    """Dataset, folder and file of a slice's path; None if no slice can lie there."""
+    parts = path.split("/")
+    if len(parts) != 3:
+        return None
+    dataset, folder, part = parts
+    if _NAME.fullmatch(dataset) and _FOLDER.fullmatch(folder) and _PART.fullmatch(part):
+        return dataset, folder, part
+    return None
+
+
+def checksum_of(data: memoryview | bytes) -> str:
+    return blake2b(data, digest_size=CHECKSUM_BYTES).hexdigest()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which folder are outputs written to, and is it still that one?
+
+A root carries a random id in `.penstock-root`. Jobs that write files belong to that id, so that a
+worker with another folder, or with an unmounted one, cannot publish into the wrong place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import OutputFailed, UsageError
+from penstock.ids import IdSource
+from penstock.outputs.disk import Disk, read_all, reason
+from penstock.outputs.places import ROOT_FILE, STAGING
+
+ID_BYTES_MAX = 200  # of the id file
+_LINE = re.compile(rb"penstock-root 1 ([A-Za-z0-9-]{1,64})\n")
+
+
+class OutputRoot:
+    """A folder with an id. Owns neither descriptors nor locks: any thread or process may use it."""
+
+    def __init__(self, path: str, root_id: str, disk: Disk | None = None) -> None:
+        """A root that is known to be there; `open_root` and `find_root` look."""
+        self.path = path
+        self.id = root_id
+        self.disk = disk or Disk()
+        self._synced: set[tuple[int, int]] = set()  # folders whose entry we know to be durable
+
+    def __repr__(self) -> str:
+        return f"<OutputRoot {self.path} {self.id}>"
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[int]:
+        """Its descriptor, once its id has been compared."""
+        with _opened(self.path, self.disk) as folder:
+            found = _read_id(folder, self.path, self.disk)
+            if found != self.id:
+                what = "has none now" if found is None else f"is now {found}"
+                raise OutputFailed(
+                    f"The output root {self.path} is not the folder it was: its id was {self.id} "
+                    f"and {what}. Mount it again, or start again."
+                )
+            yield folder
+
+    def sync_entry(self, root: int, folder: int) -> None:
+        """Make the name of a folder in the root durable; once in a process, whoever made it."""
+        known = os.fstat(folder)
+        key = (known.st_dev, known.st_ino)
+        if key not in self._synced:
+            self.disk.sync_folder(root)
+            self._synced.add(key)
+
+
+def open_root(path: str | Path, ids: IdSource, disk: Disk | None = None) -> OutputRoot:
+    """The root in a folder; both are made if they are not there."""
+    disk = disk or Disk()
+    shown = _resolved(path)
+    _make_folders(shown, disk)
+    with _opened(shown, disk) as folder:
+        found = _read_id(folder, shown, disk)
+        if found is None:
+            try:
+                found = _make_id(folder, ids, shown, disk)
+            except OSError as error:
+                raise _refused(shown, error) from error
+    return OutputRoot(shown, found, disk)
+
+
+def find_root(path: str | Path, disk: Disk | None = None) -> OutputRoot | None:
+    """The root in a folder; None if there is none. Makes nothing."""
+    disk = disk or Disk()
+    shown = _resolved(path)
+    if not os.path.lexists(shown):
+        return None
+    with _opened(shown, disk) as folder:
+        found = _read_id(folder, shown, disk)
+    return None if found is None else OutputRoot(shown, found, disk)
+
+
+def _resolved(path: str | Path) -> str:
+    """The folder that is meant; the way to it may lead through links, what is below it may not."""
+    try:
+        return os.path.realpath(path)
+    except (ValueError, OSError) as error:
+        raise UsageError(
+            f"The output root {str(path)!r} is not a path ({error}). Name another folder."
+        ) from error
+
+
+def _make_folders(path: str, disk: Disk) -> None:
+    """Make a folder and those above it; each is durable before the next."""
+    missing = []
+    above = path
+    while not os.path.lexists(above):
+        above, name = os.path.split(above)
+        missing.append(name)
+    for name in reversed(missing):
+        with _opened(above, disk) as folder:
+            try:
+                disk.make_folder(folder, name)
+                disk.sync_folder(folder)
+            except OSError as error:
+                raise _refused(path, error) from error
+        above = os.path.join(above, name)
+
+
+@contextlib.contextmanager
+def _opened(path: str, disk: Disk) -> Iterator[int]:
+    try:
+        folder = disk.open_root(path)
+    except NotADirectoryError as error:
+        raise UsageError(f"The output root {path} is not a folder. Name another folder.") from error
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        yield folder
+    finally:
+        disk.close(folder)
+
+
+def _read_id(folder: int, path: str, disk: Disk) -> str | None:
+    try:
+        with disk.file(folder, ROOT_FILE) as file:
+            text = read_all(file, ID_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutputFailed(f"{path}/{ROOT_FILE} cannot be read: {reason(error)}.") from error
+    found = _LINE.fullmatch(text)
+    if found is None:
+        raise OutputFailed(
+            f"{path}/{ROOT_FILE} is damaged: it has no id of an output root. Put it back from a "
+            "backup; without one, remove it and build with --force."
+        )
+    return found[1].decode()
+
+
+def _make_id(folder: int, ids: IdSource, path: str, disk: Disk) -> str:
+    """Give a folder an id, or learn the one that somebody else has just given it."""
+    root_id = ids.new_id("root")
+    draft = f"{ROOT_FILE}.{root_id}"
+    file = disk.create(folder, draft)
+    try:
+        try:
+            disk.write(file, memoryview(f"penstock-root 1 {root_id}\n".encode()))
+            disk.sync(file)
+        finally:
+            disk.close(file)
+        with contextlib.suppress(FileExistsError):
+            disk.link(folder, draft, ROOT_FILE)
+    finally:
+        disk.unlink(folder, draft)
+    disk.make_folder(folder, STAGING)
+    disk.sync_folder(folder)
+    found = _read_id(folder, path, disk)
+    if found is None:
+        raise OutputFailed(f"{path}/{ROOT_FILE} has gone while it was made. Try again.")
+    return found
+
+
+def _refused(path: str, error: OSError) -> OutputFailed:
+    return OutputFailed(
+        f"The output root {path} cannot be used: {reason(error)}. "
+        "Make it a folder that this user may write to, or name another.",
+        error.errno,
+    )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which timestamps has a calendar in a range that a user names?"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+from penstock.errors import UsageError
+from penstock.model.calendar import CALENDAR_END_AT, CALENDAR_FIRST_AT, Calendar
+from penstock.planning.zones import passed, zone_named
+
+MICROSECONDS = 1_000_000  # per second
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_SECOND = timedelta(seconds=1)
+
+
+def generate_timestamps(
+    calendar: Calendar, start: datetime | date, end: datetime | date
+) -> list[datetime]:
+    """Those in [start, end), aware, in the calendar's zone, in order, each once.
+
+    A date, or a datetime without a zone, is local time of the calendar's zone.
+    """
+    first, last = micros_of(start, calendar), micros_of(end, calendar)
+    if first > last:
+        raise UsageError(f"The range starts at {start}, after its end {end}; swap them.")
+    zone = zone_named(calendar.tz)
+    found = [_EPOCH + timedelta(microseconds=at) for at in calendar.between(first, last)]
+    return found if zone.key == "UTC" else [moment.astimezone(zone) for moment in found]
+
+
+def micros_of(moment: datetime | date, calendar: Calendar) -> int:
+    """A moment, or a local time of the calendar's zone, in microseconds since 1970 UTC."""
+    given: object = moment  # whatever a user without a type checker wrote
+    if isinstance(given, datetime) and given.tzinfo is not None:
+        return (given - _EPOCH) // _MICROSECOND
+    if isinstance(given, datetime):
+        local = given
+    elif isinstance(given, date):
+        local = datetime(given.year, given.month, given.day)
+    else:
+        raise UsageError(f"A range goes from one datetime or date to another, got {given!r}.")
+    seconds, rest = divmod(local - _LOCAL_EPOCH, _SECOND)
+    shown_at = seconds * MICROSECONDS + rest // _MICROSECOND
+    if not CALENDAR_FIRST_AT <= shown_at < CALENDAR_END_AT:
+        return shown_at  # beyond all calendars; a day more or less is the same
+    passed_at = passed((seconds,), zone_named(calendar.tz))[0] * MICROSECONDS
+    return passed_at + rest // _MICROSECOND

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a request become a plan whose jobs may run, and what came of it?
+
+Locks first, then either a plan that was left is taken up again, or a new one is made and all its
+jobs are enqueued before any may run. Workers do the rest; at the end the plan is ended and told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from penstock import process_mark
+from penstock.clock import Clock, to_micros
+from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
+from penstock.model.job import TERMINAL
+from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
+from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.outputs.root import OutputRoot
+from penstock.outputs.sweeping import sweep
+from penstock.planning.build_plan import plan_build, request_digest
+from penstock.planning.descriptors import with_plan_id
+from penstock.planning.graph import closure
+from penstock.planning.submission import PlanKeys, plan_jobs
+from penstock.runtime.build_report import PlanFacts, read_report
+from penstock.runtime.reach import Reach
+from penstock.runtime.slicing import step_task
+from penstock.stores.reply import Reply
+from penstock.stores.store import Store
+
+RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached, or a lock is held
+SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
+NAMES_SHOWN = 5  # of datasets, in one sentence
+TIDY_SLICE = 1_000
+SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
+PATHS_AT_ONCE = 5_000
+PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
+STEPS = "build"  # the group of barriers, gates, joins and ends
+WAITS = "The build has to wait"
+
+log = logging.getLogger("penstock.build")
+
+T = TypeVar("T")
+
+_output = msgspec.json.Decoder(SliceOutput).decode
+
+
+class Aside(Protocol):
+    """Does something that blocks elsewhere."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan whose jobs may run."""
+
+    plan_id: str
+    plan: BuildPlan | None  # None: it was taken up again, and is known to the store only
+    facts: PlanFacts
+    jobs: int  # that build slices
+    levels: int
+
+    @property
+    def end_key(self) -> str:
+        """The job whose end is the plan's."""
+        return PlanKeys(self.plan_id).end
+
+
+class Build:
+    """Owns one build from its locks to its report. Belongs to one loop."""
+
+    def __init__(
+        self,
+        app: str,
+        run_id: str,
+        specs: Mapping[str, DatasetSpec],
+        request: BuildRequest,
+        placements: Mapping[str, Placement],
+        root: OutputRoot,
+        store: Store,
+        clock: Clock,
+        *,
+        ttl_seconds: float,
+        mark: str,
+        aside: Aside,
+        now_at: int | None = None,
+        locked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing has begun.
+
+        Args:
+            app: whose datasets.
+            run_id: who holds the locks.
+            specs: all datasets of the app.
+            request: what is to be there.
+            placements: where the jobs of each dataset go.
+            root: where slices are kept.
+            store: where plans are kept.
+            clock: the time.
+            ttl_seconds: how long the locks live without a beat.
+            mark: of the process that keeps the locks alive.
+            aside: does what blocks.
+            now_at: what lies later is left out; None: what the clock says.
+            locked: hears that the locks are taken.
+        """
+        self._app = app
+        self._run_id = run_id
+        self._specs = specs
+        self._request = request
+        self._placements = placements
+        self._root = root
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._mark = mark
+        self._aside = aside
+        self._now_at = now_at
+        self._locked = locked
+        self._reach = Reach(log, clock)
+        self.names = tuple(sorted(closure(specs, request.targets)))
+        self.prepared: Prepared | None = None
+        self.has_locks = False
+        self.facts: PlanFacts | None = None  # of the plan, also if nothing is to be built
+        self._has_abandoned = False  # a plan of somebody who is gone
+        self.is_lost = False  # somebody else has taken a lock
+
+    async def prepare(self) -> Prepared | None:
+        """Take the locks and see that there is a plan whose jobs may run; None: up to date.
+
+        Raises:
+            BuildLost: somebody else has taken the locks meanwhile.
+            UsageError: what is asked for cannot be planned.
+        """
+        await self._lock()
+        digest = request_digest(self._specs, self._request, self._root.id)
+        self.prepared = await self._take_up(digest) or await self._begin(digest)
+        if self.prepared is None:
+            await self.release()
+        return self.prepared
+
+    async def finish(self) -> BuildReport:
+        """What came of it; if the plan has not ended, it is left for the next who asks the same.
+
+        Raises:
+            BuildLost: somebody else has taken the locks meanwhile.
+        """
+        if self.is_lost:
+            raise await self.lost()
+        prepared = self.prepared
+        if prepared is None:
+            fresh = 0 if self.facts is None else self.facts.fresh
+            return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
+        last = await self._insist(partial(self._store.job, prepared.end_key))
+        ended = last is None or last.state in TERMINAL
+        report = await read_report(
+            self._store, prepared.plan_id, prepared.facts, self._run_id, stopped=not ended
+        )
+        if not ended:
+            await self.release()
+            return report
+        await self._insist(partial(self._store.end_plan, prepared.plan_id))
+        self.has_locks = False
+        while (await self._insist(partial(self._store.tidy_manifests, TIDY_SLICE))).more:
+            pass
+        return report
+
+    async def release(self) -> None:
+        """Let the locks go; a plan that has not ended is left."""
+        if self.has_locks:
+            self.has_locks = False
+            await self._insist(partial(self._store.release_locks, self._run_id, self.names))
+
+    async def lost(self) -> BuildLost:
+        """Who has the locks now, as an error."""
+        locks = await self._insist(self._store.locks)
+        others = [one for one in locks if one.name in self.names and one.run_id != self._run_id]
+        who = _holders(others) if others else "nobody has them now"
+        return BuildLost(
+            f"The locks of this build were lost, because they were not renewed in time: {who}. "
+            "Nothing more was changed; the same build goes on when they are free."
+        )
+
+    # Locks
+
+    async def _lock(self) -> None:
+        since, told = self._clock.monotonic(), False
+        while not (answer := await self._take()).taken:
+            if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
+                told = True
+                log.info("Waiting: %s.", _holders(answer.held))
+            await self._clock.sleep(RETRY_SECONDS)
+        self.has_locks = True
+        self._locked()
+        if told:
+            log.info("The datasets are free now; the build goes on.")
+
+    async def _take(self) -> LocksTaken:
+        """Ask for the locks; whoever is certainly gone has none any more."""
+        gone: list[str] = []
+        while True:
+            answer = await self._insist(
+                partial(
+                    self._store.take_locks,
+                    self.names,
+                    self._run_id,
+                    self._mark,
+                    self._ttl_seconds,
+                    gone,
+                )
+            )
+            dead = [m for m in {x.mark for x in answer.held} if process_mark.is_gone(m)]
+            if answer.taken or not set(dead) - set(gone):
+                return answer
+            gone.extend(dead)
+
+    # Plans
+
+    async def _take_up(self, digest: str) -> Prepared | None:
+        """Go on with a plan of the same request that was left; give up every other one."""
+        taken: Prepared | None = None
+        for row in await self._insist(self._store.open_plans):
+            facts = PlanFacts.read(row.document)
+            if not set(facts.datasets) & set(self.names):
+                continue  # others hold its locks, or may take it up
+            same = row.digest == digest and row.state is PlanState.LEFT and taken is None
+            adopt = partial(self._store.adopt_plan, row.id, self._run_id)
+            if same and await self._insist(adopt):
+                taken = Prepared(
+                    plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
+                )
+                log.info("The plan %s is taken up again where it was left.", row.id)
+            else:
+                await self._abandon(row.id)
+        return taken
+
+    async def _abandon(self, plan_id: str) -> None:
+        self._has_abandoned = True
+        await self._insist(partial(self._store.abandon_plan, plan_id))
+        while (await self._insist(partial(self._store.cancel_plan, plan_id))).more:
+            pass
+
+    async def _begin(self, digest: str) -> Prepared | None:
+        """Make a plan and enqueue its jobs; None: everything is up to date."""
+        now = to_micros(self._clock.now()) if self._now_at is None else self._now_at
+        plan: BuildPlan = await self._aside(
+            lambda: plan_build(self._specs, self._request, self._marks, now)
+        )
+        facts = PlanFacts.of(plan, self._request, self.names)
+        self.facts = facts
+        if not plan.jobs:
+            return None
+        plan = await self._added(plan, facts, digest)
+        for name in self._to_sweep(plan):
+            await self._sweep(name)
+        await self._enqueue(plan)
+        if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
+            self.has_locks = False
+            raise await self.lost()
+        return Prepared(
+            plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
+        )
+
+    def _to_sweep(self, plan: BuildPlan) -> list[str]:
+        """Datasets whose files are looked through: where something was left, or much is built.
+
+        Looking costs as much as there are slices, so that it goes with the work that is done.
+        """
+        if self._has_abandoned:
+            return list(self.names)
+        return [
+            name
+            for name, counts in plan.counts.items()
+            if counts.fresh <= SWEEP_SHARE * (counts.needed - counts.fresh)
+        ]
+
+    async def _sweep(self, name: str) -> None:
+        """Remove files of a dataset that no manifest names; its lock is ours."""
+        try:
+            swept = await self._aside(lambda: sweep(self._root, name, partial(self._paths, name)))
+        except OutputFailed as error:
+            log.warning("%s The build goes on.", error)
+            return
+        if swept.files or swept.staged:
+            log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
+
+    def _paths(self, name: str) -> Iterator[str]:
+        """What manifests name, visible or not."""
+        last = 0
+        while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
+            last = page[-1][0]
+            for _, document in page:
+                yield _output(document).path
+
+    def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        return self._store.slice_marks(dataset, start, end, version).result()
+
+    async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
+        """Keep the draft, under an id of its own: the same plan may have failed before."""
+        first = plan.plan_id
+        for number in range(1, PLAN_IDS_MAX):
+            if number > 1:
+                plan = with_plan_id(plan, f"{first}-{number}")
+            row = PlanRow(
+                id=plan.plan_id,
+                app=self._app,
+                digest=digest,
+                run_id=self._run_id,
+                root=self._root.id,
+                document=facts.document(),
+                levels=len(plan.levels),
+                jobs=plan.jobs,
+            )
+            if await self._insist(partial(self._store.add_plan, row)):
+                return plan
+        raise UsageError(
+            f"This build has failed {PLAN_IDS_MAX:,} times before; forget old jobs with "
+            "`penstock queue purge`."
+        )
+
+    async def _enqueue(self, plan: BuildPlan) -> None:
+        """All jobs, in batches; none may run before the last is there."""
+        request = self._request
+        jobs = plan_jobs(
+            plan,
+            self._placements.__getitem__,
+            Placement(task=step_task(self._root.id), group=STEPS),
+            eager=request.eager,
+            fail_fast=request.fail_fast,
+        )
+        while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
+            await self._insist(partial(self._store.enqueue, batch))
+
+    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
+        """The answer of the store, also if it is away for a while."""
+        while True:
+            try:
+                answer = await ask()
+            except TRANSIENT as error:
+                self._reach.waits(WAITS, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._reach.answered(WAITS)
+                return answer
+
+
+def _holders(locks: Sequence[LockView]) -> str:
+    """Who builds what, as a clause."""
+    runs: dict[str, list[str]] = {}
+    for lock in locks:
+        runs.setdefault(lock.run_id, []).append(lock.name)
+    said = []
+    for run_id, names in runs.items():
+        shown = ", ".join(names[:NAMES_SHOWN])
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        said.append(f"{shown}{more} {'is' if len(names) == 1 else 'are'} being built by {run_id}")
+    return ", ".join(said)
