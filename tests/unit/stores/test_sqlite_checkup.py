@@ -194,6 +194,7 @@ def test_an_older_schema_is_well_and_not_migrated(tmp_path: Path) -> None:
     path = tmp_path / "old" / "store.db"
     path.parent.mkdir(mode=0o700)
     build(path, 1)
+    path.chmod(0o600)
     before = contents(path.parent)
 
     findings, checkup = examine(path)
