@@ -168,7 +168,11 @@ class Penstock(QueuedApp):
         """What a build of the same arguments would do now; changes nothing."""
         self.load()
         request = self._request(targets, start, end, force, eager, fail_fast, yes)
-        store, now = self.store, to_micros(SystemClock().now())
+        return self.plan_request(request, to_micros(SystemClock().now()))
+
+    def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
+        """The same for a request, at a moment (microseconds since 1970 UTC)."""
+        store = self.store
 
         def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
             return store.slice_marks(dataset, first, last, version).result()

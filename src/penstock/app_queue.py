@@ -151,6 +151,10 @@ class QueuedApp(DatasetDefinitions):
         """What is committed of a dataset, as a table."""
         return self._committed(dataset).table(start, end)
 
+    def read_range(self, dataset: Dataset[..., Any], first: int, last: int) -> pyarrow.Table:
+        """What is committed in [first, last), microseconds since 1970 UTC, as a table."""
+        return self._committed(dataset).table_of(first, last)
+
     def slice_files(
         self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
     ) -> list[Path]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ from penstock.definitions.moments import Moment, micros_of
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
 from penstock.ids import IdSource
+from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot, find_root, open_root
+from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
+from penstock.runtime.messages import BuildSpec
 from penstock.runtime.slicing import SliceSite, slice_task, slice_tasks
 from penstock.stores.store import Store
+
+NOW = "now"
 
 Datasets = Mapping[str, Dataset[..., Any]]
 
@@ -52,6 +57,31 @@ def build_request(
     )
 
 
+def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest:
+    """What was typed on a command line; every target is a dataset of the app."""
+    names = tuple(sorted(set(spec.targets)))
+    ranges = tuple(_typed_range(datasets[name].calendar, spec, now) for name in names)
+    return BuildRequest(
+        targets=names,
+        ranges=ranges,
+        force=spec.force,
+        eager=spec.eager,
+        fail_fast=spec.fail_fast,
+        yes=spec.yes,
+    )
+
+
+def _typed_range(calendar: Calendar, spec: BuildSpec, now: int) -> tuple[int, int]:
+    start = moment_of(spec.start, calendar, now)
+    end = moment_of(spec.end, calendar, now)
+    if start > end:
+        raise UsageError(f"The start {spec.start} lies after the end {spec.end}; exchange them.")
+    if spec.end.strip() == NOW:  # the same words, the same request, until there is a new slice
+        last = calendar.before(end, 1)
+        end = max(start, last[0] + 1 if last else start)
+    return start, end
+
+
 def placements(datasets: Datasets, root: OutputRoot) -> dict[str, Placement]:
     """Where the jobs of each dataset go."""
     return {
@@ -78,6 +108,7 @@ def made_build(
     mark: str,
     aside: Aside,
     now_at: int | None = None,
+    locked: Callable[[], None] = lambda: None,
 ) -> Build:
     """A build of an app, still to be prepared."""
     return Build(
@@ -93,6 +124,7 @@ def made_build(
         mark=mark,
         aside=aside,
         now_at=now_at,
+        locked=locked,
     )
 
 

@@ -41,29 +41,35 @@ class CommittedSlices:
         Raises:
             DatasetDamaged: a file is gone or has changed.
         """
-        page = self._page(start, end)
+        return self.table_of(*self._range(start, end))
+
+    def table_of(self, first: int, last: int) -> pyarrow.Table:
+        """The same for moments in [first, last)."""
+        page = self._page(first, last)
         while True:
             try:
                 return self._slices(page).table()
             except DatasetDamaged as damaged:
-                again = self._page(start, end)
+                again = self._page(first, last)
                 if not damaged.missing or again.seq == page.seq:
                     raise
                 page = again  # it was replaced by a newer one, and swept
 
     def files(self, start: Moment | None, end: Moment | None) -> list[Path]:
         """Where the same slices are, in order of time."""
-        page = self._page(start, end)
+        page = self._page(*self._range(start, end))
         if not page.rows:
             return []
         root = Path(self._found().path)
         return [root / _output(row.document).path for row in page.rows]
 
-    def _page(self, start: Moment | None, end: Moment | None) -> SlicePage:
-        tz, name = self._dataset.calendar.tz, self._dataset.name
+    def _range(self, start: Moment | None, end: Moment | None) -> tuple[int, int]:
+        tz = self._dataset.calendar.tz
         first = -EVER if start is None else micros_of("start", start, tz)
-        last = EVER if end is None else micros_of("end", end, tz) - 1
-        return self._store.slices([SliceRange(name, first, last)]).result()
+        return first, EVER if end is None else micros_of("end", end, tz)
+
+    def _page(self, first: int, last: int) -> SlicePage:
+        return self._store.slices([SliceRange(self._dataset.name, first, last - 1)]).result()
 
     def _slices(self, page: SlicePage) -> Slices:
         root = self._found() if page.rows else self._root or OutputRoot("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from penstock.model.job import TRANSITIONS, UNIT_TRANSITIONS, JobState
+from penstock.model.job import START_TRANSITIONS, TRANSITIONS, UNIT_TRANSITIONS, JobState
 from penstock.model.journal import CallState
 from tools.reference.remarks import remarks, table
 
@@ -25,6 +25,9 @@ waiting ──► queued ──► in_progress ──► done | skipped | error
 UNITS = """A unit of a schedule is one job for ever: a good tick re-arms it, and no end is final:
 """
 
+STARTS = """What the jobs of a build wait for until all of them are there has no worker:
+"""
+
 CALLS = """## Of a paid call
 
 A call to a provider with `paid = true` is kept in the journal; `penstock queue show KEY` counts a
@@ -40,6 +43,8 @@ def page() -> str:
         moves(TRANSITIONS),
         UNITS,
         moves(UNIT_TRANSITIONS),
+        STARTS,
+        moves(START_TRANSITIONS),
         CALLS,
         values(CallState, "the call"),
     ]

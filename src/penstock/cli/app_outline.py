@@ -23,6 +23,7 @@ class AppOutline:
 
     name: str | None = None
     tasks: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
 
 
 def outline_of(named: str | None, folder: Path) -> AppOutline:
@@ -37,7 +38,8 @@ def outline_of(named: str | None, folder: Path) -> AppOutline:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return AppOutline()
-    return AppOutline(_app_name(tree), tuple(_task_names(tree)))
+    tasks, datasets = (tuple(_marked(tree, mark)) for mark in ("task", "dataset"))
+    return AppOutline(_app_name(tree), tasks, datasets)
 
 
 def _app_name(tree: ast.Module) -> str | None:
@@ -47,13 +49,14 @@ def _app_name(tree: ast.Module) -> str | None:
     return None
 
 
-def _task_names(tree: ast.Module) -> list[str]:
+def _marked(tree: ast.Module, decorator: str) -> list[str]:
+    """The names of functions that a decorator of the app makes something of."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for mark in node.decorator_list:
-            if isinstance(mark, ast.Call) and _last_part(mark.func) == "task":
+            if isinstance(mark, ast.Call) and _last_part(mark.func) == decorator:
                 given = [_text(word.value) for word in mark.keywords if word.arg == "name"]
                 found.append((given and given[0]) or node.name)
     return found

@@ -37,6 +37,16 @@ def complete_task(context: typer.Context, incomplete: str) -> list[str]:
     return _harmless(sorted(name for name in outline.tasks if name.startswith(incomplete)))
 
 
+def complete_dataset(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of datasets, as far as the app file shows them."""
+    try:
+        target = _target(context)
+        outline = outline_of(target.configured().settings.app, target.folder)
+    except Exception:  # a shell has no use for an error
+        return []
+    return _harmless(sorted(name for name in outline.datasets if name.startswith(incomplete)))
+
+
 def complete_key(context: typer.Context, incomplete: str) -> list[str]:
     """The first keys of jobs that begin so."""
     try:

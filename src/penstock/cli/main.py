@@ -15,10 +15,13 @@ from typer.core import TyperGroup
 
 from penstock.cli import (
     backup,
+    build,
     config_show,
+    dataset,
     doctor,
     explain,
     init,
+    plan,
     providers,
     queue,
     report,
@@ -71,6 +74,9 @@ app = typer.Typer(
 app.add_typer(queue.commands, name="queue")
 app.add_typer(config_show.commands, name="config")
 app.command("run")(run_daemon)
+app.add_typer(dataset.commands, name="dataset")
+app.command("plan")(plan.plan)
+app.command("build")(build.build)
 app.command("init")(init.init)
 app.command("demo")(demo)
 app.command("why")(why.why)

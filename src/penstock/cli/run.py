@@ -71,7 +71,8 @@ def run_daemon(
         check=check,
     )
     with _announcer(health) as announcer:
-        code, phases = supervise(spec, target, announcer)
+        code, supervisor = supervise(spec, target, announcer)
+    phases = supervisor.phases
     if json and phases.checked is not None:
         print_document(checks_document(phases.checks, phases.checked))
     elif check and phases.checked is not None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import typer
 
 from penstock import wiring
@@ -13,8 +16,7 @@ from penstock.cli.text import one_sentence, warn, warn_of_traceback
 from penstock.errors import UsageError
 from penstock.runtime.announcing import Announcer
 from penstock.runtime.exits import EXIT_OVER_BUDGET
-from penstock.runtime.messages import RunSpec
-from penstock.runtime.phases import Phases
+from penstock.runtime.messages import BuildSpec, RunSpec
 from penstock.runtime.stop_signals import ignore_late_signals
 from penstock.runtime.supervisor import Supervisor
 from penstock.stores.store import Store
@@ -38,6 +40,7 @@ def spec_of(
     drain: bool,
     daemon: bool = False,
     check: bool = False,
+    build: BuildSpec | None = None,
 ) -> RunSpec:
     """What a run shall do, as it was typed."""
     target.warn_of_unused_settings(target.configured().settings.app)
@@ -50,14 +53,15 @@ def spec_of(
         drain=drain,
         daemon=daemon,
         check=check,
+        build=build,
         debug=invocation.debug,
         log_level=invocation.log_level,
         log_format=invocation.log_format,
     )
 
 
-def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Phases]:
-    """Run to the end and tell what was wrong; the exit code, and how far the run came."""
+def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Supervisor]:
+    """Run to the end and tell what was wrong; the exit code, and who knows how far the run came."""
     display = make_display(spec.log_format, daemon=spec.daemon)
 
     def open_store(url: str, durability: str) -> Store:
@@ -76,4 +80,18 @@ def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int,
     if code == EXIT_OVER_BUDGET:
         for stop in supervisor.stops.all():
             warn(one_sentence(stop.sentence))
-    return code, supervisor.phases
+    return code, supervisor
+
+
+@contextmanager
+def store_of(supervisor: Supervisor, target: Target) -> Iterator[Store | None]:
+    """The store of a run that is over, opened again; None if the run never came to one."""
+    hello = supervisor.hello
+    if hello is None:
+        yield None
+        return
+    store = wiring.open_store(hello.store_url, durability=hello.durability, folder=target.folder)
+    try:
+        yield store
+    finally:
+        store.close()

@@ -18,6 +18,7 @@ from penstock.app import Penstock
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
+from penstock.errors import StoreMissing
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -75,6 +76,21 @@ class Target:
         app = self.app()
         loaded = app.load(self.flags, folder=self.folder)
         app.use_store(self._open(app.store_url(loaded), loaded))
+        try:
+            yield app
+        finally:
+            app.close()
+
+    @contextmanager
+    def looked_at_app(self) -> Iterator[Penstock]:
+        """Import the app and open its store to look at it; where there is none, it is empty."""
+        app = self.app()
+        loaded = app.load(self.flags, folder=self.folder)
+        try:
+            store = self._open(app.store_url(loaded), loaded, reading_will_do=True, make=False)
+        except StoreMissing:
+            store = wiring.empty_store()
+        app.use_store(store)
         try:
             yield app
         finally:

@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
 from penstock.builds import served_tasks
+from penstock.cli.build_lead import BuildLead, tasks_of
 from penstock.cli.daemon_lead import DaemonLead
 from penstock.cli.logs import set_up_logging
 from penstock.cli.reins import Reins
@@ -38,6 +40,7 @@ from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.planning.daemon import DaemonPlan
+from penstock.planning.submission import PlanKeys
 from penstock.runtime import interpreter, messages
 from penstock.runtime.embedded import run_and_close
 from penstock.runtime.keeping import TableKeeper
@@ -224,6 +227,18 @@ async def _run(
         daemon=True,
     )
     listener.start()
+    tasks = {**app.tasks, **served_tasks(app.datasets, settings, Path(spec.folder))}
+    if plan is not None:
+        tasks |= app.schedules
+    if spec.build is not None:
+        plan_id = order.plan_id
+        if order.leads:
+            builder = BuildLead(app, spec.build, loaded, clock, channel, order.run_id)
+            if not await reins.led_by(builder):
+                return messages.Finished()
+            plan_id = builder.plan_id
+        tasks = tasks_of(app, spec.build, loaded)
+        options = replace(options, until=None if plan_id is None else PlanKeys(plan_id).end)
     if plan is not None and order.leads:
         seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
         lead = DaemonLead(app, plan, settings, clock, channel, seen, check_only=spec.check)
@@ -236,10 +251,9 @@ async def _run(
         log_level=spec.log_level,
         log_format=spec.log_format,
     )
-    tasks = {**app.tasks, **served_tasks(app.datasets, settings, Path(spec.folder))}
     worker = wiring.build_worker(
         options,
-        tasks if plan is None else {**tasks, **app.schedules},
+        tasks,
         settings,
         app.store,
         keeper,

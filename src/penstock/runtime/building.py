@@ -64,6 +64,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
     plan: BuildPlan | None  # None: it was taken up again, and is known to the store only
     facts: PlanFacts
+    jobs: int  # that build slices
+    levels: int
 
     @property
     def end_key(self) -> str:
@@ -89,6 +91,7 @@ class Build:
         mark: str,
         aside: Aside,
         now_at: int | None = None,
+        locked: Callable[[], None] = lambda: None,
     ) -> None:
         """Nothing has begun.
 
@@ -105,6 +108,7 @@ class Build:
             mark: of the process that keeps the locks alive.
             aside: does what blocks.
             now_at: what lies later is left out; None: what the clock says.
+            locked: hears that the locks are taken.
         """
         self._app = app
         self._run_id = run_id
@@ -118,11 +122,12 @@ class Build:
         self._mark = mark
         self._aside = aside
         self._now_at = now_at
+        self._locked = locked
         self._reach = Reach(log, clock)
         self.names = tuple(sorted(closure(specs, request.targets)))
         self.prepared: Prepared | None = None
         self.has_locks = False
-        self._fresh = 0
+        self.facts: PlanFacts | None = None  # of the plan, also if nothing is to be built
         self._has_abandoned = False  # a plan of somebody who is gone
         self.is_lost = False  # somebody else has taken a lock
 
@@ -150,7 +155,8 @@ class Build:
             raise await self.lost()
         prepared = self.prepared
         if prepared is None:
-            return BuildReport(plan_id=None, run_id=self._run_id, fresh=self._fresh)
+            fresh = 0 if self.facts is None else self.facts.fresh
+            return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
         last = await self._insist(partial(self._store.job, prepared.end_key))
         ended = last is None or last.state in TERMINAL
         report = await read_report(
@@ -196,6 +202,7 @@ class Build:
                 log.info("Waiting: %s.", _holders(answer.held))
             await self._clock.sleep(RETRY_SECONDS)
         self.has_locks = True
+        self._locked()
         if told:
             log.info("The datasets are free now; the build goes on.")
 
@@ -230,7 +237,9 @@ class Build:
             same = row.digest == digest and row.state is PlanState.LEFT and taken is None
             adopt = partial(self._store.adopt_plan, row.id, self._run_id)
             if same and await self._insist(adopt):
-                taken = Prepared(plan_id=row.id, plan=None, facts=facts)
+                taken = Prepared(
+                    plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
+                )
                 log.info("The plan %s is taken up again where it was left.", row.id)
                 for name in self.names:
                     await self._sweep(name, row.id)
@@ -251,7 +260,7 @@ class Build:
             lambda: plan_build(self._specs, self._request, self._marks, now)
         )
         facts = PlanFacts.of(plan, self._request, self.names)
-        self._fresh = facts.fresh
+        self.facts = facts
         if not plan.jobs:
             return None
         plan = await self._added(plan, facts, digest)
@@ -261,7 +270,9 @@ class Build:
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
             raise await self.lost()
-        return Prepared(plan_id=plan.plan_id, plan=plan, facts=facts)
+        return Prepared(
+            plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
+        )
 
     def _to_sweep(self, plan: BuildPlan) -> list[str]:
         """Datasets whose files are looked through: where something was left, or much is built.

@@ -35,6 +35,7 @@ class Child:
         first: bool,
         index: int,
         leads: bool = False,
+        plan_id: str | None = None,
         pipe_output: bool,
         now: float,
     ) -> None:
@@ -46,6 +47,8 @@ class Child:
         self.checking: messages.Checking | None = None
         self.checked: messages.Checked | None = None
         self.armed: messages.Armed | None = None
+        self.locked = False
+        self.planned: messages.Planned | None = None
         self.started_monotonic = now
         self.hello: messages.Hello | None = None
         self.failed: messages.Failed | None = None
@@ -71,6 +74,7 @@ class Child:
             first=first,
             index=index,
             leads=leads,
+            plan_id=plan_id,
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -185,13 +189,18 @@ class Child:
                 self.checked = message
             case messages.Armed():
                 self.armed = message
+            case messages.Locked():
+                self.locked = True
+            case messages.Planned():
+                self.planned = message
             case messages.Finished():
                 self.finished = message
 
     @property
     def holds_work(self) -> bool:
-        """May it have leased something? A lead that has not armed works in memory only."""
-        return self.told_to_go and (self.armed is not None or not self.leads)
+        """May it have leased something? A lead that has not armed or planned has not."""
+        begun = self.armed is not None or self.planned is not None
+        return self.told_to_go and (begun or not self.leads)
 
     def unfinished_checks(self) -> tuple[list[str], list[str]]:
         """Preflights that run, or ran when it died: those past their limit, and all."""

@@ -17,6 +17,19 @@ from penstock.model.budget_stop import BudgetStop
 LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
 
 
+class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which datasets a run shall build, as it was typed."""
+
+    targets: tuple[str, ...]
+    start: str
+    end: str
+    force: bool = False
+    eager: bool = False
+    fail_fast: bool = False
+    yes: bool = False
+    mark: str = ""  # of the process that keeps its locks alive
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a run shall do; everything that a worker process needs to know."""
 
@@ -27,6 +40,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     drain: bool = False
     daemon: bool = False  # preflights first, then schedules as well as the queue
     check: bool = False  # preflights only
+    build: BuildSpec | None = None  # plan and build datasets, and nothing else
     debug: bool = False
     log_level: str = "info"
     log_format: str = "text"
@@ -41,7 +55,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     patient: bool = False  # wait for a store that cannot be reached, however long
     first: bool = True  # of several it says what all of them wait for
     index: int = 0  # which of the processes it is; each has its part of every provider's caps
-    leads: bool = False  # runs the preflights and arms the schedules before it works
+    leads: bool = False  # runs the preflights and arms the schedules, or plans, before it works
+    plan_id: str | None = None  # what is built, if that is planned already
     table_fd: int
 
 
@@ -121,6 +136,22 @@ class Armed(msgspec.Struct, frozen=True, kw_only=True, tag="armed"):
     retired: int = 0
 
 
+class Locked(msgspec.Struct, frozen=True, tag="locked"):
+    """The run has the locks of its datasets: whoever hears this keeps them alive."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
+    """What is to be built is known, and its jobs may run."""
+
+    plan_id: str | None  # None: everything is up to date
+    slices: int = 0
+    jobs: int = 0
+    levels: int = 0
+    fresh: int = 0  # slices that are up to date
+    future: int = 0  # slices that were asked for and lie in the future
+    resumed: bool = False  # it was left, and goes on
+
+
 class Go(msgspec.Struct, frozen=True, tag="go"):
     """The supervisor has the store open and renews your lease: begin."""
 
@@ -143,7 +174,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop now."""
 
 
-FromWorker = Hello | Failed | Finished | Worn | ToCheck | Check | Checking | Checked | Armed
+Checks = ToCheck | Check | Checking | Checked | Armed
+FromWorker = Hello | Failed | Finished | Worn | Checks | Locked | Planned
 ToWorker = Go | Drain | Held | Stop | Abort
 
 

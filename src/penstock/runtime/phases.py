@@ -2,7 +2,8 @@
 """In which phase is a run, and what does that let it do?
 
 A daemon begins with one worker, the lead, which runs the preflights and then arms the schedules;
-only then does anybody work. A run of the queue works from the start.
+a build with one that takes the locks and plans. Only then does anybody work. A run of the queue
+works from the start.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from penstock.runtime.messages import Armed, Check, Checked, Checking, RunSpec
+from penstock.runtime.messages import Armed, Check, Checked, Checking, Planned, RunSpec
 
 EXIT_PREFLIGHT_FAILED = 3
 NAMES_MAX = 5  # of preflights in one sentence
@@ -19,9 +20,10 @@ NAMES_MAX = 5  # of preflights in one sentence
 class Phase(Enum):
     CHECKING = "checking"  # preflights run
     ARMING = "arming"  # all have passed; their results are kept, schedules are armed
+    PLANNING = "planning"  # a build waits for its locks, or is planned
     WORKING = "working"
     REFUSED = "refused"  # a preflight has failed: nothing else starts
-    ENOUGH = "enough"  # all have passed, and nothing more was asked for
+    ENOUGH = "enough"  # nothing more was asked for, or everything is up to date
 
 
 class Phases:
@@ -29,11 +31,12 @@ class Phases:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        self.phase = Phase.CHECKING if spec.daemon else Phase.WORKING
+        self.phase = _first(spec)
         self.checks: list[Check] = []  # those that failed; with --check all of them
         self.checking: Checking | None = None  # how far they are
         self.checked: Checked | None = None
         self.armed: Armed | None = None
+        self.planned: Planned | None = None
 
     @property
     def is_working(self) -> bool:
@@ -42,7 +45,7 @@ class Phases:
     @property
     def needs_lead(self) -> bool:
         """Shall the next worker be one that checks and arms before it works?"""
-        return self.phase in (Phase.CHECKING, Phase.ARMING)
+        return self.phase in (Phase.CHECKING, Phase.ARMING, Phase.PLANNING)
 
     def starters(self) -> range:
         """Which processes begin at once."""
@@ -67,15 +70,37 @@ class Phases:
             return True
         return False
 
+    def hear_plan(self, planned: Planned | None) -> bool:
+        """Take in what is to be built; True if work begins now."""
+        if self.phase is not Phase.PLANNING or planned is None:
+            return False
+        self.planned = planned
+        self.phase = Phase.ENOUGH if planned.plan_id is None else Phase.WORKING
+        return self.is_working
+
+    @property
+    def words(self) -> str:
+        """What comes before the work, for whoever asks how the run is."""
+        return "A build is planned." if self.phase is Phase.PLANNING else "Preflights run."
+
+    @property
+    def plan_id(self) -> str | None:
+        return None if self.planned is None else self.planned.plan_id
+
     def exit_code(self) -> int | None:
         """With which code a run ends that has come no further; None: its work decides."""
-        codes = {Phase.WORKING: None, Phase.ENOUGH: 0}
+        codes = {Phase.WORKING: None, Phase.ENOUGH: 0, Phase.PLANNING: 1}
         return codes.get(self.phase, EXIT_PREFLIGHT_FAILED)
 
     def death_words(
         self, cause: str, overdue: Sequence[str] = (), running: Sequence[str] = ()
     ) -> str:
         """What is said if the lead dies before anybody works."""
+        if self.phase is Phase.PLANNING:
+            return (
+                f"The process died before the build was planned ({cause}); nothing was built. The "
+                "same command begins again."
+            )
         if self.phase is not Phase.CHECKING:
             return f"The process died while schedules were armed ({cause}); nothing was started."
         if overdue:
@@ -87,6 +112,12 @@ class Phases:
             )
         who = f"the {_listed(running)} ran" if running else "the preflights ran"
         return f"The process died while {who} ({cause}); nothing else was started."
+
+
+def _first(spec: RunSpec) -> Phase:
+    if spec.build is not None:
+        return Phase.PLANNING
+    return Phase.CHECKING if spec.daemon else Phase.WORKING
 
 
 def _listed(names: Sequence[str]) -> str:

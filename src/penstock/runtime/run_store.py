@@ -14,6 +14,7 @@ from functools import partial
 from penstock.clock import Clock
 from penstock.errors import (
     TRANSIENT,
+    BuildLost,
     PenstockError,
     StoreCorrupt,
     StoreError,
@@ -26,6 +27,7 @@ from penstock.model.views import Outlook
 from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
 from penstock.runtime.burials import Burials, Death
+from penstock.runtime.lock_beat import LockBeat
 from penstock.runtime.reach import Reach
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.statistics_line import StatisticsLine
@@ -36,6 +38,11 @@ BURY_SECONDS = 10.0  # how long the end of a run waits for burials
 AWAY_SECONDS = 1.0  # the same while the store is away
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
 READ_FAILS = "The store cannot be read"
+
+LOST_LOCKS = (
+    "The locks of this build were lost, because they were not renewed in time, and another build "
+    "has taken them. Nothing more was changed; the same command goes on when they are free."
+)
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -63,6 +70,8 @@ class RunStore:
         self._opening: Question[Store] | None = None
         self._burials: Burials | None = None
         self._beat: SupervisorBeat | None = None
+        self._locks: LockBeat | None = None
+        self._lost_locks = False
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
         self.outlook: Question[Outlook] | None = None
@@ -111,12 +120,33 @@ class RunStore:
         )
         return True
 
+    def keep_locks(self) -> None:
+        """The run has locks of datasets from now on: renew them until the end."""
+        hello, store = self._hello, self.store
+        if self._locks is not None or hello is None or store is None:
+            return
+        self._locks = LockBeat(
+            store,
+            self._run_id,
+            hello.lease_ttl_seconds,
+            hello.beat_seconds,
+            has_locks=lambda: not self._lost_locks,
+            lost=self._lose_locks,
+        )
+        self._locks.start()
+
+    def _lose_locks(self) -> None:
+        self._lost_locks = True
+
     def look(self, show: Callable[[], None]) -> None:
         """Learn and show how the run stands; a store that is away is waited for.
 
         Raises:
             StoreFailed, StoreCorrupt: it cannot be used any more.
+            BuildLost: somebody else has the locks of the run.
         """
+        if self._lost_locks:
+            raise BuildLost(LOST_LOCKS)
         try:
             outlook = None if self.outlook is None else self.outlook.answer()
             if outlook is not None:
@@ -165,6 +195,8 @@ class RunStore:
             self._burials.finish(AWAY_SECONDS if self.away else BURY_SECONDS)
 
     def stop_beating(self) -> None:
+        if self._locks is not None:
+            self._locks.stop()
         if self._beat is not None:
             self._beat.stop()
 

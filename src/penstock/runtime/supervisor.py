@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import BuildLost, PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
 from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import JobState
@@ -29,7 +29,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phases
+from penstock.runtime.phases import Phases
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
 from penstock.runtime.run_store import OpenStore, RunStore
@@ -77,7 +77,7 @@ class Supervisor:
             self._clock,
             self._ids,
         )
-        self._hello: messages.Hello | None = None
+        self.hello: messages.Hello | None = None
         self._signals = SignalInbox()
         self._stop_signal: int | None = None
         self._failed: messages.Failed | None = None
@@ -99,7 +99,7 @@ class Supervisor:
         self._selector.register(self._signals, selectors.EVENT_READ, "signal")
         try:
             if not self.phases.is_working:
-                self._announcer.begins("Preflights run.")
+                self._announcer.begins(self.phases.words)
             for index in self.phases.starters():
                 self._start(index)
             while not self._over():
@@ -188,7 +188,7 @@ class Supervisor:
         child.read()
         if child.channel_ended:
             self._selector.unregister(child.channel)  # the death itself is seen below
-        if child.hello is not None and self._hello is None:
+        if child.hello is not None and self.hello is None:
             self._meet(child.hello)
         self._let_go(child)
         self._follow(child)
@@ -199,14 +199,22 @@ class Supervisor:
     def _follow(self, child: Child) -> None:
         """Go on to the next phase when the lead says so; the others start when work begins."""
         self.phases.checking = child.checking or self.phases.checking
-        if child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
+        if child.locked:
+            self._kept.keep_locks()
+        if child.leads and self.phases.hear_plan(child.planned):
+            self._follow_lead()
+        elif child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
             armed = child.armed
             if armed is not None and armed.units:
                 log.info("Armed %d unit(s) of %d schedule(s).", armed.units, armed.schedules)
             self._announcer.ready("Preflights have passed; schedules and the queue are served.")
-            if self._may_start():
-                for index in self.phases.followers():
-                    self._start(index)
+            self._follow_lead()
+
+    def _follow_lead(self) -> None:
+        """Work has begun: the other workers start."""
+        if self._may_start():
+            for index in self.phases.followers():
+                self._start(index)
 
     def _replace(self, child: Child) -> None:
         """Start another worker beside one that is worn; while there are many of those, later."""
@@ -226,7 +234,7 @@ class Supervisor:
 
     def _meet(self, hello: messages.Hello) -> None:
         """The first worker has told where the store is."""
-        self._hello = hello
+        self.hello = hello
         self._kept.meet(hello)
         self._open(OPEN_SECONDS)
 
@@ -257,7 +265,7 @@ class Supervisor:
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
-        if kill_overstaying(self._children, now, self._hello):
+        if kill_overstaying(self._children, now, self.hello):
             self._forced = True
         self._wishes.listen()
         self._wishes.go_on()
@@ -271,7 +279,7 @@ class Supervisor:
             self._stalls.look(child.process.pid, child.snapshot(), now, store, checks)
         try:
             self._kept.look(lambda: self._show(store))
-        except StoreError as error:
+        except (StoreError, BuildLost) as error:
             self._fail(error)
         if not self._kept.suspects:
             self._solo_turns.nothing_left()
@@ -298,10 +306,11 @@ class Supervisor:
             self._spec,
             self.run_id,
             solo=solo,
-            patient=self._hello is not None,
+            patient=self.hello is not None,
             first=not self._children,
             index=index,
             leads=self.phases.needs_lead,
+            plan_id=self.phases.plan_id,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -318,7 +327,7 @@ class Supervisor:
     def _ended(self, child: Child) -> None:
         """A worker process is gone: in good order, or not."""
         child.read_rest()
-        if child.hello is not None and self._hello is None:
+        if child.hello is not None and self.hello is None:
             self._meet(child.hello)
         self._follow(child)
         self._fail_as(child.failed)
@@ -336,7 +345,7 @@ class Supervisor:
             self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
             words = self.phases.death_words(child.cause(), *unfinished)
-            self._fail_as(messages.Failed(words, EXIT_PREFLIGHT_FAILED))
+            self._fail_as(messages.Failed(words, self.phases.exit_code() or 1))
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
@@ -367,7 +376,7 @@ class Supervisor:
         for _, source in child.sources():
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(source)
-        death = child.death(self._hello.max_crashes if self._hello else 3)
+        death = child.death(self.hello.max_crashes if self.hello else 3)
         if death is not None:
             self._kept.bury(death)
         child.close()
@@ -407,7 +416,7 @@ class Supervisor:
 
     def _wind_down(self) -> None:
         """Let everything come to its end, for as long as the grace lasts."""
-        grace = self._hello.grace_seconds if self._hello else 0.0
+        grace = self.hello.grace_seconds if self.hello else 0.0
         log.warning("Stopping: what runs has %g s to end; a second signal stops it at once.", grace)
         self._announcer.stopping()
         self._tell_all(messages.Stop())

@@ -29,6 +29,9 @@ LARGE = {"jobs", "hot", "ended", "edges", "held", "attempts", "lanes", "ready_la
     "units",
     "preflights",
     "cursors",
+    "manifests",
+    "commits",
+    "plans",
 }
 
 #: statement → the indexes that its plan must use
@@ -120,6 +123,24 @@ INTENDED = {
     "read_cursors": {"cursors_pkey"},
     "list_preflights": {"preflights_app"},
     "forget_preflights": {"preflights_app"},
+    "plan_at": {"plans_id_key", "commits_pkey"},
+    "drop_replaced": {"manifests_slices", "manifests_pkey"},
+    "untidy_slices": {"manifests_staged"},
+    "number_slices": {"manifests_pkey"},
+    "drop_superseded": {"manifests_slices", "manifests_pkey"},
+    "slice_marks": {"manifests_slices"},
+    "read_slices": {"manifests_slices"},
+    "read_ranges": {"manifests_slices"},
+    "staged_slices": {"manifests_staged"},
+    "read_documents": {"manifests_files"},
+    "leave_plans": {"plans_open"},
+    "open_jobs_of_plan": {"jobs_plan", "hot_pkey"},
+    "cancel_jobs": {"hot_pkey"},
+    "old_plans": {"plans_ended", "jobs_plan", "manifests_staged"},
+    "count_plan_jobs": {"jobs_plan", "hot_pkey", "ended_unhappy"},
+    "list_unhappy_of_plan": {"jobs_plan", "ended_unhappy"},
+    "list_open_of_plan": {"jobs_plan", "hot_pkey"},
+    "beat_locks": {"locks_run"},
 }
 NO_TABLES = {
     "accept_jobs",

@@ -16,7 +16,8 @@ from penstock.stores.sqlite.store import SqliteStore
 
 QUERIES = read_queries(PACKAGE)
 NO_PLAN = ("begin", "commit", "rollback", "savepoint", "release", "pragma")
-LARGE = "jobs|child|attempts|edges|held|calls|answers|accounts|units|preflights|cursors"
+LARGE = "jobs|child|attempts|edges|held|calls|answers|accounts|units|preflights|cursors|"
+LARGE += "manifests|staged|old|plans"
 PLANNED = sorted(
     name
     for name, text in QUERIES.items()
@@ -129,6 +130,33 @@ INTENDED = {
     "read_cursors": ["cursors USING PRIMARY KEY (name=?)"],
     "list_preflights": ["preflights_app (app=? AND unit>?)"],
     "forget_preflights": ["preflights_app (app=?)"],
+    "plan_at": [
+        "sqlite_autoindex_plans_1 (id=?)",
+        "commits USING PRIMARY KEY (plan_id=? AND level=?)",
+    ],
+    "drop_replaced": ["manifests_slices (dataset=? AND at=?)"],
+    "untidy_slices": ["manifests_staged (plan_id=? AND level=?)", "plans_ended"],
+    "number_slices": ["manifests USING INTEGER PRIMARY KEY"],
+    "drop_superseded": ["COVERING INDEX manifests_slices (dataset=? AND at=? AND seq<?)"],
+    "slice_marks": ["manifests_slices (dataset=? AND at>? AND at<?)"],
+    "read_slices": ["manifests_slices (dataset=? AND at>? AND at<?)"],
+    "read_ranges": ["manifests_slices (dataset=? AND at>? AND at<?)"],
+    "staged_slices": ["manifests_staged (plan_id=?)"],
+    "read_documents": ["manifests_files (dataset=? AND id>?)"],
+    "leave_plans": ["plans_open (run_id=?)"],
+    "list_open_plans": ["plans_open"],
+    "open_jobs_of_plan": ["jobs_plan_open (plan_id=?)"],
+    "cancel_jobs": ["jobs USING INTEGER PRIMARY KEY"],
+    "old_plans": ["plans_ended", "jobs_plan (plan_id=?)", "manifests_staged (plan_id=?)"],
+    "count_plan_jobs": [
+        "COVERING INDEX jobs_plan (plan_id=?",
+        "COVERING INDEX jobs_plan_open (plan_id=?)",
+        "COVERING INDEX jobs_plan_unhappy (plan_id=?)",
+    ],
+    "list_unhappy_of_plan": ["jobs_plan_unhappy (plan_id=? AND id>?)"],
+    "list_open_of_plan": ["jobs_plan_open (plan_id=? AND id>?)"],
+    "hold_locks": ["locks USING PRIMARY KEY (name=?)"],
+    "beat_locks": ["locks_run (run_id=?)"],
     "anything_to_lease": ["jobs_due", "jobs_suspect", "lanes_ready", "workers_alive"],
 }
 

@@ -989,9 +989,9 @@ join penstock.manifests as staged
 union all
 select staged.id, staged.dataset, staged.at, 0
 from penstock.plans join penstock.manifests as staged on staged.plan_id = plans.id and staged.seq is null
-where plans.ended_at is not null and not exists (
+where plans.ended_at is not null and (
     select 1 from penstock.commits where commits.plan_id = staged.plan_id and commits.level = staged.level
-)
+) is null
 limit $1
 
 -- number_slices --
@@ -1071,7 +1071,7 @@ order by level, dataset, at
 
 -- read_documents --
 -- Every row of a dataset above an id, at most $3: [id, document].
-select id, document from penstock.manifests where dataset = $1 and id > $2 order by id limit $3
+select id, document from penstock.manifests where dataset = $1 and id + 0 > $2 order by id + 0 limit $3
 
 -- list_datasets --
 -- Datasets with something committed: [name, slices, first, last, newest number].
@@ -1158,9 +1158,9 @@ from gone
 -- old_plans --
 -- $2 plans that were over before a time, and of which no job and no staged slice is left.
 select id from penstock.plans where ended_at is not null and ended_at < $1
-    and not exists (select 1 from penstock.jobs where jobs.plan_id = plans.id)
-    and not exists (select 1 from penstock.manifests where manifests.plan_id = plans.id and seq is null)
-limit $2
+    and (select 1 from penstock.jobs where jobs.plan_id = plans.id limit 1) is null
+    and (select 1 from penstock.manifests where manifests.plan_id = plans.id and seq is null limit 1) is null
+order by ended_at limit $2
 
 -- purge_commits --
 -- Commits of plans that go; $1 = [plan, …].
@@ -1189,16 +1189,22 @@ with span as materialized (
 select -1, level, count(*) from penstock.jobs where plan_id = $1 and level is not null group by level
 union all
 select hot.row_state, jobs.level, count(*)
-from span join penstock.hot on hot.job_id between span.first and span.last
+from span cross join lateral (
+    select job_id, row_state from penstock.hot where job_id between span.first and span.last offset 0
+) as hot
 join penstock.jobs on jobs.id = hot.job_id
-where jobs.plan_id = $1 and jobs.level is not null group by hot.row_state, jobs.level
+where jobs.plan_id || '' = $1 and jobs.level is not null group by hot.row_state, jobs.level
 union all
 select ended.row_state, jobs.level, count(*)
-from span cross join (values (6), (7), (8)) as unhappy (row_state)
-join penstock.ended on ended.row_state = unhappy.row_state and ended.row_state >= 6
-    and ended.job_id between span.first and span.last
+from span cross join (values (6::smallint), (7::smallint), (8::smallint)) as unhappy (row_state)
+cross join lateral (
+    select job_id, row_state from penstock.ended
+    where row_state >= 6 and (row_state, job_id) >= (unhappy.row_state, span.first)
+        and (row_state, job_id) <= (unhappy.row_state, span.last)
+    order by row_state, job_id offset 0
+) as ended
 join penstock.jobs on jobs.id = ended.job_id
-where jobs.plan_id = $1 and jobs.level is not null group by ended.row_state, jobs.level
+where jobs.plan_id || '' = $1 and jobs.level is not null group by ended.row_state, jobs.level
 union all
 select -2, level, 0 from penstock.commits where plan_id = $1
 
@@ -1208,11 +1214,17 @@ select job_rows.* from (
     select ended.job_id
     from (select value::smallint as row_state from jsonb_array_elements_text($3::jsonb)) as unhappy
     cross join lateral (
-        select found.job_id from penstock.ended as found join penstock.jobs on jobs.id = found.job_id
-        where found.row_state >= 6 and found.row_state = unhappy.row_state and found.job_id > $2
-            and found.job_id >= (select min(id) from penstock.jobs where plan_id = $1)
-            and found.job_id <= (select max(id) from penstock.jobs where plan_id = $1) and jobs.plan_id || '' = $1
-        order by found.job_id limit $4
+        select found.job_id from (
+            select job_id from penstock.ended
+            where row_state >= 6 and (row_state, job_id) > (
+                unhappy.row_state, greatest($2, (select min(id) - 1 from penstock.jobs where plan_id = $1))
+            )
+            and (row_state, job_id) <= (
+                unhappy.row_state, (select max(id) from penstock.jobs where plan_id = $1)
+            )
+            order by row_state, job_id offset 0
+        ) as found
+        where (select plan_id from penstock.jobs where jobs.id = found.job_id) = $1 limit $4
     ) as ended order by ended.job_id limit $4
 ) as wanted join penstock.job_rows on job_rows.id = wanted.job_id order by job_rows.id
 

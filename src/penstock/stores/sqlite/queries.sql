@@ -787,7 +787,7 @@ where ended_at is null and run_id in (select value from jsonb_each(?1)) and stat
 
 -- leave_all_plans --
 -- The same for all of them.
-update plans set state = 'left' where ended_at is null
+update plans set state = 'left' where ended_at is null and run_id > ''
 
 -- finish_job --
 -- A queued job ends well without a worker.
@@ -830,17 +830,17 @@ from plans where id = ?1
 -- list_open_plans --
 -- Plans that are not over, the newest first; ?1 = their digest, or null.
 select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at
-from plans where ended_at is null and (?1 is null or digest = ?1) order by no desc
+from plans where ended_at is null and run_id > '' and (?1 is null or digest = ?1) order by +no desc
 
 -- count_plan_jobs --
 -- [row_state, level, jobs] of a plan, but for those that are done; -1: all of a level; -2: it is committed.
 select -1, level, count(*) from jobs where plan_id = ?1 and level is not null group by level
 union all
-select row_state, level, count(*) from jobs where plan_id = ?1 and row_state < 5 and level is not null
-group by level, row_state
+select row_state, level, count(*) from jobs where plan_id = ?1 and row_state < 5 and +level is not null
+group by +level, row_state
 union all
-select row_state, level, count(*) from jobs where plan_id = ?1 and row_state >= 6 and level is not null
-group by level, row_state
+select row_state, level, count(*) from jobs where plan_id = ?1 and row_state >= 6 and +level is not null
+group by +level, row_state
 union all
 select -2, level, 0 from commits where plan_id = ?1
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock.model.effects import Rearm
 from penstock.model.job import (
+    START_TRANSITIONS,
     TERMINAL,
     TRANSITIONS,
     UNIT_TRANSITIONS,
@@ -15,6 +16,7 @@ from penstock.model.job import (
     finished,
 )
 from penstock.model.schedule import UnitPlan
+from penstock.testing.store_contract.dataset_words import draft, submit, take_locks
 from penstock.testing.store_contract.unit_words import arm
 from penstock.testing.store_contract.world import TROUBLE, StoreWorld
 
@@ -91,6 +93,29 @@ UNIT_PATHS: dict[tuple[JobState, JobState], Path] = {
     **{(state, JobState.QUEUED): lambda world: arm(world, _unit(world)) for state in TERMINAL},
     (JobState.ERROR, JobState.CANCELLED): lambda world: world.store.retire_units(["x"]).result(),
 }
+
+
+def _begun(world: StoreWorld) -> None:
+    world.store.begin_plan("p", "run-1").result()
+
+
+START_PATHS: dict[tuple[JobState, JobState], Path] = {
+    (JobState.QUEUED, JobState.DONE): _begun,
+}
+
+
+def test_every_transition_of_a_start_is_reached_by_its_call(store_world: StoreWorld) -> None:
+    take_locks(store_world)
+    draft(store_world)
+    submit(store_world)
+    table = {(before, after) for before, ways in START_TRANSITIONS.items() for after in ways}
+    assert set(START_PATHS) == table
+    for (before, after), path in START_PATHS.items():
+        assert store_world.state("build:p:start") is before
+
+        path(store_world)
+
+        assert store_world.state("build:p:start") is after
 
 
 def test_every_transition_of_the_table_has_a_path() -> None:

@@ -16,7 +16,7 @@ create table penstock.manifests (
     document text not null
 ) with (fillfactor = 90);
 create index manifests_slices on penstock.manifests (dataset, at, seq desc nulls last) include (basis, version);
-create index manifests_files on penstock.manifests (dataset, id);
+create index manifests_files on penstock.manifests (dataset, (id + 0)); -- not for who looks for an id
 create index manifests_staged on penstock.manifests (plan_id, level) where seq is null;
 
 create table penstock.commits (
