@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment, micros_of
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
-from penstock.ids import IdSource
+from penstock.ids import IdSource, SystemIds
 from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot, find_root, open_root
@@ -21,6 +21,7 @@ from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
 from penstock.runtime.messages import BuildSpec
 from penstock.runtime.slicing import SliceSite, slice_task, slice_tasks
+from penstock.stores.memory import MemoryStore
 from penstock.stores.store import Store
 
 NOW = "now"
@@ -151,3 +152,8 @@ def found_root(settings: Settings, folder: Path | None = None) -> OutputRoot | N
 def new_root(settings: Settings, ids: IdSource, folder: Path | None = None) -> OutputRoot:
     """The root of an app; made if it is not there."""
     return open_root(root_folder(settings, folder), ids)
+
+
+def empty_store() -> Store:
+    """A store in memory, for whoever plans where there is none yet."""
+    return MemoryStore(SystemClock(), SystemIds())

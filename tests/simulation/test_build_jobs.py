@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -53,10 +54,11 @@ def test_the_function_is_told_its_moment_and_what_it_needs() -> None:
 def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
     app = Penstock("missing")
 
+    @dataclass(frozen=True)
     class Moving(Steps):
         """Its moments change after the plan was made."""
 
-        shift = 0
+        shift: ClassVar[int] = 0
 
         def before(self, at: int, count: int) -> Sequence[int]:
             return super().before(at - Moving.shift, count)

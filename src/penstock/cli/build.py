@@ -19,8 +19,10 @@ from penstock.model.plan import BuildReport
 from penstock.process_mark import own_mark
 from penstock.runtime.announcing import Announcer
 from penstock.runtime.build_end import ended_build
+from penstock.runtime.build_report import PlanFacts
 from penstock.runtime.messages import BuildSpec, Planned
 from penstock.runtime.supervisor import Supervisor
+from penstock.stores.patience import insist_async
 
 
 def build(
@@ -90,7 +92,11 @@ def _ended(supervisor: Supervisor, target: Target) -> BuildReport | None:
     with store_of(supervisor, target) as store:
         if store is None:
             return None
-        return asyncio.run(ended_build(store, plan_id, supervisor.run_id))
+        row = store.plan(plan_id).result()
+        if row is None or row.run_id != supervisor.run_id:
+            return None  # another build has taken it over
+        facts = PlanFacts.read(row.document)
+        return asyncio.run(ended_build(store, insist_async, plan_id, facts, supervisor.run_id))
 
 
 def _tell(report: BuildReport, planned: Planned, *, as_json: bool) -> None:

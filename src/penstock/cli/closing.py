@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from penstock.cli.live.look import RunLook
 from penstock.cli.pace import PaceView
 from penstock.cli.text import escaped, say, spent_words
@@ -88,7 +90,8 @@ def closing_lines(closing: Closing) -> Iterator[str]:
 
 def _unit_words(units: Units) -> Iterator[str]:
     """What is left of the units when nobody serves them here any more."""
-    words = list(units.words())
+    troubles = msgspec.structs.replace(units.troubles, late=0)  # of course they are, from now on
+    words = list(msgspec.structs.replace(units, troubles=troubles).words())
     yield words[0]
     ill = words[2:]
     yield from ill
@@ -147,7 +150,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         log.warning("The store cannot be read for the closing line: %s", error)
         return
     facts = facts_of(parts, alive=())
-    pace = look.paced(stats)
+    pace = look.paced(stats, own)
     stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
     is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget

@@ -29,6 +29,7 @@ from penstock.stores.store import Store
 
 PLAIN_SECONDS = 10.0  # between two lines about the run
 START_SECONDS = 1.0  # for the numbers before the first job
+AT_WORK = (Course.WORKING, Course.DRAINING)
 NOTHING_PER_SECOND = 0.05  # a rate that is shown as 0.0
 
 log = logging.getLogger("penstock.run")
@@ -66,7 +67,7 @@ class PlainDisplay:
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
         self._run_id = run_id
-        if course is not Course.CHECKING:
+        if course in AT_WORK:
             self._begin(store, run_id)
 
     def _begin(self, store: Store, run_id: str) -> None:
@@ -79,9 +80,9 @@ class PlainDisplay:
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
         if self._look is not None:
             self._go_on(self._look, 0.0)
-        elif course is not Course.CHECKING:
+        elif course in AT_WORK:
             self._begin(store, self._run_id)
-        elif checking is not None:
+        elif course is Course.CHECKING and checking is not None:
             self._tell_checks(checking)
 
     def _tell_checks(self, checking: Checking) -> None:
@@ -128,7 +129,8 @@ class PlainDisplay:
 
 def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
     """What the line about a run says."""
-    left = "" if pace.seconds_left is None else f", about {span(pace.seconds_left)}"
+    is_told = pace.left and pace.seconds_left is not None
+    left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
     words = [pace.ends, f"{pace.rate:.1f}/s", f"{pace.left} left{left}", *limit_words(limits.seen)]
     if picture.money is not None:
         money = picture.money

@@ -54,7 +54,8 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
     """Say so if no job of this task is in the store: the name may be wrong."""
     if task is None:
         return
-    known = store.stats().result().tasks
+    stats = store.stats().result()
+    known = {*stats.tasks, *stats.schedules}
     if task in known:
         return
     near = difflib.get_close_matches(task, known, 1)

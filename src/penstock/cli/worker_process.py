@@ -192,12 +192,13 @@ def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages
 
     None: it is the end already, or nobody is there any more.
     """
-    while data := channel.recv(4096):
-        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
-        if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
-            return None
-        if words:
-            return words
+    with contextlib.suppress(ConnectionResetError):  # it died before it had read our own
+        while data := channel.recv(4096):
+            words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+            if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
+                return None
+            if words:
+                return words
     return None
 
 
@@ -241,7 +242,7 @@ async def _run(
         options = replace(options, until=None if plan_id is None else PlanKeys(plan_id).end)
     if plan is not None and order.leads:
         seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
-        lead = DaemonLead(app, plan, settings, clock, channel, seen, check_only=spec.check)
+        lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
         if not await reins.led_by(lead):
             return messages.Finished()
     task_order = TaskOrder(

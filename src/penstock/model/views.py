@@ -10,7 +10,7 @@ import msgspec
 from penstock.model.job import JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
 from penstock.model.provider import ProviderModelKey
-from penstock.model.schedule import UnitView
+from penstock.model.schedule import PreflightResult, UnitView
 
 
 class EnqueueReport(msgspec.Struct, frozen=True):
@@ -80,6 +80,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     served: frozenset[str]  # tasks that live workers know
     calls: CallFigures = CallFigures()  # that cost money
     units: tuple[UnitView, ...] = ()  # of schedules: those that fail, or have ended in error
+    failed_checks: tuple[PreflightResult, ...] = ()  # preflights of the last start
 
 
 class Progress(msgspec.Struct, frozen=True):

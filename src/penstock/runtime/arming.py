@@ -7,6 +7,7 @@ arm the same units once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
-from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult
+from penstock.model.schedule import ARM_UNITS_MAX, SCHEDULE, ArmReport, PreflightResult, UnitPlan
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime.reach import Reach
 from penstock.stores.reply import Reply
@@ -62,6 +63,7 @@ class Arming:
     async def arm(self, plan: DaemonPlan) -> Armed:
         """Let the units of a plan tick, and no others of this app."""
         units = plan.schedules
+        await self._warn_of_others(units)
         report = ArmReport()
         for start in range(0, len(units), ARM_UNITS_MAX):
             part = units[start : start + ARM_UNITS_MAX]
@@ -70,7 +72,7 @@ class Arming:
         schedules = len({unit.task for unit in units})
         if report.new or report.retimed or report.revived or retired:
             log.info(
-                "%d unit(s) of schedules: %d new, %d as before, %d with another timing, %d armed "
+                "Units of schedules, %d: %d new, %d as before, %d with another timing, %d armed "
                 "again, %d retired.",
                 len(units),
                 report.new,
@@ -80,6 +82,20 @@ class Arming:
                 retired,
             )
         return Armed(units=len(units), schedules=schedules, report=report, retired=retired)
+
+    async def _warn_of_others(self, units: Sequence[UnitPlan]) -> None:
+        """Say which schedules were another app's: there is one unit of a name in a store."""
+        first = {unit.task: unit.key for unit in reversed(units)}
+        asked = (self._insist(partial(self._store.unit, key)) for key in first.values())
+        for task, known in zip(first, await asyncio.gather(*asked), strict=True):
+            if known is not None and known.app != self._app and known.retired_at is None:
+                log.warning(
+                    "The schedule %r was of the app %r and is now of %r. If both run on this "
+                    "store, each runs ticks of the other: rename one, or give it its own store.",
+                    task.removeprefix(SCHEDULE),
+                    known.app,
+                    self._app,
+                )
 
     async def _retire(self, planned: Collection[str]) -> int:
         """Page through what the store has; what nobody planned ticks no more."""

@@ -19,7 +19,7 @@ from penstock import process_mark
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
-from penstock.model.job import TERMINAL, JobId, JobState
+from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
 from penstock.outputs.places import attempt_mark
@@ -29,7 +29,8 @@ from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
-from penstock.runtime.build_report import PlanFacts, read_report
+from penstock.runtime.build_end import ended_build
+from penstock.runtime.build_report import PlanFacts
 from penstock.runtime.reach import Reach
 from penstock.runtime.slicing import attempt_name, step_task
 from penstock.stores.reply import Reply
@@ -38,7 +39,6 @@ from penstock.stores.store import Store
 RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached, or a lock is held
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 NAMES_SHOWN = 5  # of datasets, in one sentence
-TIDY_SLICE = 1_000
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
 PATHS_AT_ONCE = 5_000
 PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
@@ -157,23 +157,10 @@ class Build:
         if prepared is None:
             fresh = 0 if self.facts is None else self.facts.fresh
             return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
-        last = await self._insist(partial(self._store.job, prepared.end_key))
-        ended = last is None or last.state in TERMINAL
-        report = await read_report(
-            self._store,
-            self._insist,
-            prepared.plan_id,
-            prepared.facts,
-            self._run_id,
-            stopped=not ended,
+        report = await ended_build(
+            self._store, self._insist, prepared.plan_id, prepared.facts, self._run_id
         )
-        if not ended:
-            await self.release()
-            return report
-        await self._insist(partial(self._store.end_plan, prepared.plan_id))
         self.has_locks = False
-        while (await self._insist(partial(self._store.tidy_manifests, TIDY_SLICE))).more:
-            pass
         return report
 
     async def release(self) -> None:

@@ -103,3 +103,11 @@ def test_a_daemon_goes_on_with_its_own_command() -> None:
         "40 units of schedules, 1 degraded, see penstock doctor",
         "Next: penstock run goes on with the schedules",
     ]
+
+
+def test_what_is_late_when_nobody_serves_it_any_more_is_no_trouble() -> None:
+    late = Units(live=40, ticking=0, troubles=UnitTroubles(late=8))
+    ill = Units(live=40, ticking=0, troubles=UnitTroubles(degraded=1, late=8))
+
+    assert "40 units of schedules" in report(units=late, daemon=True)
+    assert report(units=ill, daemon=True)[1].endswith(" schedules, 1 degraded, see penstock doctor")

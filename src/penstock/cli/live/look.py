@@ -6,7 +6,7 @@ Four questions to the store once a second, one after the other; none is waited f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -75,13 +75,14 @@ class RunLook:
         """Something was changed on purpose: look again at once."""
         self._next_at = self._clock.monotonic()
 
-    def paced(self, stats: Stats) -> PaceView:
-        """How fast it goes, by fresh counts."""
+    def paced(self, stats: Stats, own: Mapping[JobState, int]) -> PaceView:
+        """How fast it goes, by fresh counts; `own` are the ends of this run."""
         return self._pace.look(
             stats.states,
             self._clock.monotonic(),
             paused=stats.paused,
             all_due_in=self._all_due_in(stats),
+            own=own,
         )
 
     def units(self, stats: Stats) -> Units | None:
@@ -109,7 +110,7 @@ class RunLook:
             silent,
             self.units(stats),
         )
-        self.pace = self.paced(stats)
+        self.pace = self.paced(stats, outlook.ended_in_run)
         unheard = {silence.worker for silence in silent}
         self.workers = [view for view in workers if view.id not in unheard]
 

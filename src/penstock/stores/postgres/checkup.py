@@ -21,7 +21,7 @@ from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.statements import Row
-from penstock.stores.sql.unit_reading import ill_units_of
+from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 
 OLD_TRANSACTION_SECONDS = 300
 SKEW_SECONDS = 60
@@ -70,6 +70,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
+            failed_checks=failed_checks_of(reader),
         )
     except (psycopg.Error, StoreError):
         return None

@@ -20,7 +20,7 @@ from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
 from penstock.stores.sql.call_reading import figures_of
-from penstock.stores.sql.unit_reading import ill_units_of
+from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.looking import LogUnmerged, look
@@ -190,4 +190,5 @@ class Checkup:
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
+            failed_checks=failed_checks_of(reader),
         )
