@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -55,17 +55,17 @@ def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
     app = Penstock("missing")
 
     @dataclass(frozen=True)
-    class Moving(Steps):
+    shifted = [0]
+
+    class Moving(Steps, frozen=True):
         """Its moments change after the plan was made."""
 
-        shift: ClassVar[int] = 0
-
         def before(self, at: int, count: int) -> Sequence[int]:
-            return super().before(at - Moving.shift, count)
+            return super().before(at - shifted[-1], count)
 
     @app.dataset(calendar=Moving())
     def prices(ctx: Context, at: datetime) -> bytes:
-        Moving.shift = 100 * DAY
+        shifted.append(100 * DAY)
         return b"1"
 
     @app.dataset(calendar=Steps(), needs=[prices], max_attempts=1)
