@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,7 +53,6 @@ def test_the_function_is_told_its_moment_and_what_it_needs() -> None:
 def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
     app = Penstock("missing")
 
-    @dataclass(frozen=True)
     shifted = [0]
 
     class Moving(Steps, frozen=True):
