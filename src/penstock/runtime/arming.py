@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
@@ -25,8 +24,6 @@ PAGE = 1_000  # units that are read at once
 WAITS = "Arming schedules has to wait"
 
 log = logging.getLogger("penstock.daemon")
-
-T = TypeVar("T")
 
 
 class Armed(msgspec.Struct, frozen=True, kw_only=True):
