@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from penstock.model.job import TERMINAL
 from penstock.model.plan import BuildReport
+from penstock.model.plan_facts import PlanFacts
 from penstock.planning.submission import PlanKeys
-from penstock.runtime.build_report import PlanFacts, read_report
+from penstock.runtime.build_report import read_report
 from penstock.stores.store import Store
 
 TIDY_SLICE = 1_000

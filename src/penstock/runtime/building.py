@@ -22,13 +22,14 @@ from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
 from penstock.model.job import TERMINAL
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.model.plan_facts import PlanFacts
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
-from penstock.runtime.build_report import PlanFacts, read_report
+from penstock.runtime.build_report import read_report
 from penstock.runtime.reach import Reach
 from penstock.runtime.slicing import step_task
 from penstock.stores.reply import Reply
