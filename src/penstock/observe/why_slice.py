@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import BUILD, SliceOutput, slice_of
 from penstock.model.job import Job, JobState
 from penstock.model.lock import LevelStates, PlanRow, PlanState
 from penstock.observe.build_words import THE_SAME, LockHolder, ended_in, level_words
@@ -329,20 +329,21 @@ def _uncommitted(facts: SliceFacts, tried: Tried, job: Job) -> Why:
 
 
 def _barrier_below(around: Facts, job: Job) -> int | None:
-    """The level whose barrier holds a job up; None: it waits for nothing, or for a job."""
+    """The level whose barrier alone holds a job up; None: it waits for nothing, or for a job."""
     if job.state is not JobState.WAITING or not job.level or not around.chain:
         return None
-    below = job.level - 1
-    return below if around.chain[0].job.key.endswith(f":level:{below}") else None
+    waits = [link.key for link in around.this.dependencies if link.open]
+    barrier = f"{BUILD}{job.plan_id}:level:{job.level - 1}"
+    return job.level - 1 if waits == [barrier] else None
 
 
 def _waits_for_level(facts: SliceFacts, tried: Tried, found: Why, below: int) -> Why:
     level = _level(tried, below)
     words = "" if level is None else f": {level_words(level)}"
-    end = tried.around.chain[-1] if tried.around is not None else None
     held = ""
-    if tried.around is not None and end is not None:
-        held = f" {explain(msgspec.structs.replace(tried.around, this=end, chain=())).sentence}"
+    if tried.around is not None:
+        end = msgspec.structs.replace(tried.around, this=tried.around.chain[-1], chain=())
+        held = f" {explain(end).sentence}"
     return msgspec.structs.replace(
         found,
         gate=Gate.LEVEL,
@@ -398,6 +399,6 @@ def _skipped(facts: SliceFacts, tried: Tried, around: Facts, when: str) -> tuple
     word = {JobState.ERROR: "failed", JobState.CANCELLED: "was cancelled"}
     said = "" if root.last_error is None else f": {error_words(root.last_error)}"
     ended = word.get(root.state, f"is {root.state.value}")
-    between = [link.job.key.split(":", 2)[-1] for link in around.chain[:-1]]
+    between = [slice_of(link.job.key) for link in around.chain[:-1]]
     over = [f"Between them: {some(between)}."] if between else []
-    return f"{lead}, because {root.key.split(':', 2)[-1]} {ended}{said}.", over
+    return f"{lead}, because {slice_of(root.key)} {ended}{said}.", over
