@@ -22,6 +22,7 @@ from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
 from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.model.plan_facts import PlanFacts
 from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
@@ -30,7 +31,6 @@ from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
 from penstock.runtime.build_end import ended_build
-from penstock.runtime.build_report import PlanFacts
 from penstock.runtime.insisting import RETRY_SECONDS, Insisting
 from penstock.runtime.slicing import attempt_name, step_task
 from penstock.stores.store import Store
