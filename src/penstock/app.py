@@ -30,7 +30,7 @@ from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
-from penstock.planning.build_plan import plan_build
+from penstock.planning.build_plan import check_build, plan_build
 from penstock.planning.daemon import DaemonPlan
 from penstock.process_mark import own_mark
 from penstock.runtime import interpreter
@@ -216,6 +216,7 @@ class Penstock(QueuedApp):
         loaded = self.load({} if slots is None else {"--slots": slots})
         now = to_micros(SystemClock().now())
         request = self._request(targets, start, end, now, **options)
+        check_build(self.dataset_specs, request, now)
         settings, times = loaded.settings, loaded.settings.runtime
         ids = SystemIds()
         run_id = ids.new_id("run")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock, Slices
-from penstock.calendars import Daily
+from penstock.calendars import Daily, Exchange
 from penstock.definitions.moments import to_moment
 from penstock.errors import UsageError
 from penstock.model.dataset import Need, Rule
@@ -103,6 +103,12 @@ def test_what_cannot_be_built_is_refused(
     with pytest.raises(UsageError, match=refusal):
         app.dataset(**{"calendar": DAILY, "name": "x", **options})(function)
     assert app.datasets == {}
+
+
+def test_no_exchange_is_asked_when_a_dataset_is_defined(app: Penstock) -> None:
+    """To import its sessions takes seconds, which commands about other things need not wait."""
+    app.dataset(calendar=Exchange("NOWHERE"))(plain)
+    app.load(environ={})
 
 
 def test_two_datasets_of_one_name_are_refused(app: Penstock) -> None:
