@@ -93,6 +93,12 @@ class ForkedWithOpenAI(Forked):
     knows = ("openai",)
 
 
+class ForkedWithExchange(Forked):
+    """The same for what builds datasets by the sessions of an exchange: two seconds of imports."""
+
+    knows = ("pyarrow.parquet", "exchange_calendars")
+
+
 def run_forked(
     command: list[str],
     *,
@@ -170,7 +176,10 @@ def _start_nursery(knows: tuple[str, ...]) -> Nursery:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(theirs.fileno()), *knows],
         cwd=REPOSITORY,
-        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+        env={
+            **{name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+            "OPENBLAS_NUM_THREADS": "1",  # so that numpy starts no thread
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),

@@ -80,6 +80,21 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
+def shown_task(task: str) -> str:
+    """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
+    return task.partition("#")[0] if task.startswith(SLICE) else task
+
+
+def builds_slices(task: str) -> bool:
+    """Do jobs of this task build slices? Barriers, gates and the like do not."""
+    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
+
+
+def slice_of(key: str) -> str:
+    """What people call the slices of a job: `prices@2024-01-05` of `build:PLAN:prices@…`."""
+    return key.split(":", 2)[-1]
+
+
 class Days(Protocol):
     """What of a calendar the names of its slices depend on."""
 
