@@ -14,8 +14,8 @@ import msgspec
 from penstock.model.calendar import Calendar
 
 SLICE = "dataset:"  # how the tasks of jobs begin that build slices
-STEP = "dataset:step"  # the task of barriers, gates, joins and ends
-START = "dataset:start"  # the task of what a plan waits for until it is complete
+STEP = "dataset:@step"  # the task of barriers, gates, joins and ends
+START = "dataset:@start"  # the task of what a plan waits for until it is complete
 BUILD = "build:"  # how the keys of a plan's jobs begin
 SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 
@@ -78,6 +78,21 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None  # None: bytes have none
     bytes: int
     checksum: str  # blake2b, hexadecimal
+
+
+def shown_task(task: str) -> str:
+    """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
+    return task.partition("#")[0] if task.startswith(SLICE) else task
+
+
+def builds_slices(task: str) -> bool:
+    """Do jobs of this task build slices? Barriers, gates and the like do not."""
+    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
+
+
+def slice_of(key: str) -> str:
+    """What people call the slices of a job: `prices@2024-01-05` of `build:PLAN:prices@…`."""
+    return key.split(":", 2)[-1]
 
 
 class Days(Protocol):
