@@ -55,6 +55,11 @@ def build_request(
     names = tuple(sorted(set(targets)))
     if not names:
         raise UsageError("A build needs at least one target: the name of a dataset.")
+    if options.get("eager") and options.get("fail_fast"):
+        raise UsageError(
+            "An eager build has no levels, after one of which fail-fast could stop; leave out "
+            "one of the two."
+        )
     ranges = tuple(_range(datasets[name].calendar, start, end, now) for name in names)
     return BuildRequest(targets=names, ranges=ranges, **options)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import UsageError
 from penstock.model.job import JobState
 from penstock.model.plan import BuildReport
 from tests.building import (
@@ -109,6 +110,11 @@ def test_a_failed_job_takes_with_it_only_what_needs_it(
     assert chain.calls.take() == [
         "mean@03", "mean@04", "prices@03", "total@03", "total@04",
     ]  # fmt: skip
+
+
+def test_an_eager_build_cannot_fail_fast(chain: Chain, made: Builder) -> None:
+    with pytest.raises(UsageError, match="An eager build has no levels"):
+        made.build("total", start=DAY_1, end=DAY_3, eager=True, fail_fast=True)
 
 
 def test_fail_fast_commits_the_level_and_begins_nothing_more(chain: Chain, made: Builder) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from penstock import Context, Penstock
+from penstock.calendars import Daily
 from penstock.errors import StoreUnavailable
 from penstock.model.job import WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
@@ -204,6 +206,21 @@ def test_a_chain_of_jobs_limits_itself() -> None:
     assert binding(facts) == (LimitKind.DEPENDENCIES, "")
     assert "while 1 ran at once" in said.sentence
     assert "more slots or workers would not help" in said.change
+
+
+def test_a_build_of_one_level_waits_for_nothing() -> None:
+    app = Penstock("shop")
+
+    @app.dataset(calendar=Daily())
+    async def prices(ctx: Context, at: datetime) -> bytes:
+        await asyncio.sleep(3.0)
+        return b"1"
+
+    with harness(app) as t:
+        assert t.build(prices, start="2024-01-01", end="2024-01-05").ok
+        facts, _ = explained(t)
+
+    assert binding(facts)[0] is LimitKind.OWN_CODE
 
 
 def test_slow_replies_limit_a_run_with_little_to_do() -> None:

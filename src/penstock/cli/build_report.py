@@ -12,17 +12,23 @@ from penstock.observe.phrases import counted
 from penstock.runtime.messages import Planned
 
 ROWS_MAX = 20  # of each table; the rest is counted
+NO_SLICE = "Nothing to build: no slice of the targets lies in this range."
 WIDTH_MAX = 60  # characters of a slice's name
 
 
 def report_lines(report: BuildReport, planned: Planned) -> Iterator[str]:
     """One line always; a table of what failed, and of what was skipped because of it."""
-    yield from _rows("FAILED", report.failed)
-    yield from _rows("skipped", report.skipped)
+    shown = (*report.failed[:ROWS_MAX], *report.skipped[:ROWS_MAX])
+    width = max((len(_name(result)) for result in shown), default=0)
+    yield from _rows("FAILED", report.failed, min(width, WIDTH_MAX))
+    yield from _rows("skipped", report.skipped, min(width, WIDTH_MAX))
     future = (
         f"; {counted(planned.future, 'slice')} in the future left out" if planned.future else ""
     )
     if report.plan_id is None:
+        if not report.fresh and not planned.future:
+            yield NO_SLICE
+            return
         yield f"Up to date: {counted(report.fresh, 'slice')}, nothing to build{future}."
         return
     fresh = f", {report.fresh:,} were up to date" if report.fresh else ""
@@ -39,14 +45,16 @@ def report_lines(report: BuildReport, planned: Planned) -> Iterator[str]:
     yield f"Built {counted(report.slices, 'slice')}{fresh}{bad} (plan {report.plan_id}){future}."
 
 
-def _rows(word: str, results: Sequence[JobResult]) -> Iterator[str]:
+def _rows(word: str, results: Sequence[JobResult], width: int) -> Iterator[str]:
     shown = results[:ROWS_MAX]
-    names = [escaped(slice_of(result.job_id)) for result in shown]
-    width = min(max(map(len, names), default=0), WIDTH_MAX)
-    for result, name in zip(shown, names, strict=True):
-        yield f"{word:<7}  {name:<{width}}  {_why(result)}".rstrip()
+    for result in shown:
+        yield f"{word:<7}  {_name(result):<{width}}  {_why(result)}".rstrip()
     if len(results) > len(shown):
         yield f"{word:<7}  … and {len(results) - len(shown):,} more"
+
+
+def _name(result: JobResult) -> str:
+    return escaped(slice_of(result.job_id))
 
 
 def _why(result: JobResult) -> str:

@@ -115,10 +115,10 @@ class Visit:
         flags = {name: str(value) for name, value in self._target.flags.items()}
         self._facts = self._import_app(flags, self._target.folder, named)
         if self._facts.problem is None:
-            text = (
-                f"{self._facts.name!r} of {named!r} has {counted(len(self._facts.tasks), 'task')}"
-            )
-            return well("app", text)
+            has = counted(len(self._facts.tasks), "task")
+            if self._facts.datasets:
+                has += f" and {counted(len(self._facts.datasets), 'dataset')}"
+            return well("app", f"{self._facts.name!r} of {named!r} has {has}")
         if self._debug and self._facts.details:
             warn_of_traceback(self._facts.details)
         return problem("app", self._facts.problem)

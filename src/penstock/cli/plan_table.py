@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
+from penstock.cli.build_report import NO_SLICE
 from penstock.cli.text import escaped
 from penstock.model.dataset import DatasetSpec, moment_name
 from penstock.model.plan import BuildPlan, JobDescriptor, SliceCounts
@@ -38,7 +39,8 @@ def plan_lines(plan: BuildPlan, specs: Mapping[str, DatasetSpec]) -> Iterator[st
     yield from _datasets(plan)
     yield ""
     if not plan.levels:
-        yield "Up to date: nothing to build."
+        known = any(counts.fresh or counts.future for counts in plan.counts.values())
+        yield "Up to date: nothing to build." if known else NO_SLICE
     else:
         yield (
             f"Plan {plan.plan_id}: {counted(slices, 'slice')} in {counted(plan.jobs, 'job')}, "

@@ -285,8 +285,9 @@ def _dependencies(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
         f"Jobs waited for others to end {_during(share)}, while {_few(facts.running_mean)} ran at "
         f"once and {_free(facts)} were free.",
-        "Let jobs wait only for those whose results they need (`after`), or make those on the "
-        "longest chain quicker: more slots or workers would not help.",
+        "Let jobs wait only for those whose results they need (`after`; in a build "
+        "`--eager`), or make those on the longest chain quicker: more slots or workers would not "
+        "help.",
     )
 
 

@@ -57,7 +57,10 @@ def read_raw(root: OutputRoot, named: Named, output: SliceOutput) -> bytes:
 def read_table(root: OutputRoot, named: Named, output: SliceOutput) -> pa.Table:
     """The table of a slice."""
     if output.kind != PARQUET:
-        raise UsageError(f"{named.of(output.at)} is raw bytes, not a table: use bytes().")
+        raise UsageError(
+            f"{named.of(output.at)} is raw bytes, not a table: a function that needs it calls "
+            "bytes(), others read its files, which files() and 'penstock dataset show' name."
+        )
     try:
         return decoded(read_content(root, named, output))
     except NoTable as error:

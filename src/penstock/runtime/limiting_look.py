@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.clock import Clock
 from penstock.errors import StoreError
+from penstock.model.dataset import STEP
 from penstock.model.job import JobState, WorkerId
 from penstock.model.provider import ProviderModelKey, gate_name
 from penstock.model.resource import SUBMISSION
@@ -67,6 +68,7 @@ class LimitingLook:
         self._limiting = limiting
         self._run_id = run_id
         self._tasks = tuple(kinds)
+        self._jobs = tuple(kind for kind in kinds if not kind.startswith(STEP))
         self._kinds = tuple(dict.fromkeys(kinds.values()))
         self._store = store
         self._clock = clock
@@ -205,9 +207,9 @@ class LimitingLook:
             self._wake()
 
     async def _find_waiting(self) -> None:
-        """Do jobs wait for others?"""
+        """Do jobs wait for others? Steps of builds always do, and hold nothing up."""
         outlook = await self._store.outlook(WorkerId(""), self._run_id)
-        self._waiting_jobs = _states(outlook, self._tasks)[JobState.WAITING]
+        self._waiting_jobs = _states(outlook, self._jobs)[JobState.WAITING]
 
     async def _find_holders(self) -> None:
         """Who holds what is left: others that work, one that runs suspects, or one that died?"""

@@ -104,6 +104,10 @@ def test_without_builds_the_doctor_says_nothing_of_them(shop: Shop, command: Com
     assert not {"builds", "locks", "output root"} & findings(command).keys()
 
 
+def test_the_doctor_counts_datasets(shop: Shop, command: Command) -> None:
+    assert findings(command)["app"]["text"] == "'shop' of 'pipeline.py' has 0 tasks and 4 datasets"
+
+
 def test_after_a_build_all_is_well(shop: Shop, command: Command) -> None:
     shop.build("mean", start=START, end=END)
     found = findings(command)

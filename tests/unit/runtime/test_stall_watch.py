@@ -24,9 +24,9 @@ def snapshot(*ids: int, turn: float = TURN) -> SlotSnapshot:
     return SlotSnapshot(None, turn, running)
 
 
-def filled(count: int) -> MemoryStore:
+def filled(count: int, task: str = "t") -> MemoryStore:
     store = MemoryStore(ManualClock())
-    jobs = [NewJob(key=f"k{n}", task="t", payload="{}", group="g") for n in range(count)]
+    jobs = [NewJob(key=f"k{n}", task=task, payload="{}", group="g") for n in range(count)]
     store.enqueue(jobs).result()
     return store
 
@@ -48,6 +48,14 @@ def test_a_stall_is_told_once_and_the_next_one_anew(caplog: pytest.LogCaptureFix
         "Worker 7 has stood still for 2.0 s; it runs job 'k1' of task 't'.",
         "Worker 7 has stood still for 2.0 s; it runs job 'k1' of task 't'.",
     ]
+
+
+def test_a_dataset_is_named_without_its_root(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "penstock.supervisor"):
+        store = filled(1, task="dataset:prices#root-a")
+        assert StallWatch().look(7, snapshot(1), TURN + STALLED_SECONDS, store)
+
+    assert "it runs job 'k0' of task 'dataset:prices'." in caplog.text
 
 
 def test_many_jobs_are_counted_and_an_idle_or_new_worker_is_left_alone(
