@@ -90,6 +90,12 @@ def why(
             "--check' runs it and says what it comes to."
         )
     if found is None:
+        dataset = key.partition("@")[0]
+        if dataset in outline_of(configured.settings.app, target.folder).datasets:
+            raise PenstockError(
+                f"{dataset!r} is a dataset, and {key!r} names no slice of it; ask for one by its "
+                f"date: penstock why {dataset}@2024-01-05."
+            )
         raise PenstockError(
             f"No job has the key {key!r} in the store {url}{_nearest(target, key)}. Correct the "
             "key, or name another store with --store."

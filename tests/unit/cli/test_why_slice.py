@@ -65,6 +65,16 @@ def test_an_unknown_dataset_is_told_with_the_nearest(shop: Shop, command: Comman
     assert "closest: 'prices'" in ended.sentence
 
 
+@pytest.mark.parametrize("key", ["prices", "prices@yesterday"])
+def test_a_dataset_alone_is_asked_for_a_slice(shop: Shop, command: Command, key: str) -> None:
+    shop.plan("prices", start="2024-01-02", end="2024-01-03")
+    ended = command("why", key)
+
+    assert ended.code == 1
+    assert f"'prices' is a dataset, and {key!r} names no slice of it" in ended.sentence
+    assert "penstock why prices@2024-01-05" in ended.sentence
+
+
 def test_what_is_no_time_is_refused(shop: Shop, command: Command) -> None:
     ended = command("why", "prices@2024-02-31")
 
