@@ -110,11 +110,6 @@ def slice_name(dataset: str, at: int, calendar: Days) -> str:
     return f"{dataset}@{moment_name(at, calendar)}"
 
 
-def task_name(task: str) -> str:
-    """What people call a task: of one that builds slices, without the id of its root."""
-    return task.partition("#")[0] if task.startswith(SLICE) else task
-
-
 def utc_text(at: int) -> str:
     """A moment as an ISO time of UTC; with a fraction if it has one."""
     seconds, micros = divmod(at, 1_000_000)

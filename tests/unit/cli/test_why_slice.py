@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.model.job import JobState
+from tests.processes import mark_of_the_dead
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.dataset_shop import DATASETS, Shop
 
@@ -300,8 +301,8 @@ def test_workers_with_another_output_root_do_not_count(shop: Shop, command: Comm
 
 
 def test_a_plan_whose_process_is_gone_is_left(shop: Shop, command: Command) -> None:
-    place = shop_mark_of_a_dead_process()
-    plan = shop.plan("mean", start="2024-01-02", end="2024-01-04", mark=place)
+    dead = mark_of_the_dead()
+    plan = shop.plan("mean", start="2024-01-02", end="2024-01-04", mark=dead)
     found = why(command, "mean@2024-01-02")
 
     assert found["gate"] == "plan_left"
@@ -311,19 +312,6 @@ def test_a_plan_whose_process_is_gone_is_left(shop: Shop, command: Command) -> N
     assert found["command"] == (
         "penstock build mean --from 2024-01-02T00:00:00Z --to 2024-01-04T00:00:00Z"
     )
-
-
-def shop_mark_of_a_dead_process() -> str:
-    import os
-
-    from penstock.process_mark import own_mark
-
-    place, _, began = own_mark().rsplit(" ", 2)
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return f"{place} {child} {began}"
 
 
 def test_a_plan_that_let_its_locks_go_is_left(shop: Shop, command: Command) -> None:
@@ -344,7 +332,7 @@ def test_a_slice_that_a_running_build_leaves_out_is_locked(shop: Shop, command: 
 
 
 def test_a_lock_of_a_gone_process_is_told_beside_the_answer(shop: Shop, command: Command) -> None:
-    shop.plan("prices", start="2024-01-02", end="2024-01-04", mark=shop_mark_of_a_dead_process())
+    shop.plan("prices", start="2024-01-02", end="2024-01-04", mark=mark_of_the_dead())
     found = why(command, "prices@2024-02-01")
 
     assert found["gate"] == "not_built"
