@@ -5,8 +5,8 @@ An import of everything costs half a second of CPU, and the tests start hundreds
 one process imports it once, stays single-threaded, and clones itself on demand. A clone is a child
 of the test like one that was started: with its own pid, streams, session, environment and death.
 What cannot be cloned (another program, another interpreter's options) is started as usual.
-A clone that is a supervisor has a nursery of its own for its workers: a child of it that
-`tests.processes.children_of` does not tell.
+A clone that is a supervisor, or an example, has a nursery of its own for its workers or commands:
+a child of it that `tests.processes.children_of` does not tell.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ DESCRIPTORS_MAX = 16  # of one clone
 OUT_OF_THE_WAY = 200  # descriptors from here on are free in a clone
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SERVE = "from tests.forked import main; main()"
+STARTERS = {"run", "build", "tests.cloned_commands"}  # whose children are clones, too
 CLONE_PARENT = 0x00008000
 CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
@@ -90,6 +91,12 @@ class ForkedWithOpenAI(Forked):
     """The same for what uses the SDK of OpenAI, whose import takes more than a second."""
 
     knows = ("openai",)
+
+
+class ForkedWithExchange(Forked):
+    """The same for what builds datasets by the sessions of an exchange: two seconds of imports."""
+
+    knows = ("pyarrow.parquet", "exchange_calendars")
 
 
 def run_forked(
@@ -169,7 +176,10 @@ def _start_nursery(knows: tuple[str, ...]) -> Nursery:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(theirs.fileno()), *knows],
         cwd=REPOSITORY,
-        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+        env={
+            **{name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+            "OPENBLAS_NUM_THREADS": "1",  # so that numpy starts no thread
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
@@ -308,6 +318,6 @@ def main() -> None:
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     if order is None:
         return
-    if {"queue", "run"} <= set(order.command):
+    if STARTERS & set(order.command):
         order = _with_own_nursery() or order
     _become(order)

@@ -25,8 +25,8 @@ FILES = ("pipeline.py", "penstock.toml")
 REPOSITORIES = ["penstock/engine", "penstock/docs", "penstock/site"]
 UNIT = "schedule:poll_issues:penstock/site"
 LIMITS = ForgeLimits(window_seconds=5.0, per_window=400, per_second=20)
-PATIENCE_SECONDS = 60.0
-LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 180.0
+LOOK_SECONDS = 0.2
 PREFLIGHT_FAILED, INTERRUPTED = 3, 130
 
 

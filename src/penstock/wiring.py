@@ -150,13 +150,6 @@ def open_store(
     return SqliteStore.open(path, durability=durability, reading_will_do=reading_will_do)
 
 
-def empty_store() -> Store:
-    """A store in memory, for whoever looks at one that is not there yet."""
-    from penstock.stores.memory import MemoryStore
-
-    return MemoryStore(SystemClock(), SystemIds())
-
-
 def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
     """Refuse limits of a dimension that no task has but for a slip of the pen.
 

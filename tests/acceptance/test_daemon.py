@@ -64,12 +64,12 @@ def test_systemd_and_probes_are_told_of_each_phase(project: DaemonProject, tmp_p
             str(port),
             NOTIFY_SOCKET=str(tmp_path / "notify"),
             WATCHDOG_USEC="200000",
-            PENSTOCK_RUNTIME__PREFLIGHT_TIMEOUT="1.5",
-            PENSTOCK_RUNTIME__GRACE_SECONDS="2",
+            PENSTOCK_RUNTIME__PREFLIGHT_TIMEOUT="240",
         )
         project.await_bodies("check")
         assert answer(port, "/live")[0] == 200
         assert answer(port, "/ready") == (503, "Preflights run.\n")
+        project.say("check-a", "fail")
         assert process.wait(240) == 3
 
         project.unsay("check-a")
@@ -78,13 +78,14 @@ def test_systemd_and_probes_are_told_of_each_phase(project: DaemonProject, tmp_p
             str(port),
             NOTIFY_SOCKET=str(tmp_path / "notify"),
             WATCHDOG_USEC="200000",
-            PENSTOCK_RUNTIME__GRACE_SECONDS="2",
+            PENSTOCK_RUNTIME__GRACE_SECONDS="240",
         )
         wait_until(lambda: answer(port, "/ready") == (200, "ready\n"))
         wait_until(lambda: any(words[0] == "b" for words in project.bodies("tick")))
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: answer(port, "/ready") == (503, "The run is stopping.\n"))
         assert answer(port, "/live")[0] == 200
+        project.unsay("tick-b")
         assert process.wait(240) == 0
         manager.shutdown(socket.SHUT_RDWR)
         listener.join()

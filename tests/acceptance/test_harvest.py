@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import environment_of_tests
+from tests.cloned_commands import run_example
 
 HARVEST = Path(__file__).resolve().parents[2] / "examples/harvest"
 FOUND = re.compile(r"archive limit (?:\d+ → )?(\d+) of 256")
@@ -19,14 +17,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 def test_harvest_finds_the_limits_and_keeps_them() -> None:
-    done = subprocess.run(
-        [sys.executable, str(HARVEST / "harvest.py"), "--documents", "240"],
-        env=environment_of_tests(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = run_example(HARVEST / "harvest.py", "--documents", "240")
 
     assert done.returncode == 0, done.stderr
     told = done.stdout

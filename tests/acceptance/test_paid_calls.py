@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import environment_of_tests
+from tests.cloned_commands import run_example
+from tests.forked import ForkedWithOpenAI
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/paid_calls"
 REVIEWS = 12
@@ -19,14 +18,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.faults]
 
 
 def test_second_run_reuses_what_the_first_one_bought() -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "paid_calls.py"), "--reviews", str(REVIEWS)],
-        env=environment_of_tests(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    program = EXAMPLE / "paid_calls.py"
+    done = run_example(program, "--reviews", str(REVIEWS), popen=ForkedWithOpenAI)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "$ kill -9 " in done.stdout

@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import environment_of_tests
+from tests.cloned_commands import run_example
 
 WATCH = Path(__file__).resolve().parents[2] / "examples/repo_watch"
+PROGRAM = WATCH / "repo_watch.py"
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 def test_the_example_looks_at_every_issue_once() -> None:
-    done = subprocess.run(
-        [sys.executable, str(WATCH / "repo_watch.py"), "--issues", "6"],
-        env=environment_of_tests(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = run_example(PROGRAM, "--issues", "6")
 
     told = done.stdout
     assert done.returncode == 0, told + done.stderr
@@ -40,7 +32,7 @@ def test_readme_types_what_the_example_types() -> None:
     page = (WATCH / "README.md").read_text()
     by_hand = page.rpartition("```text\n")[2].partition("```")[0].splitlines()
 
-    program = (WATCH / "repo_watch.py").read_text()
+    program = PROGRAM.read_text()
     typed = [line for line in by_hand if line.startswith("penstock")]
     assert len(typed) == 3
     assert all(

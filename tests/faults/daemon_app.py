@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock import Context, Penstock, TickContext, failpoints
 
 LONG_SECONDS = 3600.0
+HANG_SECONDS = 0.05  # between two looks whether it shall go on
 
 
 def said(name: str, otherwise: str = "") -> str:
@@ -38,6 +39,12 @@ if said("import") == "hang":
     time.sleep(LONG_SECONDS)
 
 
+async def hang(name: str) -> None:
+    """As long as it is said."""
+    while said(name) == "hang":  # noqa: ASYNC110 (another process says it)
+        await asyncio.sleep(HANG_SECONDS)
+
+
 def misbehave(name: str, how: str) -> None:
     """Whatever does not need a loop."""
     match how:
@@ -50,6 +57,9 @@ def misbehave(name: str, how: str) -> None:
         case "block":
             time.sleep(LONG_SECONDS)
         case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die once":
+            Path(f"check-{name}").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         case "once":
             Path(f"check-{name}").unlink()
@@ -67,10 +77,8 @@ if said("checks") != "none":
     @app.preflight(over=hosts, hint="Is its name right?", recheck=True)
     async def reachable(ctx: Context, host: str) -> str:
         note("check", host)
-        how = said(f"check-{host}")
-        if how == "hang":
-            await asyncio.sleep(LONG_SECONDS)
-        misbehave(host, how)
+        await hang(f"check-{host}")
+        misbehave(host, said(f"check-{host}"))
         return host.upper()
 
     @app.preflight()
@@ -99,10 +107,9 @@ if said("schedules") != "none":
         number = (ctx.cursor or 0) + 1
         note("tick", host, round(ctx.due_at.timestamp() * 1e6), number)
         failpoints.hit("exec.during")
-        how = said(f"tick-{host}")
-        if how == "hang":
-            await asyncio.sleep(LONG_SECONDS)
-        misbehave(host, how)
+        await hang(f"tick-{host}")
+        misbehave(host, said(f"tick-{host}"))
         ctx.cursor = number
-        ctx.enqueue(event.job(host, number))
+        # A key of its own: if this end counted twice, its event would be there twice.
+        ctx.enqueue(event.job(host, number), key=f"{host} {number} {time.monotonic_ns()}")
         note("ticked", host, round(ctx.due_at.timestamp() * 1e6), number)

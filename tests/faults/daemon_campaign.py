@@ -13,8 +13,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.daemon_project import TTL_SECONDS, DaemonProject, kill_now
-from tests.processes import is_alive
+from tests.faults.daemon_project import SHORT_TTL_SECONDS, DaemonProject, kill_now
+from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
 TARGETS = ("worker", "supervisor", "both")
@@ -44,7 +44,9 @@ class DaemonCampaign:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.project = DaemonProject(self.folder, self.url, hosts="a b c", interval="0.1")
+        self.project = DaemonProject(
+            self.folder, self.url, ttl_seconds=SHORT_TTL_SECONDS, hosts="a b c", interval="0.1"
+        )
         self.pair = [self.project.start(), self.project.start()]
 
     def cycle(self) -> None:
@@ -55,6 +57,8 @@ class DaemonCampaign:
         else:
             target = self.random.choice(TARGETS)
             self.project.await_bodies("ticked", self.random.randint(1, 4))
+            if target == "worker":  # one that checks would end its run, sooner or later
+                wait_until(lambda: self._works(self.pair[victim]))
             self._count(target)
             workers = kill_now(self.pair[victim], target)
             if target != "worker":
@@ -84,6 +88,11 @@ class DaemonCampaign:
         if point in BEFORE_WORK and self.pair[victim].wait(240) != 3:
             self.broken.append(f"exit code {self.pair[victim].returncode} after a death at {point}")
 
+    def _works(self, process: subprocess.Popen[str]) -> bool:
+        """Whether a worker that it has now has ticked."""
+        workers = set(map(str, children_of(process.pid)))
+        return any(pid in workers for *_, pid, _ in self.project.bodies("tick"))
+
     def _count(self, what: str) -> None:
         self.kills[what] = self.kills.get(what, 0) + 1
 
@@ -95,7 +104,7 @@ class DaemonCampaign:
         def all_tick() -> bool:
             return {words[0] for words in self.project.bodies("ticked")[seen:]} >= hosts
 
-        wait_until(all_tick, 60 + TTL_SECONDS)
+        wait_until(all_tick, 240 + SHORT_TTL_SECONDS)
 
     def finish(self) -> list[str]:
         """Stop both; what does not hold."""

@@ -23,14 +23,15 @@ from tests.processes import children_of, environment_of_tests, is_alive, kill_ru
 from tests.waiting import wait_until
 
 GRACE_SECONDS = 1.0
-TTL_SECONDS = 1.5
-CONFIG = f"""
+TTL_SECONDS = 20.0  # that a busy machine does not use up
+SHORT_TTL_SECONDS = 1.5  # for those who wait for its end
+CONFIG = """
 app = "daemon_app.py"
 durability = "normal"
 [runtime]
-lease_ttl_seconds = {TTL_SECONDS}
+lease_ttl_seconds = {ttl_seconds}
 beat_seconds = 0.2
-grace_seconds = {GRACE_SECONDS}
+grace_seconds = {grace_seconds}
 preflight_timeout = 30.0
 async_slots = 8
 thread_slots = 4
@@ -41,11 +42,19 @@ UNIT = "schedule:poll:"
 class DaemonProject:
     """Owns one folder, and the daemons in it."""
 
-    def __init__(self, folder: Path, url: str | None = None, **files: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str | None = None,
+        *,
+        ttl_seconds: float = TTL_SECONDS,
+        **files: str,
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.url = url or f"sqlite:///{folder}/daemon.db"
-        (folder / "penstock.toml").write_text(CONFIG)
+        config = CONFIG.format(ttl_seconds=ttl_seconds, grace_seconds=GRACE_SECONDS)
+        (folder / "penstock.toml").write_text(config)
         shutil.copy(Path(__file__).with_name("daemon_app.py"), folder)
         for name, text in files.items():
             self.say(name.replace("_", "-"), text)

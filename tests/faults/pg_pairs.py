@@ -207,7 +207,25 @@ class World:
             found[key.partition("-")[2]] = str(row.state)
             assert row.state in TERMINAL, f"{key} is still {row.state}"
         assert self.fleet.left_over() == {}
-        return found
+        return found | self._datasets()
+
+    def _datasets(self) -> dict[str, str]:
+        """Where the plan is, who holds its lock, and which slices are visible."""
+        plan = self.store.plan(self.name("plan")).result()
+        assert plan is not None
+        page = self.store.manifests(self.name("d"), 0, 9, 9).result()
+        locks = self.store.locks().result()
+        return {
+            "plan": str(plan.state),
+            "slices": str([row.at for row in page.rows]),
+            "holders": str(
+                sorted(
+                    lock.run_id.partition("-")[2]
+                    for lock in locks
+                    if lock.run_id.startswith(f"{self.n}-")
+                )
+            ),
+        }
 
 
 Act = Callable[[World, Store], Any]
@@ -325,7 +343,8 @@ def _takes(run: str) -> Act:
         names = [f"lock of {world.name('plan')}", world.name("a")]
         names = names if run == "b" else names[::-1]
         taken = store.take_locks(names, world.name(run), run, FOR_EVER, ["mark"]).result()
-        return taken.taken, [lock.run_id for lock in taken.held], taken.left
+        held = {lock.run_id.partition("-")[2] for lock in taken.held}
+        return taken.taken, sorted(held), len(taken.left)
 
     return act
 

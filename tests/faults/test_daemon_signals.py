@@ -28,6 +28,7 @@ STAGES = {
     "ticking": ({"tick-a": "hang"}, "tick"),
     "idle": ({"interval": "3600", "hosts": "a"}, "ticked"),
 }
+ARMING_SECONDS = 3.0  # meanwhile a signal reaches the worker, on a busy machine as well
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 #: Every stage, every signal, once and twice: not each with each.
 COVER = (
@@ -54,7 +55,7 @@ def ends(folder: Path, stage: str, signals: tuple[signal.Signals, ...]) -> Itera
         project.say(name, text)
     mark = folder / "mark"
     mark.touch()
-    rule = {"at": 1, "once": str(mark), "pause": 0.3}
+    rule = {"at": 1, "once": str(mark), "pause": ARMING_SECONDS}
     armed: dict[str, object] = {"worker": {"arm.in_tx": rule}}
     points = armed if stage == "arming" else None
     process = project.start(failpoints=points)

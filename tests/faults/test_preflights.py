@@ -71,24 +71,52 @@ def test_f63_checks_that_hang_on_the_loop_and_in_threads_fail_in_time(
     assert "FAILED  token        TimeLimitError" in err
 
 
-def test_f63_a_check_that_blocks_the_loop_is_named_and_does_not_hold_up_the_end(
+def test_f63_a_check_that_blocks_the_loop_is_named_and_hides_no_other(
     project: DaemonProject,
 ) -> None:
     project.say("check-b", "block")
+    project.say("check-token", "fail")
 
     _, err = refused(project, **HASTY)
 
-    assert "'reachable:b'" in err.splitlines()[-1]
-    assert "had not ended by preflight_timeout" in err.splitlines()[-1]
+    assert "FAILED  reachable:b  it had not ended by preflight_timeout" in err
+    assert "FAILED  token        ValueError: token is not there" in err
+    assert "passed " not in err
+    assert err.endswith("2 of 3 preflights failed; nothing else was started.\n")
 
 
-def test_f63_a_check_whose_process_dies_is_named(project: DaemonProject) -> None:
-    project.say("check-b", "die")
+def test_f63_checks_whose_process_dies_are_told_in_the_document_with_all_others(
+    project: DaemonProject,
+) -> None:
+    project.say("hosts", "a b c")
+    project.say("check-a", "die")
+    project.say("check-b", "fail")
+    project.say("check-token", "die")
 
-    _, err = refused(project)
+    out, err = refused(project, "--check", "--json")
 
-    assert "'reachable:b'" in err.splitlines()[-1]
-    assert err.splitlines()[-1].endswith("(killed by SIGKILL); nothing else was started.")
+    document = json.loads(out)
+    found = {(one["name"], one["partition"]): one["problem"] for one in document["preflights"]}
+    died = "the process died while it ran (killed by SIGKILL)"
+    assert found == {
+        ("reachable", "a"): died,
+        ("reachable", "b"): "ValueError: b is not there",
+        ("reachable", "c"): None,
+        ("token", None): died,
+    }
+    assert (document["passed"], document["failed"]) == (1, 3)
+    assert "Working on" not in err
+
+
+def test_f63_a_process_that_dies_for_no_fault_of_a_check_is_followed_by_another(
+    project: DaemonProject,
+) -> None:
+    project.say("check-a", "die once")
+    process = project.start()
+    project.await_bodies("event")
+
+    assert project.stop(process) == 0
+    assert "Another process looks again." in project.errors()
 
 
 def test_f63_a_check_that_flaps_is_tried_again_and_the_work_begins(project: DaemonProject) -> None:

@@ -98,3 +98,24 @@ def test_another_request_gives_up_a_plan_that_was_left() -> None:
             "cancelled",
         }
         test.drain()
+
+
+def test_files_that_nobody_names_are_swept_when_a_plan_goes_on() -> None:
+    chain = Chain()
+    with harness(chain.app) as test:
+
+        def steal(name: str) -> None:
+            if name == "mean@01":
+                held = test.store.locks().result()
+                take(test, "thief", 600.0, tuple(lock.mark for lock in held))
+
+        chain.calls.stop_at = steal
+        with pytest.raises(BuildLost):
+            test.build("mean", start=DAY_1, end=DAY_3)
+        chain.calls.stop_at = lambda _: None
+        folder = chain.app.datasets["prices"].files()[0].parents[2] / "mean"
+        assert list(folder.glob("*/part-*"))  # written, and not acknowledged in time
+        test.store.release_locks("thief", ["prices", "mean"]).result()
+        assert test.build("mean", start=DAY_1, end=DAY_3).ok
+        named = chain.app.datasets["mean"].files()
+        assert sorted(folder.glob("*/part-*")) == sorted(named)

@@ -8,6 +8,7 @@ over when the lease has ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from itertools import chain
 from typing import Any
@@ -24,6 +25,9 @@ from tests.unit.runtime.worker_world import World, simulate
 
 TAKES_OVER_SECONDS = 40.0  # after the lease of the first
 END_SECONDS = 75.0
+TTL_SECONDS = 15.0
+GRACE_SECONDS = 10.0
+SWEEP_SECONDS = 5.0  # between two looks at leases that have ended, and a little for the calls
 CALLS = 40  # of the first daemon: enough for several ticks
 SOME = 3  # calls of each kind at which it dies
 
@@ -110,7 +114,7 @@ def dies(last: int, *, done: bool) -> list[str]:
     async def main(world: World) -> list[str]:
         return await die(numbered, world, last, done=done)
 
-    runtime = {"lease_ttl_seconds": 15.0, "beat_seconds": 5.0}
+    runtime = {"lease_ttl_seconds": TTL_SECONDS, "beat_seconds": 5.0}
     return simulate(numbered.app, main, runtime=runtime)
 
 
@@ -125,3 +129,88 @@ def test_wherever_a_daemon_falls_silent(caplog: pytest.LogCaptureFixture) -> Non
     for place in chain.from_iterable(places):
         for done in (True, False):
             dies(place, done=done)
+
+
+class Mortal(Silent):
+    """A store that falls silent when it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, 0, done=False)
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name) if self.dead else getattr(self._store, name)
+
+
+@pytest.mark.parametrize("dies_at", [0.55, 3.0, 7.25])
+def test_a_daemon_that_is_there_takes_over_within_a_lease_time(
+    dies_at: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one holds every tick when it dies; each occurrence begins again elsewhere."""
+    caplog.set_level(logging.CRITICAL, "penstock")
+    app = Penstock("watched")
+    hosts = app.partitions("host", ["a", "b", "c"])
+    began: list[tuple[float, str, int]] = []  # when, host, occurrence
+
+    async def main(world: World) -> None:
+        mortal = Mortal(world.store)
+
+        @app.every(0.5, over=hosts, timeout=600)
+        async def poll(ctx: TickContext, host: str) -> None:
+            now = world.clock.monotonic()
+            began.append((now, host, to_micros(ctx.due_at.timestamp())))
+            if not mortal.dead and now >= dies_at - 0.55:
+                await asyncio.sleep(3_600)
+
+        plan = app.plan_daemon(world.settings, to_micros(world.clock.now()))
+        world.store.arm("watched", plan.schedules).result()
+        first = world.worker(drain=False, schedules=True, server=mortal)  # type: ignore[arg-type]
+        world.start(first)
+        await world.clock.sleep(dies_at)
+        mortal.dead = True
+        held = {(host, due) for _, host, due in began[-3:]}
+        assert {host for host, _ in held} == {"a", "b", "c"}
+        other = world.worker(drain=False, schedules=True)
+        running = world.start(other)
+        await world.clock.sleep(TTL_SECONDS + SWEEP_SECONDS)
+
+        assert held <= {(host, due) for at, host, due in began if at > dies_at}
+        asked = world.clock.monotonic()
+        other.stop(Stopping.GRACEFUL)
+        await running
+        assert world.clock.monotonic() - asked <= GRACE_SECONDS + 5
+
+    runtime = {"lease_ttl_seconds": TTL_SECONDS, "beat_seconds": 5.0}
+    simulate(app, main, runtime={**runtime, "grace_seconds": GRACE_SECONDS})
+
+
+def test_a_daemon_whose_ticks_hang_ends_with_its_grace(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "penstock")
+    app = Penstock("watched")
+    over: list[bool] = []  # the test
+
+    async def main(world: World) -> None:
+        @app.every(1)
+        async def listens(ctx: TickContext) -> None:
+            await asyncio.sleep(3_600)
+
+        @app.every(1)
+        async def swallows(ctx: TickContext) -> None:
+            while not over:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(3_600)
+
+        plan = app.plan_daemon(world.settings, to_micros(world.clock.now()))
+        world.store.arm("watched", plan.schedules).result()
+        worker = world.worker(drain=False, schedules=True)
+        running = world.start(worker)
+        await world.clock.sleep(3)
+        asked = world.clock.monotonic()
+        worker.stop(Stopping.GRACEFUL)
+        await running
+        assert GRACE_SECONDS <= world.clock.monotonic() - asked <= GRACE_SECONDS + 5
+        units = world.store.units("watched", "", 10).result()
+        assert [(unit.attempts, unit.ticks) for unit in units] == [(0, 0), (0, 0)]  # no fault
+        over.append(True)
+
+    simulate(app, main, runtime={"grace_seconds": GRACE_SECONDS})

@@ -15,13 +15,13 @@ from penstock.testing import harness
 pytestmark = pytest.mark.faults
 
 INTERVAL_SECONDS = 10
-SECONDS = 3_600.0
+SECONDS = 1_800.0
 
 
 def test_f64_schedules_that_overrun_raise_or_hang_delay_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An hour in virtual time; what overruns by half an interval each time must not drift."""
+    """Half an hour in virtual time; what overruns by half an interval each time must not drift."""
     caplog.set_level(logging.CRITICAL, "penstock")
     app = Penstock("late")
     tries: dict[str, list[tuple[int, float]]] = {}  # nominal time, late by
@@ -65,7 +65,7 @@ def test_f64_schedules_that_overrun_raise_or_hang_delay_no_other(
     assert overruns.ticks == overruns.missed == len(tries["overruns"])
     for name in ("raises", "hangs"):  # degraded: 30 s → 5 min, the same occurrence, loud, alive
         assert units[name].ticks == 0
-        assert len(set(tries[name])) >= 10
+        assert len(set(tries[name])) >= 6
         assert len({due for due, _ in tries[name]}) == 1
         assert len(tries[name]) < 40
         assert units[name].retired_at is None

@@ -56,7 +56,7 @@ def test_the_line_of_statistics_tells_units_from_jobs(caplog: pytest.LogCaptureF
         test.advance(70)
         lines = [r.getMessage() for r in caplog.records if r.name == "penstock.statistics"]
         assert lines
-        assert "3 unit(s) of schedules (0 ticking)" in lines[0]
+        assert "3 units of schedules (0 ticking)" in lines[0]
         assert lines[0].startswith("2 queued (2 delayed or to be retried), 0 running, ")
         test.restart()
         assert test.store.run_parts(None).result()  # the record of the run was kept

@@ -160,6 +160,24 @@ def test_first_ticks_count_from_the_end_of_the_checks() -> None:
         await started.start(world, Far(world.store)).run()
         unit = world.store.unit("schedule:poll:0").result()
         assert unit is not None
-        assert unit.due_at >= to_micros(world.clock.now() - CALL_SECONDS * 3)
+        assert unit.due_at >= to_micros(world.clock.now() - CALL_SECONDS * 4)
 
     simulate(started.app, main)
+
+
+def test_a_schedule_of_another_app_is_not_taken_over_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    started = Started(2)
+
+    async def main(world: World) -> None:
+        plan = started.app.plan_daemon(world.settings, to_micros(world.clock.now()))
+        await Arming("other", world.store, world.clock).arm(plan)
+        for _ in range(2):
+            await Arming("started", world.store, world.clock).arm(plan)
+
+    with caplog.at_level("WARNING", "penstock.daemon"):
+        simulate(started.app, main)
+
+    assert len(caplog.messages) == 1  # the second time it was our own
+    assert "'poll' was of the app 'other' and is now of 'started'" in caplog.messages[0]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock import Context, Penstock
-from penstock import app as app_module
+from penstock import Context, Penstock, app_queue
 from penstock.errors import StoreUnavailable, StoreUnknown
 from penstock.model.job import JobState, NewJob
 from penstock.model.views import EnqueueReport
@@ -60,7 +59,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
         return Served()
 
     put_module(monkeypatch, "opening", open_postgres=open_postgres)
-    monkeypatch.setattr(app_module, "blocking_sleep", lambda seconds: None)
+    monkeypatch.setattr(app_queue, "blocking_sleep", lambda seconds: None)
     return threads
 
 

@@ -16,11 +16,13 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import print_document, say, warn
 from penstock.clock import SystemClock
 from penstock.model.plan import BuildReport
+from penstock.model.plan_facts import PlanFacts
 from penstock.process_mark import own_mark
 from penstock.runtime.announcing import Announcer
 from penstock.runtime.build_end import ended_build
 from penstock.runtime.messages import BuildSpec, Planned
 from penstock.runtime.supervisor import Supervisor
+from penstock.stores.patience import insist_async
 
 
 def build(
@@ -90,7 +92,11 @@ def _ended(supervisor: Supervisor, target: Target) -> BuildReport | None:
     with store_of(supervisor, target) as store:
         if store is None:
             return None
-        return asyncio.run(ended_build(store, plan_id, supervisor.run_id))
+        row = store.plan(plan_id).result()
+        if row is None or row.run_id != supervisor.run_id:
+            return None  # another build has taken it over
+        facts = PlanFacts.read(row.document)
+        return asyncio.run(ended_build(store, insist_async, plan_id, facts, supervisor.run_id))
 
 
 def _tell(report: BuildReport, planned: Planned, *, as_json: bool) -> None:

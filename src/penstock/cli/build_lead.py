@@ -13,6 +13,7 @@ from penstock.clock import Clock, to_micros
 from penstock.config.load import Loaded
 from penstock.definitions.task import Task
 from penstock.errors import InternalError
+from penstock.planning.build_plan import check_build
 from penstock.planning.graph import closure
 from penstock.runtime import messages
 from penstock.runtime.building import Prepared
@@ -87,6 +88,13 @@ class BuildLead:
             future=future,
             resumed=prepared.plan is None,
         )
+
+
+def check(app: Penstock, spec: BuildSpec, now: int) -> None:
+    """Refuse what cannot be built, before there is a store or a folder."""
+    for name in spec.targets:
+        app.find_dataset(name)
+    check_build(app.dataset_specs, typed_request(app.datasets, spec, now), now)
 
 
 def tasks_of(app: Penstock, spec: BuildSpec, loaded: Loaded) -> dict[str, Task[..., Any]]:

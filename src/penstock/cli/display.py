@@ -29,19 +29,22 @@ from penstock.stores.store import Store
 
 PLAIN_SECONDS = 10.0  # between two lines about the run
 START_SECONDS = 1.0  # for the numbers before the first job
+AT_WORK = (Course.WORKING, Course.DRAINING)
 NOTHING_PER_SECOND = 0.05  # a rate that is shown as 0.0
 
 log = logging.getLogger("penstock.run")
 
 
-def make_display(log_format: str, *, daemon: bool = False) -> LiveDisplay | PlainDisplay:
+def make_display(
+    log_format: str, *, daemon: bool = False, build: bool = False
+) -> LiveDisplay | PlainDisplay:
     """The live view where a person can see it, and plain lines elsewhere."""
     shows = sys.stderr.isatty() and in_foreground(sys.stderr.fileno())
     moves = os.environ.get("TERM", "") not in ("", "dumb")  # can its cursor be moved?
     if not shows or not moves or log_format != "text":
-        return PlainDisplay(daemon=daemon)
+        return PlainDisplay(daemon=daemon, build=build)
     types = is_open(sys.stdin) and sys.stdin.isatty()
-    return LiveDisplay.on(sys.stderr, sys.stdin if types else None, daemon=daemon)
+    return LiveDisplay.on(sys.stderr, sys.stdin if types else None, daemon=daemon, build=build)
 
 
 class PlainDisplay:
@@ -52,9 +55,12 @@ class PlainDisplay:
 
     pipes_workers = False
 
-    def __init__(self, *, clock: Clock | None = None, daemon: bool = False) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, daemon: bool = False, build: bool = False
+    ) -> None:
         self._clock = clock or SystemClock()
         self._daemon = daemon
+        self._build = build
         self._store: Store | None = None
         self._look: RunLook | None = None
         self._limits = LimitWatch(self._clock.monotonic())
@@ -66,22 +72,22 @@ class PlainDisplay:
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
         self._run_id = run_id
-        if course is not Course.CHECKING:
+        if course in AT_WORK:
             self._begin(store, run_id)
 
     def _begin(self, store: Store, run_id: str) -> None:
         """Work begins."""
         self._next_at = None
-        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon)
+        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon, build=self._build)
         with suppress(*TRANSIENT):  # it is asked again at every tick
             self._go_on(self._look, START_SECONDS)
 
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
         if self._look is not None:
             self._go_on(self._look, 0.0)
-        elif course is not Course.CHECKING:
+        elif course in AT_WORK:
             self._begin(store, self._run_id)
-        elif checking is not None:
+        elif course is Course.CHECKING and checking is not None:
             self._tell_checks(checking)
 
     def _tell_checks(self, checking: Checking) -> None:
@@ -128,7 +134,8 @@ class PlainDisplay:
 
 def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
     """What the line about a run says."""
-    left = "" if pace.seconds_left is None else f", about {span(pace.seconds_left)}"
+    is_told = pace.left and pace.seconds_left is not None
+    left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
     words = [pace.ends, f"{pace.rate:.1f}/s", f"{pace.left} left{left}", *limit_words(limits.seen)]
     if picture.money is not None:
         money = picture.money

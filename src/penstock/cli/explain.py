@@ -16,7 +16,13 @@ from penstock.errors import PenstockError
 from penstock.model.capacity import AsyncCapacityPlan
 from penstock.observe.capacity import capacity_of, sections
 from penstock.observe.explain import RunFacts
-from penstock.observe.explain_words import Said, name_of, run_state, unheard_words
+from penstock.observe.explain_words import (
+    Said,
+    mostly_idle,
+    name_of,
+    run_state,
+    unheard_words,
+)
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.phrases import counted
 
@@ -98,7 +104,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
         rest = 100 - sum(share.percent for share in shares)
         if rest:
             lines.append(f"{rest}% is due to less than these; --json has all.")
-    if facts.idle_seconds >= 1:
+    if facts.idle_seconds >= 1 and not mostly_idle(facts):
         lines += ["", f"Besides, there was nothing to do for {span(facts.idle_seconds)}."]
     for section, values in sections(plan) if plan is not None else ():
         lines += ["", *table([section, "value", "from"], values, left=3)]
@@ -110,6 +116,9 @@ def _answer(said: Said | None, facts: RunFacts) -> list[str]:
         return ["It has not said what limited it."]
     if said is None:
         return ["Nothing limited this run: there was nothing to do."]
+    if mostly_idle(facts):
+        idle = span(facts.idle_seconds)
+        return [f"Nothing limited most of this run: there was nothing to do for {idle} of it."]
     return [escaped(said.sentence), f"What would help most: {escaped(said.change)}"]
 
 

@@ -74,6 +74,7 @@ class Pace:
         *,
         paused: bool = False,
         all_due_in: float | None = None,
+        own: Mapping[JobState, int] | None = None,
     ) -> PaceView:
         """Take in how the queue stands now.
 
@@ -82,9 +83,11 @@ class Pace:
             now: monotonic.
             paused: nobody gets further jobs.
             all_due_in: everything that is left is delayed, by so many seconds at least.
+            own: what this run has ended already, by state; at the first look it may be some.
         """
         if self._before is None:
-            self._before = dict(states)
+            done = own or {}
+            self._before = {state: count - done.get(state, 0) for state, count in states.items()}
         ended = {
             state: max(states.get(state, 0) - self._before.get(state, 0), 0) for state in _ENDS
         }

@@ -12,7 +12,7 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
 from penstock.model.spending import dollars, usd
 from penstock.observe.explain import RunFacts
-from penstock.observe.explain_words import run_state, unheard_words
+from penstock.observe.explain_words import mostly_idle, run_state, unheard_words
 from penstock.observe.explain_words import say as said_of
 from penstock.observe.phrases import counted
 from penstock.observe.run_report import RunReport, Spent, report_of
@@ -41,7 +41,7 @@ def report(
 
 def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
     """The report as a document; times as ISO in UTC, money as decimal texts."""
-    said = said_of(facts)
+    said = None if mostly_idle(facts) else said_of(facts)
     return {
         "run": found.run_id,
         "is_over": found.is_over,
@@ -131,7 +131,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         lines += _after_paying(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
-    said = said_of(facts)
+    said = None if mostly_idle(facts) else said_of(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]
     return lines

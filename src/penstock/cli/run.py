@@ -16,7 +16,7 @@ from penstock.cli.text import print_document, say, warn
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.runtime.announcing import Announcer
-from penstock.runtime.phases import Phase
+from penstock.runtime.phases import EXIT_PREFLIGHT_FAILED, Phase, Phases
 from penstock.runtime.readiness import Readiness
 
 PORT_MAX = 65_535
@@ -72,16 +72,22 @@ def run_daemon(
     )
     with _announcer(health) as announcer:
         code, supervisor = supervise(spec, target, announcer)
-    phases = supervisor.phases
-    if json and phases.checked is not None:
-        print_document(checks_document(phases.checks, phases.checked))
-    elif check and phases.checked is not None:
-        for line in check_lines(phases.checks, phases.checked):
-            say(line)
-    elif phases.phase is Phase.REFUSED and phases.checked is not None:
-        for line in check_lines(phases.checks, phases.checked):
-            warn(line)
+    is_wanted = check and code in (0, EXIT_PREFLIGHT_FAILED)
+    _tell_checks(supervisor.phases, is_wanted=is_wanted, json=json)
     return code
+
+
+def _tell_checks(phases: Phases, *, is_wanted: bool, json: bool) -> None:
+    """What preflights came to: where it was asked for, or if one has failed."""
+    if json and is_wanted:
+        print_document(checks_document(phases.checks, phases.known()))
+    elif is_wanted and (phases.checked is not None or phases.checks):
+        for line in check_lines(phases.checks, phases.known()):
+            say(line)
+    elif phases.phase is Phase.REFUSED or (phases.phase is Phase.CHECKING and phases.checks):
+        failed = [check for check in phases.checks if not check.passed]
+        for line in check_lines(failed, phases.known()):
+            warn(line)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import typer
 
 from penstock import wiring
 from penstock.app import Penstock
+from penstock.builds import empty_store
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
@@ -89,7 +90,7 @@ class Target:
         try:
             store = self._open(app.store_url(loaded), loaded, reading_will_do=True, make=False)
         except StoreMissing:
-            store = wiring.empty_store()
+            store = empty_store()
         app.use_store(store)
         try:
             yield app

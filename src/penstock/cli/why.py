@@ -19,7 +19,7 @@ from penstock.cli.why_slice import is_slice, why_slice
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
 from penstock.errors import PenstockError, UsageError
-from penstock.model.schedule import SCHEDULE, UnitView
+from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitView
 from penstock.observe.phrases import at
 from penstock.observe.why import explain
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
@@ -82,8 +82,13 @@ def why(
             raise PenstockError(
                 f"No unit of a schedule has the name {key!r} in the store {url}"
                 f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
-                "--store; 'penstock run' arms what is new."
+                "--store; 'penstock run' arms what is new once its preflights have passed."
             )
+    if found is None and key.startswith(PREFLIGHT):
+        raise PenstockError(
+            f"{key!r} is a check, which runs when a daemon starts and is no job; 'penstock run "
+            "--check' runs it and says what it comes to."
+        )
     if found is None:
         raise PenstockError(
             f"No job has the key {key!r} in the store {url}{_nearest(target, key)}. Correct the "

@@ -30,6 +30,7 @@ from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
 from penstock.builds import served_tasks
+from penstock.cli import build_lead
 from penstock.cli.build_lead import BuildLead, tasks_of
 from penstock.cli.daemon_lead import DaemonLead
 from penstock.cli.logs import set_up_logging
@@ -123,6 +124,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     wiring.check_dimensions(loaded, app.tasks)
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
+    if spec.build is not None and order.leads:
+        build_lead.check(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
     store = _opened_when_it_can(
         lambda: wiring.open_store(url, durability=settings.durability, folder=folder),
@@ -192,12 +195,13 @@ def _first_words(channel: socket.socket, lines: messages.Lines) -> list[messages
 
     None: it is the end already, or nobody is there any more.
     """
-    while data := channel.recv(4096):
-        words = [messages.decode_to_worker(line) for line in lines.feed(data)]
-        if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
-            return None
-        if words:
-            return words
+    with contextlib.suppress(ConnectionResetError):  # it died before it had read our own
+        while data := channel.recv(4096):
+            words = [messages.decode_to_worker(line) for line in lines.feed(data)]
+            if any(isinstance(word, messages.Stop | messages.Abort) for word in words):
+                return None
+            if words:
+                return words
     return None
 
 
@@ -241,7 +245,7 @@ async def _run(
         options = replace(options, until=None if plan_id is None else PlanKeys(plan_id).end)
     if plan is not None and order.leads:
         seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
-        lead = DaemonLead(app, plan, settings, clock, channel, seen, check_only=spec.check)
+        lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
         if not await reins.led_by(lead):
             return messages.Finished()
     task_order = TaskOrder(

@@ -16,7 +16,7 @@ from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import StrictJsonError, UnknownPreflight, UsageError
 from penstock.model import strict_json
 from penstock.model.job import BATCH_JOBS_MAX, Edge, NewJob
-from penstock.model.schedule import CURSOR_BYTES_MAX
+from penstock.model.schedule import CURSOR_BYTES_MAX, PREFLIGHT
 
 _NOTHING: Mapping[str, str] = {}
 _UNREAD: Any = object()
@@ -159,7 +159,13 @@ class Context:
         """Enqueue another job when, and only when, this one ends well; gives its key.
 
         It inherits the partition of this one, and is of its group unless it has one of its own.
+        A preflight enqueues nothing: it runs before there is any work.
         """
+        if self.job.task.startswith(PREFLIGHT):
+            raise UsageError(
+                f"{self.job.key!r} cannot enqueue a job: preflights run before any work, and again "
+                "at every start. Enqueue it in a schedule."
+            )
         request = request.with_options(
             key=key, after=after, priority=priority, delay=delay, group=group
         )

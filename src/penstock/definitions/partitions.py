@@ -19,6 +19,7 @@ T = TypeVar("T")
 VALUES_MAX = 1_000_000  # of one dimension
 PROBLEMS_MAX = 1_000  # of one dimension; nobody reads more
 NAMES_LENGTH_MAX = 64  # characters of a dimension's name
+DIMENSIONS_MAX = 5  # of one over=; the partitions that a unit lies in grow faster than n!
 
 
 class NamedValues(msgspec.Struct, frozen=True):
@@ -112,9 +113,10 @@ class Partitions(Generic[T]):
             return name_of(value if self._key is None else self._key(value))
         except UsageError as error:
             raise UsageError(f"Partitions {self.name!r}: {str(error).rstrip('.')}.") from None
-        except Exception as error:  # whatever key= raises
+        except (Exception, SystemExit) as error:  # whatever key=, or its own text, raises
+            which = "name" if self._key is None else "key="
             raise UsageError(
-                f"Partitions {self.name!r}: the key= of {shown(value)} raised "
+                f"Partitions {self.name!r}: the {which} of {shown(value)} raised "
                 f"{type(error).__name__}: {str(error)[:200].rstrip('.')}."
             ) from error
 
@@ -127,7 +129,7 @@ class Partitions(Generic[T]):
             return self._listed(self._function())
         except UsageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"Partitions {self.name!r}: their function raised {type(error).__name__}: "
                 f"{str(error)[:200].rstrip('.')}."
@@ -173,6 +175,11 @@ def dimensions_of(what: str, over: object) -> tuple[Partitions[Any], ...]:
                 f"{what}: over= takes what app.partitions(...) gives, or a tuple of it, "
                 f"got {shown(one)}."
             )
+    if len(given) > DIMENSIONS_MAX:
+        raise UsageError(
+            f"{what}: over= takes at most {DIMENSIONS_MAX} partitions, got {len(given)}; let one "
+            "of them have values of several parts, such as a dataclass."
+        )
     names = [one.name for one in given]
     for name in names:
         if names.count(name) > 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from penstock.definitions.context import Context
 from penstock.definitions.partition_names import shown
 from penstock.definitions.partitions import Partitions, dimensions_of
-from penstock.definitions.request import check_name
+from penstock.definitions.request import JobRequest, check_name
 from penstock.definitions.task import P, R, Task, TaskOptions
 from penstock.errors import PayloadError, UsageError
 
@@ -50,9 +50,23 @@ class Spec(Task[P, R]):
         """The name of one of its units, which is also the key of its job."""
         return self.name if partition is None else f"{self.name}:{partition}"
 
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        """Nobody enqueues it: a job of it would tick for ever beside its units."""
+        raise self._no_job()
+
+    def job_from_json(self, payload: str) -> JobRequest[R]:
+        raise self._no_job()
+
+    def _no_job(self) -> UsageError:
+        kind = type(self).__name__
+        return UsageError(
+            f"{kind} {self.plain_name!r} cannot be enqueued: `penstock run` runs it. Put what it "
+            "shares with a job into a function of its own, or into a task that it enqueues."
+        )
+
     def unit_payload(self, values: tuple[Any, ...]) -> UnitPayload:
         """The arguments of one unit; PayloadError if they do not fit the signature."""
-        request = self.job_from_json(self.codec.encode(values, {}))
+        request = self._request(self.codec.encode(values, {}))
         rebuilt = self.codec.named_arguments(request.payload)
         for (name, again), value in zip(rebuilt.items(), values, strict=True):
             if type(again) is not type(value) and again != value:

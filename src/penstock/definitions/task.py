@@ -70,7 +70,7 @@ def checked_limits(limits: Mapping[str, LimitValue] | None) -> dict[str, LimitVa
 
 def check_attempts(what: str, max_attempts: int | None) -> None:
     """Refuse a number of attempts that nobody could use up."""
-    if max_attempts is not None and max_attempts < 1:
+    if max_attempts is not None and not max_attempts >= 1:
         raise UsageError(f"{what}: max_attempts must be at least 1, got {max_attempts}.")
 
 

@@ -123,12 +123,13 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
     plan_id: str | None  # None: everything was up to date
     run_id: str
-    slices: int = 0  # built and committed by this plan
+    slices: int = 0  # built and committed by this plan; not counted where it was stopped
     done: int = 0  # jobs
     failed: tuple[JobResult, ...] = ()
     skipped: tuple[JobResult, ...] = ()  # because of those
     fresh: int = 0  # slices that were up to date before
-    stopped: bool = False  # by a signal: the same request goes on where it was
+    stopped: bool = False  # before its end: the same request goes on where it was
+    over_budget: str | None = None  # which budget has stopped it
 
     @property
     def ok(self) -> bool:

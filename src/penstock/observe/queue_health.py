@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from difflib import get_close_matches
 
-from penstock.model.dataset import START, STEP, shown_task
+from penstock.model.dataset import START, STEP, task_name
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.journal import CallFigures
-from penstock.model.schedule import UnitView
+from penstock.model.schedule import PREFLIGHT, PreflightResult, UnitView
 from penstock.model.views import QueueFacts
 
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
@@ -27,6 +27,8 @@ def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> It
         yield _tasks(facts, known_tasks)
     yield _paused(facts)
     yield _limits(facts)
+    if facts.failed_checks:
+        yield _failed_start(facts.failed_checks)
     if facts.stats.schedules:
         yield _schedules(facts)
     if facts.calls != CallFigures():
@@ -66,7 +68,7 @@ def _waiting(facts: QueueFacts) -> Finding:
 
 def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
     unknown = {}
-    served = {shown_task(name) for name in (*facts.served, *STEPS)}
+    served = {task_name(name) for name in (*facts.served, *STEPS)}
     for name, counts in facts.stats.shown_tasks.items():
         left = sum(count for state, count in counts.items() if state not in TERMINAL)
         if left and name not in known_tasks and name not in served:
@@ -102,6 +104,17 @@ def _limits(facts: QueueFacts) -> Finding:
             "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
         )
     return well("limits", f"{len(facts.caps)} set by operators, none of them 0")
+
+
+def _failed_start(failed: tuple[PreflightResult, ...]) -> Finding:
+    """Did the last start of a daemon come to nothing?"""
+    first = failed[0].unit.removeprefix(PREFLIGHT)
+    more = f", nor {len(failed) - 1:,} more" if len(failed) > 1 else ""
+    return problem(
+        "preflights",
+        f"The last start of a daemon failed: the preflight {first!r} did not pass{more}; "
+        "'penstock run --check' runs them again and says with what.",
+    )
 
 
 def _schedules(facts: QueueFacts) -> Finding:

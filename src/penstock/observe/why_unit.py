@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.model.job import TERMINAL, ErrorCategory, JobState
+from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.timing import MISSED_MAX
 from penstock.observe.phrases import (
@@ -75,7 +75,7 @@ def never_armed(key: str, start: FailedStart) -> Why:
         state=None,
         gate=Gate.PREFLIGHT,
         sentence=sentence,
-        unblocks="every preflight passes and the daemon is started again",
+        unblocks="every preflight passes at a later start of the daemon",
         command=command("run", "--check"),
         details=tuple(_failed_checks(start)),
     )
@@ -108,7 +108,7 @@ def _not_served(facts: UnitFacts) -> Why | None:
         sentence = f"No daemon serves {unit.key!r}: {_failed_start(facts.start)}"
         return msgspec.structs.replace(
             _why(facts, Gate.PREFLIGHT, sentence),
-            unblocks="every preflight passes and the daemon is started again",
+            unblocks="every preflight passes at a later start of the daemon",
             command=command("run", "--check"),
             details=tuple(_failed_checks(facts.start)),
         )
@@ -118,15 +118,20 @@ def _not_served(facts: UnitFacts) -> Why | None:
         workers = "The only live worker does" if alive == 1 else f"The {alive:,} live workers do"
         others = f" {workers} not know it: 'penstock queue run' serves no schedules."
     return msgspec.structs.replace(
-        _why(facts, Gate.NO_WORKER, f"No daemon serves {unit.key!r}.{others}"),
+        _why(facts, Gate.NO_WORKER, f"{_unserved(unit)}.{others}"),
         unblocks=f"a daemon of the app {unit.app!r} runs and its preflights have passed",
         command=run_command(unit.task),
     )
 
 
+def _unserved(unit: UnitView) -> str:
+    """The store does not know of a daemon before its preflights have passed."""
+    return f"No daemon serves {unit.key!r}, or one has started and still runs its preflights"
+
+
 def _failed_start(start: FailedStart) -> str:
     first = start.failed[0]
-    said = "" if first.error is None else f": {error_words(first.error)}"
+    said = "" if first.error is None else f": {_said(first.error)}"
     more = f", and {start.count - 1:,} more" if start.count > 1 else ""
     return (
         f"the last start of the app {start.app!r} failed at {at(start.checked_at)}, since the "
@@ -139,11 +144,17 @@ def _failed_checks(start: FailedStart) -> Iterator[str]:
         if result.error is not None:
             yield (
                 f"The preflight {_check(result)} failed at {at(result.checked_at)}: "
-                f"{error_words(result.error)}."
+                f"{_said(result.error)}."
             )
     hidden = start.count - len(start.failed)
     if hidden > 0:
         yield f"{counted(hidden, 'more preflight')} failed."
+
+
+def _said(error: AttemptError) -> str:
+    """Its first line, as in the table of the start."""
+    first = error.message.partition("\n")[0]
+    return error_words(msgspec.structs.replace(error, message=first))
 
 
 def _check(result: PreflightResult) -> str:

@@ -7,28 +7,23 @@ arm the same units once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
-from penstock.errors import TRANSIENT
-from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult
+from penstock.model.schedule import ARM_UNITS_MAX, SCHEDULE, ArmReport, PreflightResult, UnitPlan
 from penstock.planning.daemon import DaemonPlan
-from penstock.runtime.reach import Reach
-from penstock.stores.reply import Reply
+from penstock.runtime.insisting import Insisting
 from penstock.stores.store import ScheduleStore
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 PAGE = 1_000  # units that are read at once
 WAITS = "Arming schedules has to wait"
 
 log = logging.getLogger("penstock.daemon")
-
-T = TypeVar("T")
 
 
 class Armed(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +42,7 @@ class Arming:
         self._app = app
         self._store = store
         self._clock = clock
-        self._reach = Reach(log, clock)
+        self._insist = Insisting(WAITS, log, clock)
 
     async def keep(self, results: Sequence[PreflightResult]) -> None:
         """Keep what checks came to; if all have passed, what is older is forgotten."""
@@ -62,6 +57,7 @@ class Arming:
     async def arm(self, plan: DaemonPlan) -> Armed:
         """Let the units of a plan tick, and no others of this app."""
         units = plan.schedules
+        await self._warn_of_others(units)
         report = ArmReport()
         for start in range(0, len(units), ARM_UNITS_MAX):
             part = units[start : start + ARM_UNITS_MAX]
@@ -70,7 +66,7 @@ class Arming:
         schedules = len({unit.task for unit in units})
         if report.new or report.retimed or report.revived or retired:
             log.info(
-                "%d unit(s) of schedules: %d new, %d as before, %d with another timing, %d armed "
+                "Units of schedules, %d: %d new, %d as before, %d with another timing, %d armed "
                 "again, %d retired.",
                 len(units),
                 report.new,
@@ -81,6 +77,20 @@ class Arming:
             )
         return Armed(units=len(units), schedules=schedules, report=report, retired=retired)
 
+    async def _warn_of_others(self, units: Sequence[UnitPlan]) -> None:
+        """Say which schedules were another app's: there is one unit of a name in a store."""
+        first = {unit.task: unit.key for unit in reversed(units)}
+        asked = (self._insist(partial(self._store.unit, key)) for key in first.values())
+        for task, known in zip(first, await asyncio.gather(*asked), strict=True):
+            if known is not None and known.app != self._app and known.retired_at is None:
+                log.warning(
+                    "The schedule %r was of the app %r and is now of %r. If both run on this "
+                    "store, each runs ticks of the other: rename one, or give it its own store.",
+                    task.removeprefix(SCHEDULE),
+                    known.app,
+                    self._app,
+                )
+
     async def _retire(self, planned: Collection[str]) -> int:
         """Page through what the store has; what nobody planned ticks no more."""
         last, count = "", 0
@@ -90,18 +100,6 @@ class Arming:
             if gone:
                 count += await self._insist(partial(self._store.retire_units, gone))
         return count
-
-    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
-        """The answer of the store, also if it is away for a while."""
-        while True:
-            try:
-                answer = await ask()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                return answer
 
 
 def _sum(one: ArmReport, other: ArmReport) -> ArmReport:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -12,23 +13,33 @@ from penstock.model.dataset import builds_slices, slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState
 from penstock.model.plan import BuildReport, JobResult
 from penstock.model.plan_facts import PlanFacts
-from penstock.stores.store import Store
+from penstock.stores.datasets import PlanStore
+from penstock.stores.reply import Reply
 
 PAGE = 1_000  # jobs that are read at once
+
+T = TypeVar("T")
 
 _FAILED = frozenset({JobState.ERROR, JobState.CANCELLED})
 _SKIPPED = frozenset({JobState.SKIPPED})
 _UPSTREAM = "upstream"
 
 
+class Insist(Protocol):
+    """Asks a store, again and again if it is away for a while."""
+
+    def __call__(self, ask: Callable[[], Reply[T]], /) -> Awaitable[T]: ...
+
+
 async def read_report(
-    store: Store, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
+    store: PlanStore, insist: Insist, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
 ) -> BuildReport:
     """Read what became of the jobs of a plan."""
-    failed = [job for job in await _jobs(store, plan_id, _FAILED) if builds_slices(job.task)]
-    skipped = await _jobs(store, plan_id, _SKIPPED)
+    found = await _jobs(store, insist, plan_id, _FAILED)
+    failed = [job for job in found if builds_slices(job.task)]
+    skipped = await _jobs(store, insist, plan_id, _SKIPPED)
     causes = _Causes(failed, skipped)
-    levels = await store.plan_states(plan_id)
+    levels = await insist(partial(store.plan_states, plan_id))
     done = sum(level.states.get(JobState.DONE, 0) for level in levels)
     unmade = [job for job in skipped if builds_slices(job.task)]
     unbuilt = facts.slices if stopped else sum(map(_slices, [*failed, *unmade]))
@@ -44,10 +55,12 @@ async def read_report(
     )
 
 
-async def _jobs(store: Store, plan_id: str, states: Collection[JobState]) -> list[Job]:
+async def _jobs(
+    store: PlanStore, insist: Insist, plan_id: str, states: Collection[JobState]
+) -> list[Job]:
     found: list[Job] = []
     last = JobId(0)
-    while page := await store.plan_jobs(plan_id, states, last, PAGE):
+    while page := await insist(partial(store.plan_jobs, plan_id, states, last, PAGE)):
         found += page
         last = page[-1].id
     return found

@@ -17,28 +17,26 @@ import msgspec
 
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
-from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
+from penstock.errors import BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
-from penstock.model.job import TERMINAL
+from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
 from penstock.model.plan_facts import PlanFacts
+from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
-from penstock.runtime.build_report import read_report
-from penstock.runtime.reach import Reach
-from penstock.runtime.slicing import step_task
-from penstock.stores.reply import Reply
+from penstock.runtime.build_end import ended_build
+from penstock.runtime.insisting import RETRY_SECONDS, Insisting
+from penstock.runtime.slicing import attempt_name, step_task
 from penstock.stores.store import Store
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached, or a lock is held
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 NAMES_SHOWN = 5  # of datasets, in one sentence
-TIDY_SLICE = 1_000
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
 PATHS_AT_ONCE = 5_000
 PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
@@ -123,7 +121,7 @@ class Build:
         self._aside = aside
         self._now_at = now_at
         self._locked = locked
-        self._reach = Reach(log, clock)
+        self._insist = Insisting(WAITS, log, clock)
         self.names = tuple(sorted(closure(specs, request.targets)))
         self.prepared: Prepared | None = None
         self.has_locks = False
@@ -157,18 +155,10 @@ class Build:
         if prepared is None:
             fresh = 0 if self.facts is None else self.facts.fresh
             return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
-        last = await self._insist(partial(self._store.job, prepared.end_key))
-        ended = last is None or last.state in TERMINAL
-        report = await read_report(
-            self._store, prepared.plan_id, prepared.facts, self._run_id, stopped=not ended
+        report = await ended_build(
+            self._store, self._insist, prepared.plan_id, prepared.facts, self._run_id
         )
-        if not ended:
-            await self.release()
-            return report
-        await self._insist(partial(self._store.end_plan, prepared.plan_id))
         self.has_locks = False
-        while (await self._insist(partial(self._store.tidy_manifests, TIDY_SLICE))).more:
-            pass
         return report
 
     async def release(self) -> None:
@@ -236,6 +226,8 @@ class Build:
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
                 log.info("The plan %s is taken up again where it was left.", row.id)
+                for name in self.names:
+                    await self._sweep(name, row.id)
             else:
                 await self._abandon(row.id)
         return taken
@@ -258,7 +250,7 @@ class Build:
             return None
         plan = await self._added(plan, facts, digest)
         for name in self._to_sweep(plan):
-            await self._sweep(name)
+            await self._sweep(name, plan.plan_id)
         await self._enqueue(plan)
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
@@ -280,18 +272,28 @@ class Build:
             if counts.fresh <= SWEEP_SHARE * (counts.needed - counts.fresh)
         ]
 
-    async def _sweep(self, name: str) -> None:
-        """Remove files of a dataset that no manifest names; its lock is ours."""
+    async def _sweep(self, name: str, plan_id: str) -> None:
+        """Remove files of a dataset that no manifest names; its lock is ours.
+
+        Those of attempts that others still make for this plan stay.
+        """
+        alive: set[str] = set()
+        named = partial(self._paths, name, plan_id, alive)
         try:
-            swept = await self._aside(lambda: sweep(self._root, name, partial(self._paths, name)))
+            swept = await self._aside(lambda: sweep(self._root, name, named, alive))
         except OutputFailed as error:
             log.warning("%s The build goes on.", error)
             return
         if swept.files or swept.staged:
             log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
 
-    def _paths(self, name: str) -> Iterator[str]:
-        """What manifests name, visible or not."""
+    def _paths(self, name: str, plan_id: str, alive: set[str]) -> Iterator[str]:
+        """What manifests name, visible or not; first, who may still add to them is noted."""
+        after = JobId(0)
+        running = (JobState.IN_PROGRESS,)
+        while jobs := self._store.plan_jobs(plan_id, running, after, PATHS_AT_ONCE).result():
+            after = jobs[-1].id
+            alive.update(attempt_mark(attempt_name(job.id, job.token)) for job in jobs)
         last = 0
         while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
             last = page[-1][0]
@@ -336,18 +338,6 @@ class Build:
         )
         while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
             await self._insist(partial(self._store.enqueue, batch))
-
-    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
-        """The answer of the store, also if it is away for a while."""
-        while True:
-            try:
-                answer = await ask()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                return answer
 
 
 def _holders(locks: Sequence[LockView]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.runtime import messages
+from penstock.runtime.blame import Blame
 from penstock.runtime.burials import Death
 from penstock.runtime.exits import describe_exit
 from penstock.runtime.keeping import Overrun
@@ -36,6 +37,7 @@ class Child:
         index: int,
         leads: bool = False,
         plan_id: str | None = None,
+        blame: Blame,
         pipe_output: bool,
         now: float,
     ) -> None:
@@ -75,6 +77,8 @@ class Child:
             index=index,
             leads=leads,
             plan_id=plan_id,
+            alone=blame.alone if leads else (),
+            blamed=blame.blamed if leads else (),
             table_fd=self._table_fd,
         )
         self.process = subprocess.Popen(
@@ -180,7 +184,8 @@ class Child:
             case messages.Worn():
                 self.worn = message
             case messages.ToCheck():
-                self._to_check.extend(message.names)
+                kept = [] if message.first else self._to_check
+                self._to_check = [*kept, *message.names]
             case messages.Check():
                 self.checks.append(message)
             case messages.Checking():

@@ -7,13 +7,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
+
 from penstock.model.plan import BuildReport
 from penstock.runtime.building import Build
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
 
-#: Works until the job of a key has ended; tells of its worker as soon as there is one.
-Work = Callable[[str, Callable[[Worker], None]], Awaitable[object]]
+#: Works until the job of a key has ended; tells of its worker as soon as there is one. The answer
+#: says which budget has stopped it before, if any.
+Work = Callable[[str, Callable[[Worker], None]], Awaitable[str | None]]
 
 
 class Beat(Protocol):
@@ -49,9 +52,11 @@ class EmbeddedBuild:
         beat.start()
         try:
             prepared = await self._build.prepare()
+            over_budget = None
             if prepared is not None and not self._build.is_lost:
-                await work(prepared.end_key, self._begun)
-            return await self._build.finish()
+                over_budget = await work(prepared.end_key, self._begun)
+            report = await self._build.finish()
+            return msgspec.structs.replace(report, over_budget=over_budget)
         finally:
             beat.stop()
             await self._build.release()

@@ -76,6 +76,7 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # a probe does not wait behind others that only connect
 
     def __init__(self, health: Health, port: int) -> None:
         super().__init__((LOOPBACK, port), _Handler)

@@ -46,6 +46,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
 
 
+class Blamed(msgspec.Struct, frozen=True):
+    """A preflight that is known to end its process, and so does not run again."""
+
+    unit: str  # as people are shown it
+    problem: str
+
+
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker process is told what it is."""
 
@@ -57,6 +64,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0  # which of the processes it is; each has its part of every provider's caps
     leads: bool = False  # runs the preflights and arms the schedules, or plans, before it works
     plan_id: str | None = None  # what is built, if that is planned already
+    alone: tuple[str, ...] = ()  # preflights that ran when one died: they run last, each alone
+    blamed: tuple[Blamed, ...] = ()  # preflights that do not run again
     table_fd: int
 
 
@@ -98,16 +107,22 @@ class ToCheck(msgspec.Struct, frozen=True, tag="to_check"):
     """Preflights begin, as they are shown to people: the n-th is job n in the slot table."""
 
     names: tuple[str, ...]  # or some of them; the rest follows
+    first: bool = True  # no others run any more; False: they follow what was told before
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
-    """One preflight has ended: of those that passed only `--check` hears."""
+    """One preflight has ended: of those that passed `--check` hears, or if they ran alone."""
 
     name: str
     partition: str  # "": it is global
     passed: bool
     problem: str = ""  # what went wrong, in one line
     hint: str = ""  # what to do
+
+    @property
+    def unit(self) -> str:
+        """As people are shown it."""
+        return unit_name(self.name, self.partition)
 
 
 class Checking(msgspec.Struct, frozen=True, kw_only=True, tag="checking"):

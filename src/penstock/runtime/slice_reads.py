@@ -20,6 +20,7 @@ from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.lock import PlanState
 from penstock.model.plan import SlicePayload, StepPayload
 from penstock.outputs.slices import SlicesGiven
+from penstock.planning.gates import unbuilt
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.reach import Reach
@@ -52,7 +53,7 @@ class _Wanted:
         self.job = job
         self.site = task.site
         self.moments = payload.at
-        self.built = payload.built
+        self.payload = payload
         self.needs: list[tuple[str, list[list[int]]]] = []
         self.problem: str | None = None  # the calendars have changed since it was planned
         try:
@@ -77,13 +78,14 @@ class _Wanted:
         if self.problem is not None:
             return SliceInputs(missing=self.problem)
         for name, moments in self.needs:
-            built = self.built.get(name, ())
-            for at in dict.fromkeys(at for each in moments for at in each):
-                row = rows.get((name, at))
-                ours = any(first <= at <= last for first, last in built)
-                if ours and (row is None or row.plan_id != self.job.plan_id):
-                    return SliceInputs(failed=self._name(name, at))
-                if row is None:
+            needed = dict.fromkeys(at for each in moments for at in each)
+            found = {at: row for at in needed if (row := rows.get((name, at))) is not None}
+            ours = {at for at, row in found.items() if row.plan_id == self.job.plan_id}
+            failed = unbuilt(self.payload, name, needed, ours)
+            if failed is not None:
+                return SliceInputs(failed=self._name(name, failed))
+            for at in needed:
+                if at not in found:
                     return SliceInputs(
                         missing=f"The needed slice {self._name(name, at)} is not committed; build "
                         "it again."

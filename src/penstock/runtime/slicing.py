@@ -19,7 +19,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput
+from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, task_name
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
@@ -88,7 +88,7 @@ class SliceSite:
         return SliceOrder(
             root=self.root.path,
             root_id=self.root.id,
-            attempt=f"{job.id}:{job.token}",
+            attempt=attempt_name(job.id, job.token),
             inputs=inputs,
         )
 
@@ -130,6 +130,11 @@ def slice_task(dataset: str, root_id: str) -> str:
     return f"{SLICE}{dataset}#{root_id}"
 
 
+def attempt_name(job_id: int, token: int) -> str:
+    """What no other attempt of any job is called by."""
+    return f"{job_id}:{token}"
+
+
 def step_task(root_id: str) -> str:
     """The task of barriers, gates, joins and ends of plans in a root."""
     return f"{STEP}#{root_id}"
@@ -150,7 +155,7 @@ def slice_context(
     task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
 ) -> SliceContext:
     """What the body may know."""
-    shown = JobInfo(info.key, info.task.partition("#")[0], info.attempt, info.partition)
+    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
     return SliceContext(shown, preflight, task.site.order(job))
 
 

@@ -86,6 +86,11 @@ class SlotTable:
             return  # a body that was left behind ends after its worker
         _JOB.pack_into(self._map, _HEADER.size + slot * _RECORD.size, 0)
 
+    def clear(self) -> None:
+        """Nothing runs."""
+        for slot in range(self.slots):
+            self.vacate(slot)
+
     def set_deadline(self, slot: int, deadline_monotonic: float) -> None:
         """Move the time limit of a running attempt; 0 for none."""
         offset = _HEADER.size + slot * _RECORD.size + _DEADLINE_OFFSET

@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from penstock.errors import PreflightFailed
 from penstock.model.schedule import PreflightResult
 from penstock.planning.daemon import DaemonPlan
 from penstock.runtime.arming import Armed, Arming
-from penstock.runtime.preflights import PreflightRun
+
+
+class Checks(Protocol):
+    """Whatever says what each check comes to."""
+
+    async def run(self) -> list[PreflightResult]: ...
 
 
 class DaemonStart:
@@ -18,7 +24,7 @@ class DaemonStart:
 
     def __init__(
         self,
-        checks: PreflightRun | None,
+        checks: Checks | None,
         arming: Arming,
         plan: Callable[[], DaemonPlan],
         told: Callable[[Sequence[PreflightResult]], None] = lambda _: None,

@@ -91,7 +91,8 @@ class Standing:
         if self.skipped:
             yield f"{self.skipped:,} skipped"
         if self.units:
-            yield f"{self.units:,} unit(s) of schedules ({self.ticking:,} ticking)"
+            word = "unit" if self.units == 1 else "units"
+            yield f"{self.units:,} {word} of schedules ({self.ticking:,} ticking)"
         if self.waiting:
             yield f"{self.waiting:,} waiting for others"
         if self.suspects:

@@ -29,7 +29,7 @@ from penstock.runtime.display import Course, Display
 from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import RunSpec
 from penstock.runtime.overstaying import kill_overstaying
-from penstock.runtime.phases import Phases
+from penstock.runtime.phases import Phases, armed_words
 from penstock.runtime.restarts import Restarts, SoloTurns
 from penstock.runtime.run_stops import RunStops
 from penstock.runtime.run_store import OpenStore, RunStore
@@ -136,8 +136,8 @@ class Supervisor:
         outlook = self._kept.last_outlook(self._is_stopped)
         if self._is_out_of_money or self.stops.hold_up(outlook):
             return EXIT_OVER_BUDGET
-        errors = 0 if outlook is None else outlook.ended_in_run.get(JobState.ERROR, 0)
-        return 1 if errors or self._left_behind else 0
+        has_failed = outlook is not None and outlook.ended_in_run.get(JobState.ERROR, 0)
+        return 1 if has_failed or self._left_behind else 0
 
     def _is_stopped(self, wait_seconds: float) -> bool:
         """Has a signal come, or does one within this time?"""
@@ -201,20 +201,16 @@ class Supervisor:
         self.phases.checking = child.checking or self.phases.checking
         if child.locked:
             self._kept.keep_locks()
-        if child.leads and self.phases.hear_plan(child.planned):
-            self._follow_lead()
-        elif child.leads and self.phases.hear(child.take_checks(), child.checked, child.armed):
-            armed = child.armed
-            if armed is not None and armed.units:
-                log.info("Armed %d unit(s) of %d schedule(s).", armed.units, armed.schedules)
-            self._announcer.ready("Preflights have passed; schedules and the queue are served.")
-            self._follow_lead()
-
-    def _follow_lead(self) -> None:
-        """Work has begun: the other workers start."""
-        if self._may_start():
-            for index in self.phases.followers():
-                self._start(index)
+        if not child.leads:
+            return
+        checked = self.phases.hear(child.take_checks(), child.checked, child.armed)
+        if checked or self.phases.hear_plan(child.planned):
+            if child.armed is not None and child.armed.units:
+                log.info("%s", armed_words(self.phases.checked, child.armed))
+            self._announcer.ready(self.phases.ready_words)
+            if self._may_start():
+                for index in self.phases.followers():
+                    self._start(index)
 
     def _replace(self, child: Child) -> None:
         """Start another worker beside one that is worn; while there are many of those, later."""
@@ -283,14 +279,14 @@ class Supervisor:
             self._fail(error)
         if not self._kept.suspects:
             self._solo_turns.nothing_left()
-        elif self._may_work() and self._solo_turns.is_due(now) and not self._has_solo():
+        elif self._may_work() and self._solo_turns.is_due(now) and not self._solos():
             self._start(0, solo=True)
+
+    def _solos(self) -> list[Child]:
+        return [child for child in self._children if child.solo]
 
     def _show(self, store: Store) -> None:
         self._display.tick(store, self._course(), self.phases.checking)
-
-    def _has_solo(self) -> bool:
-        return any(child.solo for child in self._children)
 
     def _fail(self, error: PenstockError) -> None:
         self._fail_as(messages.Failed(str(error), 1))
@@ -311,6 +307,7 @@ class Supervisor:
             index=index,
             leads=self.phases.needs_lead,
             plan_id=self.phases.plan_id,
+            blame=self.phases.blame,
             pipe_output=self._display.pipes_workers,
             now=self._clock.monotonic(),
         )
@@ -344,8 +341,11 @@ class Supervisor:
             self._note_stops(child, child.finished.stops)
             self._end_with(child.finished.ended_schedules)
         elif self._may_start() and child.leads and not self.phases.is_working:
-            words = self.phases.death_words(child.cause(), *unfinished)
-            self._fail_as(messages.Failed(words, self.phases.exit_code() or 1))
+            has_begun = child.hello is not None
+            failed = self.phases.lead_died(child.cause(), *unfinished, has_begun=has_begun)
+            self._fail_as(failed)
+            if failed is None:
+                self._start(0)
         elif self._may_start() and not child.replaced:
             self._plan_restart(child)
         if child.replaced and self._owed and self._may_start():
@@ -438,6 +438,8 @@ class Supervisor:
             return Course.STOPPING
         if self.phases.needs_lead:
             return Course.CHECKING
+        if not self.phases.is_working:
+            return Course.STOPPING
         return Course.DRAINING if self._spec.drain else Course.WORKING
 
     def _tell_all(self, message: messages.ToWorker) -> None:

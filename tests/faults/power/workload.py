@@ -53,7 +53,10 @@ TROUBLE = AttemptError(ErrorCategory.OWN, "ValueError", "trouble")
 _SNAPSHOT = (
     "select 'job ' || key, row_state, token, attempts, crashes, pending, result, finished_at "
     "from job_rows union all "
-    "select 'cursor ' || name, value, null, null, null, null, null, null from cursors union all "
+    "select 'cursor ' || name, value, null, null, null, null, null, null from cursors"
+)
+DATASETS_SINCE = 9  # this schema
+_DATASETS = (
     "select 'slice ' || dataset || '@' || at, document, seq, job_id, null, null, null, null "
     "from manifests union all "
     "select 'plan ' || id, state, null, null, null, null, null, null from plans union all "
@@ -65,6 +68,9 @@ _SNAPSHOT = (
 def snapshot(connection: apsw.Connection) -> Snapshot:
     """Everything that was promised to somebody, by name."""
     rows: list[tuple[Any, ...]] = connection.execute(_SNAPSHOT).fetchall()
+    ((version,),) = connection.execute("pragma user_version").fetchall()
+    if int(str(version)) >= DATASETS_SINCE:
+        rows += connection.execute(_DATASETS).fetchall()
     return {str(row[0]): list(row[1:]) for row in rows}
 
 

@@ -105,11 +105,12 @@ class Shop:
         """Take the locks and enqueue the jobs of a plan; nobody works."""
         app = self.app()
         loaded = app.load({}, folder=self.folder)
+        now = to_micros(SystemClock().now())
         build = made_build(
             app.name,
             run_id,
             app.datasets,
-            build_request(app.datasets, targets, start, end, eager=eager),
+            build_request(app.datasets, targets, start, end, now, eager=eager),
             app.root(loaded),
             self.store,
             SystemClock(),

@@ -9,16 +9,19 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.cli.display import PlainDisplay, make_display
+from penstock.cli.display import PlainDisplay, make_display, plain_words
 from penstock.cli.live.display import LiveDisplay
 from penstock.cli.live.terminal import Terminal
 from penstock.cli.live.unit_round import UnitRound
+from penstock.cli.pace import PaceView
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.schedule import UnitPlan
 from penstock.model.worker_status import ProviderUse, WorkerStatus
+from penstock.observe.live import RunPicture, Work
 from penstock.runtime.display import Course, Display
 from penstock.runtime.messages import Checking
+from penstock.runtime.moving_limits import LimitWatch
 from penstock.stores.memory import MemoryStore
 from penstock.testing import ManualClock
 
@@ -277,3 +280,31 @@ def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
     round_.look(0)
     round_.look(0)
     assert round_.found.late == 0
+
+
+def test_a_time_left_is_told_only_if_something_is_left() -> None:
+    ended = {JobState.DONE: 60}
+    picture = RunPicture(work=Work())
+
+    idle = plain_words(picture, PaceView(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitWatch(0.0))
+    busy = plain_words(picture, PaceView(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitWatch(0.0))
+
+    assert idle == ["60 done", "3.0/s", "0 left"]
+    assert busy[2] == "9 left, about 3.0 s"
+
+
+def test_a_daemon_whose_preflights_fail_never_says_that_it_works(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.run")
+    clock = ManualClock()
+    store = make_store(clock)
+    display: Display = PlainDisplay(clock=clock, daemon=True)
+
+    display.started(store, "run-1", Course.CHECKING)
+    display.tick(store, Course.CHECKING, Checking(passed=0, failed=1, total=1))
+    display.tick(store, Course.STOPPING)
+    late: Display = PlainDisplay(clock=clock, daemon=True)
+    late.started(store, "run-2", Course.STOPPING)
+
+    assert not [line for line in caplog.messages if line.startswith("Working on")]

@@ -26,23 +26,27 @@ def store(project: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
+CAUSES = (
+    CauseTime(LimitKind.SLOTS, "async", 15.0, 4.0),
+    CauseTime(LimitKind.LATENCY, "a/m", 5.0),
+    CauseTime(LimitKind.IDLE, "", 7.0),
+)
+
+
 def tell(
     store: SqliteStore,
     run_id: str = "run-1",
     *,
     over: bool = True,
     stops: tuple[BudgetStop, ...] = (),
+    causes: tuple[CauseTime, ...] = CAUSES,
 ) -> None:
     document = RunDocument(
         began_at=0,
         told_at=20_000_000,
         over=over,
         stops=stops,
-        causes=(
-            CauseTime(LimitKind.SLOTS, "async", 15.0, 4.0),
-            CauseTime(LimitKind.LATENCY, "a/m", 5.0),
-            CauseTime(LimitKind.IDLE, "", 7.0),
-        ),
+        causes=causes,
         doing=(Doing(LimitKind.LATENCY, "a/m", 60.0), Doing(LimitKind.OWN_CODE, "", 20.0)),
         ended=40,
         slots={"async": 4},
@@ -177,3 +181,15 @@ def test_the_report_of_a_real_run_counts_its_ends(project: Path, command: Comman
     assert not any("paid" in line for line in lines)
     assert "resource_limits.async" in plan.out
     assert "default of runtime.async_slots" in plan.out
+
+
+def test_a_run_that_was_mostly_idle_is_told_of_no_change(
+    store: SqliteStore, command: Command
+) -> None:
+    tell(store, causes=(CauseTime(LimitKind.STORE, "", 1.0), CauseTime(LimitKind.IDLE, "", 19.0)))
+
+    said = command("explain").out.splitlines()
+
+    assert said[2] == "Nothing limited most of this run: there was nothing to do for 19 s of it."
+    assert not [line for line in said if line.startswith("What would help most")]
+    assert "Besides, there was nothing to do for 19 s." not in said

@@ -110,3 +110,12 @@ def test_samples_are_bounded() -> None:
         pace.look({DONE: second}, now=float(second))
 
     assert len(pace._samples) == SAMPLES_MAX
+
+
+def test_what_the_run_has_ended_before_the_first_look_is_its_own() -> None:
+    pace = Pace(100.0)
+
+    view = pace.look({JobState.DONE: 12}, 100.1, own={JobState.DONE: 2})
+
+    assert view.ended[JobState.DONE] == 2
+    assert pace.look({JobState.DONE: 15}, 101.0, own={JobState.DONE: 5}).ended_count == 5

@@ -18,12 +18,15 @@ from penstock.observe.run_report import RunReport, report_of
 SECOND = 1_000_000
 
 
-def facts() -> RunFacts:
+def facts(idle_seconds: float = 0.0) -> RunFacts:
     document = RunDocument(
         began_at=0,
         told_at=20 * SECOND,
         over=True,
-        causes=(CauseTime(LimitKind.OWN_CODE, "", 20.0),),
+        causes=(
+            CauseTime(LimitKind.OWN_CODE, "", 20.0 - idle_seconds),
+            CauseTime(LimitKind.IDLE, "", idle_seconds),
+        ),
         retries=3,
         models=(ModelFigures(provider="a", model="m", requests=12, refused=2, tokens=500),),
     )
@@ -119,3 +122,12 @@ def test_of_a_run_that_goes_on_each_number_says_of_when_it_is() -> None:
     assert lines[0] == ("Run run-1, still running; attempts, requests and limits as of 5.0 s ago")
     assert lines[2].startswith("10 jobs ended in 25 s, 0.4/s, by 1 worker")
     assert "$1.00 reserved for calls without an answer so far." in lines
+
+
+def test_a_daemon_that_mostly_waits_for_its_ticks_was_limited_by_nothing() -> None:
+    idle = facts(idle_seconds=19.0)
+
+    lines = lines_of(reported(), idle, 20 * SECOND)
+
+    assert not [line for line in lines if line.startswith("Limited by")]
+    assert document_of(reported(), idle)["limited_by"] is None

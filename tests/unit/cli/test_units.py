@@ -69,7 +69,7 @@ def test_why_names_the_daemon_and_not_the_queue(world: StoreWorld, command: Comm
 
     assert ended.code == 0
     assert ended.out.splitlines()[:3] == [
-        "No daemon serves 'schedule:poll:a/b'.",
+        "No daemon serves 'schedule:poll:a/b', or one has started and still runs its preflights.",
         "It goes on when a daemon of the app 'shop' runs and its preflights have passed.",
         "Command: penstock run",
     ]
@@ -156,3 +156,41 @@ def test_stats_have_a_row_for_each_schedule_and_none_among_the_jobs(
     assert document["states"]["queued"] == 0
     assert document["schedules"][TASK]["queued"] == 2
     assert TASK in shown
+
+
+def test_units_are_listed_by_their_schedule_without_a_warning(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b")
+
+    ended = command("queue", "list", "--task", TASK)
+
+    assert (ended.code, ended.err) == (0, "")
+    assert f"{TASK}:a/b" in ended.out
+    misspelt = command("queue", "list", "--task", "schedule:pol").err
+    assert f"The nearest that has some is '{TASK}'" in misspelt
+
+
+def test_the_doctor_tells_of_a_start_that_failed_until_one_passes(
+    world: StoreWorld, command: Command
+) -> None:
+    check_failed(world, "x/y")
+    ended = command("doctor")
+
+    assert ended.code == 1
+    assert "the preflight 'exists:x/y' did not pass; 'penstock run --check' runs them" in ended.out
+
+    world.store.forget_preflights("shop", now(world) + 1).result()
+    assert "preflight" not in command("doctor").out
+
+
+def test_a_check_is_no_job_and_the_command_that_runs_it_is_named(
+    world: StoreWorld, command: Command
+) -> None:
+    ended = command("why", "preflight:exists:x/y")
+
+    assert ended.code == 1
+    assert ended.err == (
+        "'preflight:exists:x/y' is a check, which runs when a daemon starts and is no job; "
+        "'penstock run --check' runs it and says what it comes to.\n"
+    )

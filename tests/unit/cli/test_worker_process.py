@@ -90,3 +90,11 @@ def test_a_worker_that_is_stopped_before_it_could_begin_does_not(word: messages.
             messages.send(theirs, said)
 
         assert worker_process._first_words(ours, messages.Lines()) is None
+
+
+def test_a_supervisor_that_dies_before_its_first_word_is_the_end_and_no_error() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            ours.sendall(b"hello\n")  # nobody reads it: then the death is a reset of the channel
+        assert worker_process._first_words(ours, messages.Lines()) is None

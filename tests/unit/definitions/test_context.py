@@ -44,3 +44,12 @@ def test_enqueue_gives_the_key_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ctx.enqueue(REQUEST).startswith("t:")
     with pytest.raises(UsageError, match="at most 2 others"):
         ctx.enqueue(REQUEST, key="c")
+
+
+def test_a_preflight_enqueues_nothing() -> None:
+    ctx = Context(JobInfo("preflight:exists:a", "preflight:exists", 1, "a"))
+
+    with pytest.raises(UsageError, match="'preflight:exists:a' cannot enqueue a job"):
+        ctx.enqueue(REQUEST)
+
+    assert ctx._enqueued is None

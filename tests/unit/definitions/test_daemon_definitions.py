@@ -302,3 +302,20 @@ def test_a_function_can_still_be_called_as_itself() -> None:
     from penstock.definitions.context import JobInfo
 
     assert exists(Context(JobInfo("k", "t", 1, None)), Repo("o", "a")) == "a"
+
+
+def test_nobody_enqueues_what_the_daemon_runs() -> None:
+    app, repos, _ = world()
+
+    @app.every(10, over=repos)
+    async def poll(ctx: TickContext, repo: Repo) -> None: ...
+
+    @app.preflight()
+    def exists(ctx: Context) -> None: ...
+
+    with pytest.raises(UsageError, match="Schedule 'poll' cannot be enqueued"):
+        poll.job(Repo("o", "a"))
+    with pytest.raises(UsageError, match="Schedule 'poll' cannot be enqueued"):
+        poll.job_from_json("{}")
+    with pytest.raises(UsageError, match="Preflight 'exists' cannot be enqueued"):
+        exists.job()

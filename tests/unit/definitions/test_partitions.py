@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -290,3 +291,32 @@ def test_two_dimensions_of_one_name_are_refused() -> None:
 
     with pytest.raises(UsageError, match="two partitions named 'region'"):
         app.partitions("region", of=str)
+
+
+class Wordless(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "sentence"),
+    [
+        (lambda: sys.exit(3), None, "their function raised SystemExit: 3."),
+        (["a"], lambda _: sys.exit(4), "the key= of 'a' raised SystemExit: 4."),
+        ([Wordless("a")], None, "the name of 'a' raised RuntimeError: no text."),
+    ],
+)
+def test_whatever_a_user_does_to_end_the_process_is_a_problem_of_the_plan(
+    source: Any, key: Any, sentence: str
+) -> None:
+    named = Partitions("host", source, key=key).named_values(None)
+    assert named.problems == (f"Partitions 'host': {sentence}",)
+
+
+def test_too_many_dimensions_are_refused_before_they_are_multiplied() -> None:
+    many = tuple(Partitions(f"d{n}", ["a"]) for n in range(6))
+    assert len(module.dimensions_of("Schedule 'x'", many[:5])) == 5
+    with pytest.raises(UsageError, match="at most 5 partitions, got 6"):
+        module.dimensions_of("Schedule 'x'", many)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.finding import Finding
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
-from penstock.model.schedule import UnitView
+from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import QueueFacts, Stats, WorkerView
 from penstock.observe.queue_health import OLD_READY_SECONDS, queue_findings
 from tests.unit.observe.test_why_unit import unit
@@ -146,3 +146,25 @@ def test_units_that_fail_or_have_ended_are_named(
 
 def test_without_schedules_nothing_is_said_of_them() -> None:
     assert "schedules" not in findings(FACTS, "fetch")
+
+
+def test_a_start_that_has_failed_is_a_problem_until_one_passes() -> None:
+    failed = tuple(
+        PreflightResult(
+            unit=f"preflight:exists:{name}",
+            name="exists",
+            partition=name,
+            error=AttemptError(ErrorCategory.OWN, "KeyError", "secret"),
+            checked_at=1,
+        )
+        for name in ("a/b", "c/d")
+    )
+
+    found = findings(msgspec.structs.replace(FACTS, failed_checks=failed), "fetch")["preflights"]
+
+    assert not found.ok
+    assert found.text == (
+        "The last start of a daemon failed: the preflight 'exists:a/b' did not pass, nor 1 more; "
+        "'penstock run --check' runs them again and says with what."
+    )
+    assert "preflights" not in findings(FACTS, "fetch")

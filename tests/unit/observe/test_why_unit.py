@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.cli.why import passed_since
@@ -155,7 +156,9 @@ def test_without_a_daemon_it_says_so_first_and_how_to_start_one(
     found = explain_unit(facts(unit(), workers))
 
     assert found.gate is Gate.NO_WORKER
-    assert found.sentence == f"No daemon serves {KEY!r}."
+    assert found.sentence == (
+        f"No daemon serves {KEY!r}, or one has started and still runs its preflights."
+    )
     assert found.command == "penstock run"
     assert found.details[0].startswith(f"Behind that: {KEY!r} is not due")
 
@@ -274,3 +277,16 @@ def test_one_whose_attempts_are_used_up_says_so() -> None:
     found = explain_unit(facts(subject, ()))
 
     assert "all its attempts are used up (4 tries of its tick of" in found.sentence
+
+
+def test_of_what_a_check_said_the_first_line_is_told_as_at_the_start() -> None:
+    first = FAILED.failed[0]
+    assert first.error is not None
+    error = msgspec.structs.replace(first.error, message="404 Not Found\nFor more see a page")
+    start = msgspec.structs.replace(
+        FAILED, failed=(msgspec.structs.replace(first, error=error),), count=1
+    )
+
+    found = explain_unit(facts(unit(), (), start=start))
+
+    assert found.sentence.endswith("404 Not Found.")

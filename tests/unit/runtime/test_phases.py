@@ -68,3 +68,27 @@ def test_a_lead_that_dies_is_told_with_what_it_was_about() -> None:
     assert run.exit_code() == 3
     run.hear([], Checked(passed=1, failed=0), None)
     assert "while schedules were armed" in run.death_words("exit code 1")
+
+
+def test_a_lead_that_dies_is_followed_by_one_that_looks_at_the_rest() -> None:
+    run = phases(check=True)
+    assert run.lead_died("exit code 9", [], ["reachable:b", "token"], has_begun=True) is None
+    assert run.needs_lead
+    assert run.known() == Checked(passed=0, failed=0)
+    assert run.lead_died("exit code 9", [], ["token"], has_begun=True) is None
+    assert [(check.unit, check.passed) for check in run.checks] == [("token", False)]
+
+    run.hear([BAD, run.checks[0]], Checked(passed=1, failed=2), None)
+    assert run.phase.value == "refused"
+    assert sorted(check.unit for check in run.checks) == ["reachable:a", "token"]
+    assert run.known() == Checked(passed=1, failed=2)
+
+
+def test_a_lead_that_never_began_is_not_followed() -> None:
+    run = phases()
+    failed = run.lead_died("exit code 9", [], [], has_begun=False)
+    assert failed is not None
+    assert failed.exit_code == 3
+    assert "while it read the app (exit code 9)" in failed.message
+    run.hear([], Checked(passed=1, failed=0), None)
+    assert run.lead_died("exit code 9", [], ["a"], has_begun=True) is not None  # it armed

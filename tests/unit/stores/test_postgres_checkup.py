@@ -10,8 +10,8 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.model.job import Edge, JobState, NewJob
-from penstock.model.schedule import UnitPlan
+from penstock.model.job import AttemptError, Edge, ErrorCategory, JobState, NewJob
+from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.postgres.checkup import postgres_facts, postgres_findings
 from penstock.stores.postgres.opening import open_postgres
 from penstock.testing.manual_clock import ManualClock
@@ -109,3 +109,16 @@ def test_a_store_that_contradicts_itself_is_found_by_a_full_look_only(
 def _invariants(url: str, *, full: bool) -> list[str]:
     found = postgres_findings(url, full=full)
     return [finding.text for finding in found if finding.check == "invariants"]
+
+
+def test_a_failed_start_is_seen(postgres_url: str) -> None:
+    with closing(open_postgres(postgres_url)) as store:
+        error = AttemptError(ErrorCategory.OWN, "KeyError", "x")
+        failed = PreflightResult(unit="preflight:p:a", name="p", partition="a", error=error)
+        passed = PreflightResult(unit="preflight:p:b", name="p", partition="b", value="1")
+        store.keep_preflights("shop", [failed, passed]).result()
+
+    facts = postgres_facts(postgres_url)
+
+    assert facts is not None
+    assert [check.unit for check in facts.failed_checks] == [failed.unit]

@@ -61,6 +61,7 @@ ONLY_POSTGRES = {
     "locks that are no rows": {
         "lock_accounts",
         "lock_caps",
+        "lock_datasets",
         "lock_keys",
         "lock_migrations",
         "lock_walk",

@@ -22,6 +22,7 @@ from penstock.stores.sqlite.looking import keys_with_prefix, look
 from penstock.stores.sqlite.placing import Version
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.manual_clock import ManualClock
+from tests.faults.old_stores import build
 from tests.faults.sqlite_world import as_nobody
 
 
@@ -189,10 +190,11 @@ def test_a_file_that_is_not_for_us_is_told_and_not_touched(
     assert contents(path.parent) == before
 
 
-def test_an_older_schema_is_well_and_not_migrated(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    connection.pragma("user_version", 1)
-    connection.close()
+def test_an_older_schema_is_well_and_not_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "old" / "store.db"
+    path.parent.mkdir(mode=0o700)
+    build(path, 1)
+    path.chmod(0o600)
     before = contents(path.parent)
 
     findings, checkup = examine(path)

@@ -196,6 +196,7 @@ def test_a_hot_statement_uses_the_index_that_was_made_for_it(
 SCANS: dict[str, str] = {
     "list_holders": "there are no more holders than leases",
     "raise_tokens": "a restore, on a copy that nobody uses yet",
+    "list_failed_preflights": "the doctor looks once, and checks are as few as partitions",
 }
 
 

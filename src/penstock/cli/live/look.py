@@ -6,7 +6,7 @@ Four questions to the store once a second, one after the other; none is waited f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -30,10 +30,19 @@ LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 class RunLook:
     """Owns the last picture of a run, and when the next is made."""
 
-    def __init__(self, store: Store, run_id: str, clock: Clock, *, daemon: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        clock: Clock,
+        *,
+        daemon: bool = False,
+        build: bool = False,
+    ) -> None:
         self._run_id = run_id
         self._clock = clock
         self.daemon = daemon  # serves schedules
+        self.build = build  # works on one plan
         self._next_at = clock.monotonic()
         self._pace = Pace(self._next_at)
         self._stats_question = Question(store.stats)
@@ -75,13 +84,14 @@ class RunLook:
         """Something was changed on purpose: look again at once."""
         self._next_at = self._clock.monotonic()
 
-    def paced(self, stats: Stats) -> PaceView:
-        """How fast it goes, by fresh counts."""
+    def paced(self, stats: Stats, own: Mapping[JobState, int]) -> PaceView:
+        """How fast it goes, by fresh counts; `own` are the ends of this run."""
         return self._pace.look(
             stats.states,
             self._clock.monotonic(),
             paused=stats.paused,
             all_due_in=self._all_due_in(stats),
+            own=own,
         )
 
     def units(self, stats: Stats) -> Units | None:
@@ -109,7 +119,7 @@ class RunLook:
             silent,
             self.units(stats),
         )
-        self.pace = self.paced(stats)
+        self.pace = self.paced(stats, outlook.ended_in_run)
         unheard = {silence.worker for silence in silent}
         self.workers = [view for view in workers if view.id not in unheard]
 

@@ -23,7 +23,7 @@ from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.locking import locks_of
 from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
 from penstock.stores.sql.statements import Row
-from penstock.stores.sql.unit_reading import ill_units_of
+from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 
 OLD_TRANSACTION_SECONDS = 300
 SKEW_SECONDS = 60
@@ -75,6 +75,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader)),
+            failed_checks=failed_checks_of(reader),
         )
     except (psycopg.Error, StoreError):
         return None

@@ -2102,6 +2102,11 @@ on conflict (unit) do update set
 select unit, name, partition, value, error, checked_at from penstock.preflights
 where app = $1 and unit > $2 order by unit limit $3
 
+-- list_failed_preflights --
+-- Checks of all apps that did not pass, at most $1: [unit, name, partition, value, error, checked_at].
+select unit, name, partition, null::text, error, checked_at from penstock.preflights
+where error is not null order by unit limit $1
+
 -- forget_preflights --
 -- What was checked before a time.
 delete from penstock.preflights where app = $1 and checked_at < $2

@@ -14,6 +14,7 @@ from penstock.stores.sql.statements import Row, Statements, as_json
 
 UNITS_READ = 1_000  # at once
 ILL_UNITS_MAX = 1_000  # that are told of
+FAILED_CHECKS_MAX = 1_000  # that are told of
 
 _decode_error = msgspec.json.Decoder(AttemptError).decode
 
@@ -48,19 +49,24 @@ def cursors_of(reader: Statements, names: Sequence[str]) -> dict[str, str]:
 def preflights_of(
     reader: Statements, app: str, after_unit: str, limit: int
 ) -> list[PreflightResult]:
-    return [
-        PreflightResult(
-            unit=unit,
-            name=name,
-            partition=partition,
-            value=value,
-            error=None if error is None else _decode_error(error),
-            checked_at=checked_at,
-        )
-        for unit, name, partition, value, error, checked_at in reader.rows(
-            "list_preflights", app, after_unit, limit
-        )
-    ]
+    return [_result(row) for row in reader.rows("list_preflights", app, after_unit, limit)]
+
+
+def failed_checks_of(reader: Statements) -> tuple[PreflightResult, ...]:
+    """Checks that did not pass at the last start of their app; a bounded number."""
+    return tuple(_result(row) for row in reader.rows("list_failed_preflights", FAILED_CHECKS_MAX))
+
+
+def _result(row: Row) -> PreflightResult:
+    unit, name, partition, value, error, checked_at = row
+    return PreflightResult(
+        unit=unit,
+        name=name,
+        partition=partition,
+        value=value,
+        error=None if error is None else _decode_error(error),
+        checked_at=checked_at,
+    )
 
 
 def broken_units(reader: Statements) -> Iterator[str]:

@@ -22,7 +22,7 @@ from penstock.model.views import QueueFacts
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.locking import locks_of
 from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
-from penstock.stores.sql.unit_reading import ill_units_of
+from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.looking import LogUnmerged, look
@@ -195,4 +195,5 @@ class Checkup:
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader)),
+            failed_checks=failed_checks_of(reader),
         )

@@ -1484,6 +1484,10 @@ on conflict (unit) do update set
 -- What checks of an app came to, above a unit, at most ?3: [unit, name, partition, value, error, checked_at].
 select unit, name, partition, value, error, checked_at from preflights where app = ?1 and unit > ?2 order by unit limit ?3
 
+-- list_failed_preflights --
+-- Checks of all apps that did not pass, at most ?1: [unit, name, partition, value, error, checked_at].
+select unit, name, partition, null, error, checked_at from preflights where error is not null order by unit limit ?1
+
 -- forget_preflights --
 -- What was checked before a time.
 delete from preflights where app = ?1 and checked_at < ?2
