@@ -220,7 +220,8 @@ class Build:
                 taken = Prepared(
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
-                log.info("The plan %s is taken up again where it was left.", row.id)
+                size = _size(facts, row.jobs, row.levels)
+                log.info("Resumed plan %s where it was left: %s.", row.id, size)
                 for name in self.names:
                     await self._sweep(name, row.id)
             else:
@@ -250,6 +251,8 @@ class Build:
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
             raise await self.lost()
+        size = _size(facts, plan.jobs, len(plan.levels))
+        log.info("Planned %s as plan %s: %s.", ", ".join(plan.targets), plan.plan_id, size)
         return Prepared(
             plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
         )
@@ -333,3 +336,11 @@ class Build:
         )
         while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
             await self._insist(partial(self._store.enqueue, batch))
+
+
+def _size(facts: PlanFacts, jobs: int, levels: int) -> str:
+    """How much a plan is to build."""
+    return (
+        f"{facts.slices:,} slice{'' if facts.slices == 1 else 's'} in "
+        f"{jobs:,} job{'' if jobs == 1 else 's'}, {levels:,} level{'' if levels == 1 else 's'}"
+    )

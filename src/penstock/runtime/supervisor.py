@@ -437,7 +437,7 @@ class Supervisor:
         if self._stop_signal is not None or self._failed is not None:
             return Course.STOPPING
         if self.phases.needs_lead:
-            return Course.CHECKING
+            return Course.CHECKING if self._spec.build is None else Course.PLANNING
         if not self.phases.is_working:
             return Course.STOPPING
         return Course.DRAINING if self._spec.drain else Course.WORKING
