@@ -76,7 +76,7 @@ def measure(setup: Setup) -> Outcome:
 
 
 def _measure_real(setup: Setup) -> tuple[tuple[Check, ...], Table]:
-    total = float(setup.size(960, smoke=200))
+    total = float(setup.size(1_920, smoke=200))
     tasks = workflow(REAL, total)
     greedy = greedy_makespan(tasks, REAL_SLOTS)
     answers = {}
