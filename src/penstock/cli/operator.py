@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from penstock.cli.text import escaped, warn
 from penstock.errors import UsageError
-from penstock.model.dataset import SLICE, task_name
+from penstock.model.dataset import SLICE, shown_task
 from penstock.model.job import JobState
 from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
@@ -56,8 +56,8 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
     if task is None:
         return
     stats = store.stats().result()
-    known = {*stats.shown_tasks, *stats.tasks, *stats.schedules}
-    if task in known:
+    known = {*stats.shown_tasks, *stats.schedules}
+    if task in known or task in stats.tasks:
         return
     near = difflib.get_close_matches(task, known, 1)
     hint = f" The nearest that has some is {escaped(near[0])!r}." if near else ""
@@ -68,7 +68,7 @@ def stored_tasks(store: Store, task: str | None) -> list[str | None]:
     """What jobs of a task have as their task: those of a dataset say where slices are kept, too."""
     if task is None or not task.startswith(SLICE) or "#" in task:
         return [task]
-    known = [name for name in store.stats().result().tasks if task_name(name) == task]
+    known = [name for name in store.stats().result().tasks if shown_task(name) == task]
     return [*known] or [task]
 
 

@@ -80,9 +80,14 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
+def shown_task(task: str) -> str:
+    """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
+    return task.partition("#")[0] if task.startswith(SLICE) else task
+
+
 def builds_slices(task: str) -> bool:
     """Do jobs of this task build slices? Barriers, gates and the like do not."""
-    return task.startswith(SLICE) and task_name(task) not in (STEP, START)
+    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
 
 
 def slice_of(key: str) -> str:
@@ -103,11 +108,6 @@ class Days(Protocol):
 def slice_name(dataset: str, at: int, calendar: Days) -> str:
     """How people call a slice: `prices@2024-01-05`."""
     return f"{dataset}@{moment_name(at, calendar)}"
-
-
-def task_name(task: str) -> str:
-    """What people call a task: of one that builds slices, without the id of its root."""
-    return task.partition("#")[0] if task.startswith(SLICE) else task
 
 
 def utc_text(at: int) -> str:

@@ -72,10 +72,10 @@ def postgres_facts(url: str) -> QueueFacts | None:
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
+            failed_checks=failed_checks_of(reader),
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader)),
-            failed_checks=failed_checks_of(reader),
         )
     except (psycopg.Error, StoreError):
         return None

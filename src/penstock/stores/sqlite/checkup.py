@@ -192,8 +192,8 @@ class Checkup:
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
+            failed_checks=failed_checks_of(reader),
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader)),
-            failed_checks=failed_checks_of(reader),
         )
