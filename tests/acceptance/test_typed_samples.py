@@ -6,10 +6,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 
-from tests.samples import testing_a_pipeline
+from penstock.testing import harness
+from tests.samples import planning_page, testing_a_pipeline
 
 pytestmark = pytest.mark.acceptance
 
@@ -85,3 +87,15 @@ def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> No
 def test_the_sample_tests_pass() -> None:
     testing_a_pipeline.test_a_known_doi_has_a_title()
     testing_a_pipeline.test_a_bad_argument_is_refused_when_it_is_enqueued()
+
+
+def test_the_datasets_of_the_specification_are_built() -> None:
+    """A report of January is at midnight before the 31st: it sees the session of the 30th."""
+    january = (2, 3, 4, 5, 8, 9, 10, 11, 12, 16, 17, 18, 19, 22, 23, 24, 25, 26, 29, 30)
+    with harness(planning_page.app) as test:
+        built = test.build(planning_page.report, start="2024-01-01", end="2024-07-01")
+
+        assert (built.ok, built.slices) == (True, 6 * 20 + 6 + 6)
+        values = test.read(planning_page.report)["value"].to_pylist()
+        assert len(values) == 6
+        assert values[0] == pytest.approx(stdev(january))
