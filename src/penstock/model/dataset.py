@@ -80,14 +80,14 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
-def shown_task(task: str) -> str:
+def task_name(task: str) -> str:
     """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
     return task.partition("#")[0] if task.startswith(SLICE) else task
 
 
 def builds_slices(task: str) -> bool:
     """Do jobs of this task build slices? Barriers, gates and the like do not."""
-    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
+    return task.startswith(SLICE) and task_name(task) not in (STEP, START)
 
 
 def slice_of(key: str) -> str:

@@ -6,6 +6,7 @@ The only place that imports pyarrow, which is there only if the extra `data` was
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -37,6 +38,12 @@ def arrow() -> ModuleType:
             'Install it with: pip install "penstock[data]". Raw bytes work without it.'
         ) from error
     return pyarrow  # type: ignore[no-any-return]
+
+
+def load_arrow() -> None:
+    """Import it now, if it is installed: later it would hold up whoever needs it first."""
+    with contextlib.suppress(UsageError):
+        arrow()
 
 
 def table_in(value: object) -> pa.Table | None:

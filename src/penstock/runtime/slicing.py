@@ -19,7 +19,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, shown_task
+from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, task_name
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
@@ -168,7 +168,7 @@ def slice_context(
     task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
 ) -> SliceContext:
     """What the body may know."""
-    shown = JobInfo(info.key, shown_task(info.task), info.attempt, info.partition)
+    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
     return SliceContext(shown, preflight, task.site.order(job))
 
 
