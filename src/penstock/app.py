@@ -12,6 +12,7 @@ from typing import Any
 from penstock import wiring
 from penstock.app_queue import QueuedApp
 from penstock.builds import (
+    check_first,
     build_request,
     build_tasks,
     made_build,
@@ -234,6 +235,9 @@ class Penstock(QueuedApp):
         loaded = self.load({} if slots is None else {"--slots": slots})
         request = self._request(targets, start, end, force, eager, fail_fast, yes)
         settings, times = loaded.settings, loaded.settings.runtime
+        if self._root is None:
+            now = to_micros(SystemClock().now())
+            await asyncio.to_thread(check_first, self.datasets, request, settings, None, now)
         ids = SystemIds()
         run_id = ids.new_id("run")
         store = await self._store_async()

@@ -17,6 +17,7 @@ from penstock.ids import IdSource, SystemIds
 from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot, find_root, open_root
+from penstock.planning.build_plan import plan_build
 from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
 from penstock.runtime.messages import BuildSpec
@@ -70,6 +71,19 @@ def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest
         fail_fast=spec.fail_fast,
         yes=spec.yes,
     )
+
+
+def check_first(
+    datasets: Datasets, request: BuildRequest, settings: Settings, folder: Path | None, now: int
+) -> None:
+    """Refuse what can never be planned before a store or a root is made for it.
+
+    Where there is a root, slices may be there: then only the plan itself knows.
+    """
+    if found_root(settings, folder) is None:
+        specs = {name: dataset.spec for name, dataset in datasets.items()}
+        store = empty_store()
+        plan_build(specs, request, lambda *asked: store.slice_marks(*asked).result(), now)
 
 
 def _typed_range(calendar: Calendar, spec: BuildSpec, now: int) -> tuple[int, int]:

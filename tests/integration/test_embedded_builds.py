@@ -18,6 +18,7 @@ import pytest
 
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily
+from penstock.errors import UsageError
 from penstock.model.lock import PlanState
 from tests.building import DAY_1, DAY_3, DAY_4, SQLITE, Builder, Chain, builder
 
@@ -185,3 +186,20 @@ def test_bodies_in_other_processes_read_and_write_there(
         failed = made.build("twice", start=DAY_3, end=DAY_4)
         assert [x.error.message for x in failed.failed if x.error] == ["not on the third"]
         made.check()
+
+
+def test_what_cannot_be_planned_makes_neither_store_nor_root(tmp_path: Path) -> None:
+    app = Penstock("refused")
+
+    @app.dataset(calendar=Daily("12:30"))
+    def prices(ctx: Context, at: datetime) -> bytes:
+        return b""
+
+    @app.dataset(calendar=Daily(), needs=[prices.exact()])
+    def report(ctx: Context, at: datetime, prices: Slices) -> bytes:
+        return b""
+
+    with pytest.raises(UsageError, match="needs prices at exactly"):
+        app.build(report, start=DAY_1, end=DAY_3)
+
+    assert list(tmp_path.iterdir()) == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 from penstock.app import Penstock
-from penstock.builds import build_tasks, made_build, typed_request
+from penstock.builds import build_tasks, check_first, made_build, typed_request
 from penstock.clock import Clock, to_micros
 from penstock.config.load import Loaded
+from penstock.config.settings import Settings
 from penstock.definitions.task import Task
 from penstock.errors import InternalError
 from penstock.planning.graph import closure
@@ -87,6 +89,16 @@ class BuildLead:
             future=future,
             resumed=prepared.plan is None,
         )
+
+
+def check_build(
+    app: Penstock, spec: BuildSpec, settings: Settings, folder: Path, clock: Clock
+) -> None:
+    """Refuse what can never be built before anything is written."""
+    for name in spec.targets:
+        app.find_dataset(name)
+    now = to_micros(clock.now())
+    check_first(app.datasets, typed_request(app.datasets, spec, now), settings, folder, now)
 
 
 def tasks_of(app: Penstock, spec: BuildSpec, loaded: Loaded) -> dict[str, Task[..., Any]]:
