@@ -203,3 +203,22 @@ def test_what_cannot_be_planned_makes_neither_store_nor_root(tmp_path: Path) -> 
         app.build(report, start=DAY_1, end=DAY_3)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_store_sweeps_nothing_of_the_first_ones_root(
+    made: Builder, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.build("prices", start=DAY_1, end=DAY_3)
+    files = made.app.datasets["prices"].files()
+    other = Chain()
+    monkeypatch.setenv("PENSTOCK_STORE", "sqlite:///other.db")
+
+    try:
+        with pytest.raises(UsageError, match="keeps the slices of another store"):
+            other.app.build("prices", start=DAY_1, end=DAY_3)
+        assert other.app.store.locks().result() == []
+    finally:
+        other.app.close()
+
+    assert other.calls.take() == []
+    assert all(path.exists() for path in files)

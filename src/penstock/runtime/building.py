@@ -22,6 +22,7 @@ from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
 from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.outputs.claiming import claim_root
 from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
@@ -136,8 +137,10 @@ class Build:
 
         Raises:
             BuildLost: somebody else has taken the locks meanwhile.
-            UsageError: what is asked for cannot be planned.
+            UsageError: what is asked for cannot be planned, or the root is another store's.
         """
+        owner = await self._insist(partial(self._store.own_name, f"store-{self._run_id}"))
+        await self._aside(lambda: claim_root(self._root, owner))
         await self._lock()
         digest = request_digest(self._specs, self._request, self._root.id)
         self.prepared = await self._take_up(digest) or await self._begin(digest)

@@ -83,6 +83,10 @@ class ManifestStore(Protocol):
 
     def datasets(self) -> Reply[list[DatasetView]]: ...
 
+    def own_name(self, proposed: str) -> Reply[str]:
+        """What the roots of its slices know this store by; backups keep it. The first one stays."""
+        ...
+
     def tidy_manifests(self, limit: int) -> Reply[Progress]:
         """Write the numbers of committed levels into rows, forget what was superseded or left."""
         ...

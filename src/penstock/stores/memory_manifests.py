@@ -22,6 +22,10 @@ class Manifests:
     def __init__(self, tables: DatasetTables) -> None:
         self._tables = tables
 
+    def own_name(self, proposed: str) -> str:
+        self._tables.own_name = self._tables.own_name or proposed
+        return self._tables.own_name
+
     def may_write(self, effects: Sequence[Effect]) -> bool:
         """Are the plans of all slices and levels among these effects running?"""
         plans = {e.plan_id for e in effects if isinstance(e, StageManifest | CommitLevel)}
