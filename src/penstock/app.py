@@ -13,6 +13,7 @@ from penstock import wiring
 from penstock.app_queue import QueuedApp
 from penstock.builds import (
     check_first,
+    found_root,
     build_request,
     build_tasks,
     made_build,
@@ -28,7 +29,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
-from penstock.model.dataset import SliceMarks
+from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
 from penstock.planning.build_plan import plan_build
 from penstock.planning.daemon import DaemonPlan
@@ -174,9 +175,12 @@ class Penstock(QueuedApp):
     def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
         """The same for a request, at a moment (microseconds since 1970 UTC)."""
         store = self.store
+        root = self._root or found_root(self.load().settings)
+        root_id = "" if root is None else root.id
 
         def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
-            return store.slice_marks(dataset, first, last, version).result()
+            built = built_as(version, root_id)
+            return store.slice_marks(dataset, first, last, built).result()
 
         return plan_build(self.dataset_specs, request, marks, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -222,3 +223,37 @@ def test_a_second_store_sweeps_nothing_of_the_first_ones_root(
 
     assert other.calls.take() == []
     assert all(path.exists() for path in files)
+
+
+def test_a_root_that_was_removed_is_built_anew(made: Builder, chain: Chain, tmp_path: Path) -> None:
+    made.build("mean", start=DAY_1, end=DAY_3)
+    first = chain.calls.take()
+    shutil.rmtree(tmp_path / "datasets")
+
+    assert made.app.plan_build("mean", start=DAY_1, end=DAY_3).jobs == len(first)
+    report = made.build("mean", start=DAY_1, end=DAY_3)
+
+    assert report.ok
+    assert chain.calls.take() == first
+    assert [row["mean"] for row in made.rows("mean")] == [16.0, 1.5]
+    assert made.build("mean", start=DAY_1, end=DAY_3).plan_id is None
+    (row, _) = made.store.manifests("mean", -1 << 62, 1 << 62, 10).result().rows
+    assert row.version == "1"
+
+
+def test_slices_of_another_root_are_not_there(
+    made: Builder, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.build("prices", start=DAY_1, end=DAY_3)
+    made.build("weather", start=DAY_1, end=DAY_3)
+    chain.calls.take()
+    monkeypatch.setenv("PENSTOCK_DATASETS__ROOT", "elsewhere")
+
+    made.build("prices", start=DAY_1, end=DAY_3)
+
+    assert chain.calls.take() == ["prices@01", "prices@02"]
+    assert {path.parts[-4] for path in made.app.datasets["prices"].files()} == {"elsewhere"}
+    monkeypatch.delenv("PENSTOCK_DATASETS__ROOT")
+    made.build("prices", "weather", start=DAY_1, end=DAY_3)
+    assert chain.calls.take() == ["prices@01", "prices@02"]
+    assert made.rows("weather") == [{"rain": False}, {"rain": True}]

@@ -18,7 +18,7 @@ import msgspec
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
-from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
 from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
@@ -306,7 +306,8 @@ class Build:
                 yield _output(document).path
 
     def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
-        return self._store.slice_marks(dataset, start, end, version).result()
+        built = built_as(version, self._root.id)
+        return self._store.slice_marks(dataset, start, end, built).result()
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
         """Keep the draft, under an id of its own: the same plan may have failed before."""

@@ -57,7 +57,7 @@ class Manifests:
             SliceRow(
                 dataset=effect.dataset,
                 at=effect.at,
-                version=effect.version,
+                built=effect.version,
                 basis=effect.basis,
                 seq=seq,
                 plan_id=effect.plan_id,
@@ -76,12 +76,12 @@ class Manifests:
 
     def marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
         found = list(self._tables.visible(dataset, start, end))
-        current = [row for row in found if row.version == version]
+        current = [row for row in found if row.built == version]
         return SliceMarks(
             ats=array("q", [row.at for row in current]),
             seqs=array("q", [row.seq or 0 for row in current]),
             bases=array("q", [row.basis for row in current]),
-            outdated=array("q", [row.at for row in found if row.version != version]),
+            outdated=array("q", [row.at for row in found if row.built != version]),
             seq=self._tables.seq,
         )
 
