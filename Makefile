@@ -27,9 +27,10 @@ JOURNAL_CALLS ?= 1000
 CALENDAR_YEARS ?= 30
 DAEMON_PARTITIONS ?= 1000
 DAEMON_KILLS ?= 100
+BUILD_KILLS ?= 200
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar soak-daemon soak-daemons
+  soak-calendar soak-daemon soak-daemons soak-builds
 SECONDS ?= 1800
 
 .PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) workflows lock clean
@@ -124,6 +125,9 @@ soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and 
 
 soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_KILLS times each
 	$(BIN)/python -m tests.faults.soak_daemons --kills $(DAEMON_KILLS) --races $(DAEMON_KILLS)
+
+soak-builds: .venv/ok ## Kill builds of datasets BUILD_KILLS times on each database, and see what readers saw
+	$(BIN)/python -m tests.faults.soak_builds --kills $(BUILD_KILLS)
 
 soak-calendar: .venv/ok ## Compare cron and calendars with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)

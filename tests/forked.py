@@ -39,7 +39,7 @@ DESCRIPTORS_MAX = 16  # of one clone
 OUT_OF_THE_WAY = 200  # descriptors from here on are free in a clone
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SERVE = "from tests.forked import main; main()"
-STARTERS = {"run", "tests.cloned_commands"}  # whose children are clones, too
+STARTERS = {"run", "build", "tests.cloned_commands"}  # whose children are clones, too
 CLONE_PARENT = 0x00008000
 CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
@@ -91,6 +91,12 @@ class ForkedWithOpenAI(Forked):
     """The same for what uses the SDK of OpenAI, whose import takes more than a second."""
 
     knows = ("openai",)
+
+
+class ForkedWithExchange(Forked):
+    """The same for what builds datasets by the sessions of an exchange, which take two seconds."""
+
+    knows = ("tests.known_exchange",)
 
 
 def run_forked(
@@ -170,7 +176,10 @@ def _start_nursery(knows: tuple[str, ...]) -> Nursery:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(theirs.fileno()), *knows],
         cwd=REPOSITORY,
-        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+        env={
+            **{name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+            "OPENBLAS_NUM_THREADS": "1",  # so that numpy starts no thread
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
@@ -309,6 +318,9 @@ def main() -> None:
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     if order is None:
         return
-    if STARTERS & set(order.command):
-        order = _with_own_nursery() or order
+    while STARTERS & set(order.command):
+        child = _with_own_nursery()
+        if child is None:
+            break
+        order = child
     _become(order)

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.process_mark import own_mark
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 NURSERY_NAME = b"nursery"  # of what tests.forked puts beside a supervisor
 
@@ -97,3 +99,11 @@ def cpu_seconds(pid: int) -> float:
 def _fields(pid: int) -> list[str]:
     """Of /proc/PID/stat, from the state on: the name before it may hold anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def mark_of_the_dead() -> str:
+    """The mark of a process of this machine that has ended."""
+    place, _, began = own_mark().rsplit(" ", 2)
+    with subprocess.Popen(["true"]) as process:
+        pid = process.pid
+    return f"{place} {pid} {began}"

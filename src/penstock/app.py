@@ -7,15 +7,15 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from penstock import wiring
 from penstock.app_queue import QueuedApp
 from penstock.builds import (
-    check_first,
-    found_root,
+    BuildOptions,
     build_request,
     build_tasks,
+    found_root,
     made_build,
     served_tasks,
 )
@@ -31,7 +31,7 @@ from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
-from penstock.planning.build_plan import plan_build
+from penstock.planning.build_plan import check_build, plan_build
 from penstock.planning.daemon import DaemonPlan
 from penstock.process_mark import own_mark
 from penstock.runtime import interpreter
@@ -162,15 +162,12 @@ class Penstock(QueuedApp):
         *targets: str | Dataset[..., Any],
         start: Moment,
         end: Moment,
-        force: bool = False,
-        eager: bool = False,
-        fail_fast: bool = False,
-        yes: bool = False,
+        **options: Unpack[BuildOptions],
     ) -> BuildPlan:
         """What a build of the same arguments would do now; changes nothing."""
         self.load()
-        request = self._request(targets, start, end, force, eager, fail_fast, yes)
-        return self.plan_request(request, to_micros(SystemClock().now()))
+        now = to_micros(SystemClock().now())
+        return self.plan_request(self._request(targets, start, end, now, **options), now)
 
     def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
         """The same for a request, at a moment (microseconds since 1970 UTC)."""
@@ -189,39 +186,26 @@ class Penstock(QueuedApp):
         *targets: str | Dataset[..., Any],
         start: Moment,
         end: Moment,
-        force: bool = False,
-        eager: bool = False,
-        fail_fast: bool = False,
-        yes: bool = False,
         slots: int | None = None,
+        **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, with all that they need, inside this program.
 
         Args:
             targets: datasets, or their names.
             start: the first moment; a date is its midnight by the clocks of each calendar.
-            end: the first moment that is not asked for.
-            force: build what is up to date as well.
-            eager: start each job as soon as what it needs is there, and commit it by itself;
-                otherwise level by level, and a level becomes visible as a whole.
-            fail_fast: begin nothing more after a level in which something failed.
-            yes: however many slices it may be.
+            end: the first moment that is not asked for; "now" is one, too.
             slots: how many tasks may run at once.
+            options: `force` builds what is up to date as well. `eager` starts each job as soon as
+                what it needs is there, and commits it by itself; otherwise it goes level by level,
+                and a level becomes visible as a whole. `fail_fast` begins nothing more after a
+                level in which something failed. `yes`: however many slices it may be.
         """
         refuse_running_loop()
         with interpreter.tuned():
             return run_and_close(
                 wiring.new_event_loop(),
-                self.build_async(
-                    *targets,
-                    start=start,
-                    end=end,
-                    force=force,
-                    eager=eager,
-                    fail_fast=fail_fast,
-                    yes=yes,
-                    slots=slots,
-                ),
+                self.build_async(*targets, start=start, end=end, slots=slots, **options),
             )
 
     async def build_async(
@@ -229,19 +213,15 @@ class Penstock(QueuedApp):
         *targets: str | Dataset[..., Any],
         start: Moment,
         end: Moment,
-        force: bool = False,
-        eager: bool = False,
-        fail_fast: bool = False,
-        yes: bool = False,
         slots: int | None = None,
+        **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
-        request = self._request(targets, start, end, force, eager, fail_fast, yes)
+        now = to_micros(SystemClock().now())
+        request = self._request(targets, start, end, now, **options)
+        check_build(self.dataset_specs, request, now)
         settings, times = loaded.settings, loaded.settings.runtime
-        if self._root is None:
-            now = to_micros(SystemClock().now())
-            await asyncio.to_thread(check_first, self.datasets, request, settings, None, now)
         ids = SystemIds()
         run_id = ids.new_id("run")
         store = await self._store_async()
@@ -274,22 +254,11 @@ class Penstock(QueuedApp):
         targets: tuple[str | Dataset[..., Any], ...],
         start: Moment,
         end: Moment,
-        force: bool,
-        eager: bool,
-        fail_fast: bool,
-        yes: bool,
+        now: int,
+        **options: Unpack[BuildOptions],
     ) -> BuildRequest:
         names = [self.find_dataset(one).name for one in targets]
-        return build_request(
-            self.datasets,
-            names,
-            start,
-            end,
-            force=force,
-            eager=eager,
-            fail_fast=fail_fast,
-            yes=yes,
-        )
+        return build_request(self.datasets, names, start, end, now, **options)
 
     def _task_order(self) -> TaskOrder | None:
         """How other processes get at this app; None if no task asks for one."""

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment, micros_of
+from penstock.definitions.moments import Moment
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
 from penstock.ids import IdSource, SystemIds
 from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot, find_root, open_root
-from penstock.planning.build_plan import plan_build
 from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
 from penstock.runtime.messages import BuildSpec
@@ -35,66 +34,54 @@ def root_folder(settings: Settings, folder: Path | None = None) -> Path:
     return (folder or Path.cwd()) / settings.datasets.root
 
 
+class BuildOptions(TypedDict, total=False):
+    """How something is built, besides what and from when to when."""
+
+    force: bool  # build what is up to date as well
+    eager: bool  # start each job as soon as what it needs is there, and commit it by itself
+    fail_fast: bool  # begin nothing more after a level in which something failed
+    yes: bool  # however many slices it may be
+
+
 def build_request(
     datasets: Datasets,
-    targets: Collection[str],
+    targets: Iterable[str],
     start: Moment,
     end: Moment,
-    *,
-    force: bool = False,
-    eager: bool = False,
-    fail_fast: bool = False,
-    yes: bool = False,
+    now: int,
+    **options: Unpack[BuildOptions],
 ) -> BuildRequest:
     """What is asked for; dates are days of the calendar of each target."""
-    if not targets:
-        raise UsageError("A build needs at least one target: the name of a dataset.")
     names = tuple(sorted(set(targets)))
-    zones = [datasets[name].calendar.tz for name in names]
-    ranges = tuple((micros_of("start", start, tz), micros_of("end", end, tz)) for tz in zones)
-    if any(first > last for first, last in ranges):
+    if not names:
+        raise UsageError("A build needs at least one target: the name of a dataset.")
+    ranges = tuple(_range(datasets[name].calendar, start, end, now) for name in names)
+    return BuildRequest(targets=names, ranges=ranges, **options)
+
+
+def _range(calendar: Calendar, start: Moment, end: Moment, now: int) -> tuple[int, int]:
+    first, last = moment_of(start, calendar, now), moment_of(end, calendar, now)
+    if first > last:
         raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
-    return BuildRequest(
-        targets=names, ranges=ranges, force=force, eager=eager, fail_fast=fail_fast, yes=yes
-    )
+    if isinstance(end, str) and end.strip() == NOW:
+        newest = calendar.before(last, 1)  # the same words, the same request, until there is more
+        last = max(first, newest[0] + 1 if newest else first)
+    return first, last
 
 
 def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest:
     """What was typed on a command line; every target is a dataset of the app."""
-    names = tuple(sorted(set(spec.targets)))
-    ranges = tuple(_typed_range(datasets[name].calendar, spec, now) for name in names)
-    return BuildRequest(
-        targets=names,
-        ranges=ranges,
+    return build_request(
+        datasets,
+        spec.targets,
+        spec.start,
+        spec.end,
+        now,
         force=spec.force,
         eager=spec.eager,
         fail_fast=spec.fail_fast,
         yes=spec.yes,
     )
-
-
-def check_first(
-    datasets: Datasets, request: BuildRequest, settings: Settings, folder: Path | None, now: int
-) -> None:
-    """Refuse what can never be planned before a store or a root is made for it.
-
-    Where there is a root, slices may be there: then only the plan itself knows.
-    """
-    if found_root(settings, folder) is None:
-        specs = {name: dataset.spec for name, dataset in datasets.items()}
-        store = empty_store()
-        plan_build(specs, request, lambda *asked: store.slice_marks(*asked).result(), now)
-
-
-def _typed_range(calendar: Calendar, spec: BuildSpec, now: int) -> tuple[int, int]:
-    start = moment_of(spec.start, calendar, now)
-    end = moment_of(spec.end, calendar, now)
-    if start > end:
-        raise UsageError(f"The start {spec.start} lies after the end {spec.end}; exchange them.")
-    if spec.end.strip() == NOW:  # the same words, the same request, until there is a new slice
-        last = calendar.before(end, 1)
-        end = max(start, last[0] + 1 if last else start)
-    return start, end
 
 
 def placements(datasets: Datasets, root: OutputRoot) -> dict[str, Placement]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.clock import SystemClock, to_micros
 from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment, micros_of
+from penstock.definitions.moments import Moment
 from penstock.errors import DatasetDamaged, OutputFailed
 from penstock.model.dataset import SliceOutput
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.slices import Slices, SlicesGiven
+from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.slicing import named_as
 from penstock.stores.datasets import ManifestStore, SlicePage, SliceRange
 
@@ -64,9 +66,9 @@ class CommittedSlices:
         return [root / _output(row.document).path for row in page.rows]
 
     def _range(self, start: Moment | None, end: Moment | None) -> tuple[int, int]:
-        tz = self._dataset.calendar.tz
-        first = -EVER if start is None else micros_of("start", start, tz)
-        return first, EVER if end is None else micros_of("end", end, tz)
+        calendar, now = self._dataset.calendar, to_micros(SystemClock().now())
+        first = -EVER if start is None else moment_of(start, calendar, now)
+        return first, EVER if end is None else moment_of(end, calendar, now)
 
     def _page(self, first: int, last: int) -> SlicePage:
         return self._store.slices([SliceRange(self._dataset.name, first, last - 1)]).result()

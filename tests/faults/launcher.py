@@ -30,7 +30,8 @@ def arm(role: str) -> None:
 def arm_points(wanted: dict[str, Any] | None) -> None:
     """Arm points of this process: {point: {"at": n, "once": file}}.
 
-    Whoever meets the point for the n-th time dies there, or, with "pause": seconds, only waits.
+    Whoever meets the point for the n-th time dies there, with "whole": true its parent before it,
+    or, with "pause": seconds, only waits.
     """
     if not wanted:
         return
@@ -49,6 +50,8 @@ def arm_points(wanted: dict[str, Any] | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             if "once" in rule:
                 Path(rule["once"]).unlink()  # whoever removes the file is the one that is meant
+            if rule.get("whole"):
+                os.kill(os.getppid(), signal.SIGKILL)
             if "pause" not in rule:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(rule["pause"])

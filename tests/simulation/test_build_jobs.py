@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -52,17 +53,17 @@ def test_the_function_is_told_its_moment_and_what_it_needs() -> None:
 def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
     app = Penstock("missing")
 
+    shifted = [0]
+
     class Moving(Steps, frozen=True):
         """Its moments change after the plan was made."""
 
-        shift: ClassVar[int] = 0
-
         def before(self, at: int, count: int) -> Sequence[int]:
-            return super().before(at - Moving.shift, count)
+            return super().before(at - shifted[-1], count)
 
     @app.dataset(calendar=Moving())
     def prices(ctx: Context, at: datetime) -> bytes:
-        Moving.shift = 100 * DAY
+        shifted.append(100 * DAY)
         return b"1"
 
     @app.dataset(calendar=Steps(), needs=[prices], max_attempts=1)
@@ -149,6 +150,24 @@ def test_failures_are_tried_again_and_leave_one_slice() -> None:
         assert [row["attempt"] for row in test.read("flaky").to_pylist()] == [3, 3, 3, 3]
         keys = [key for key in test.results if "flaky@" in key]
         assert "flaky@2024-01-01T12:00:00Z" in " ".join(keys)
+
+
+@pytest.mark.parametrize(("eager", "seen"), [(False, [0, 0, 0]), (True, [1, 2, 3])])
+def test_readers_see_whole_levels_or_single_jobs(eager: bool, seen: list[int]) -> None:
+    app = Penstock("levels")
+    counts: list[int] = []
+
+    @app.dataset(calendar=Daily())
+    async def prices(ctx: Context, at: datetime) -> list[dict[str, int]]:
+        await asyncio.sleep(60 * at.day)
+        counts.append(test.read("prices").num_rows)
+        return [{"day": at.day}]
+
+    with harness(app) as test:
+        report = test.build("prices", start=DAY_1, end="2024-01-05", eager=eager)
+        assert report.ok
+        assert counts == [0, *seen]
+        assert test.read("prices").num_rows == 4
 
 
 @pytest.mark.parametrize("eager", [False, True])

@@ -30,6 +30,7 @@ class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | None = None
     tasks: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
     store_url: str | None = None
     providers: tuple[str, ...] = ()
     files: tuple[str, ...] = ()  # where its tasks are written
@@ -107,6 +108,7 @@ def _import(order: _Order) -> AppFacts:
         return AppFacts(
             name=app.name,
             tasks=tuple(app.tasks),
+            datasets=tuple(app.datasets),
             store_url=app.store_url(loaded),
             providers=tuple(app.providers),
             unpriced=tuple(unpriced_providers(loaded.settings)),

@@ -16,10 +16,10 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import print_document, say, warn
 from penstock.clock import SystemClock
 from penstock.model.plan import BuildReport
+from penstock.model.plan_facts import PlanFacts
 from penstock.process_mark import own_mark
 from penstock.runtime.announcing import Announcer
 from penstock.runtime.build_end import ended_build
-from penstock.runtime.build_report import PlanFacts
 from penstock.runtime.messages import BuildSpec, Planned
 from penstock.runtime.supervisor import Supervisor
 from penstock.stores.patience import insist_async

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from pathlib import Path
 from typing import Any
 
 from penstock.app import Penstock
-from penstock.builds import build_tasks, check_first, made_build, typed_request
+from penstock.builds import build_tasks, made_build, typed_request
 from penstock.clock import Clock, to_micros
 from penstock.config.load import Loaded
-from penstock.config.settings import Settings
 from penstock.definitions.task import Task
 from penstock.errors import InternalError
+from penstock.planning.build_plan import check_build
 from penstock.planning.graph import closure
 from penstock.runtime import messages
 from penstock.runtime.building import Prepared
@@ -91,14 +90,11 @@ class BuildLead:
         )
 
 
-def check_build(
-    app: Penstock, spec: BuildSpec, settings: Settings, folder: Path, clock: Clock
-) -> None:
-    """Refuse what can never be built before anything is written."""
+def check(app: Penstock, spec: BuildSpec, now: int) -> None:
+    """Refuse what cannot be built, before there is a store or a folder."""
     for name in spec.targets:
         app.find_dataset(name)
-    now = to_micros(clock.now())
-    check_first(app.datasets, typed_request(app.datasets, spec, now), settings, folder, now)
+    check_build(app.dataset_specs, typed_request(app.datasets, spec, now), now)
 
 
 def tasks_of(app: Penstock, spec: BuildSpec, loaded: Loaded) -> dict[str, Task[..., Any]]:

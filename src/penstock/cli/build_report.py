@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.cli.text import escaped, iso_time
+from penstock.model.dataset import slice_of
 from penstock.model.plan import BuildReport, JobResult
 from penstock.observe.phrases import counted
-from penstock.runtime.build_report import slice_of
 from penstock.runtime.messages import Planned
 
 ROWS_MAX = 20  # of each table; the rest is counted

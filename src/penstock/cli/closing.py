@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.cli.live.look import RunLook
 from penstock.cli.pace import PaceView
-from penstock.cli.text import escaped, say, spent_words
+from penstock.cli.text import escaped, say, span, spent_words, warn
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
@@ -60,12 +60,13 @@ class Closing:
     is_over_budget: bool = False
     units: Units | None = None  # of schedules
     daemon: bool = False
+    build: bool = False  # whose own report follows, and tells what failed
     unheard: str | None = None  # who was killed, and what is not counted for that
 
 
 def closing_lines(closing: Closing) -> Iterator[str]:
     """The report: plain text, a dozen lines at most."""
-    yield closing.pace.summary(closing.ended)
+    yield _ended(closing)
     for total in closing.providers[:PROVIDERS_NAMED]:
         yield _provider(total)
     more = len(closing.providers) - PROVIDERS_NAMED
@@ -80,12 +81,19 @@ def closing_lines(closing: Closing) -> Iterator[str]:
     if closing.limited_by is not None:
         yield f"Limited by: {escaped(closing.limited_by)}"
     failed = closing.ended.get(JobState.ERROR, 0)
-    if failed:
+    if failed and not closing.build:
         listed = command("queue", "list", "--state", JobState.ERROR.value)
         yield f"{counted(failed, 'job')} failed: {listed}"
     following = _next(closing, failed)
     if following is not None:
         yield f"Next: {following}"
+
+
+def _ended(closing: Closing) -> str:
+    if not closing.build:
+        return closing.pace.summary(closing.ended)
+    jobs = counted(sum(closing.ended.values()), "job")
+    return f"{jobs} ended in {span(closing.pace.elapsed_seconds)}"
 
 
 def _unit_words(units: Units) -> Iterator[str]:
@@ -123,6 +131,8 @@ def _next(closing: Closing, failed: int) -> str | None:
     """The one command that is of most use now; None if there is nothing to do."""
     if closing.paused and closing.pace.left:
         return f"{command('queue', 'resume')}, since the queue is paused"
+    if closing.build:
+        return _next_of_build(closing)
     if failed:
         return f"{command('queue', 'retry-failed')}, once the reason is mended"
     again = command("run") if closing.daemon else command("queue", "run", "--drain")
@@ -132,6 +142,12 @@ def _next(closing: Closing, failed: int) -> str | None:
         return f"{again} goes on with what is left"
     if closing.daemon and closing.units is not None and closing.units.live:
         return f"{again} goes on with the schedules"
+    return None if closing.limited_by is None else f"{command('explain')} says what would help"
+
+
+def _next_of_build(closing: Closing) -> str | None:
+    if closing.is_over_budget:
+        return "raise the used-up budget, then the same command goes on"
     return None if closing.limited_by is None else f"{command('explain')} says what would help"
 
 
@@ -165,10 +181,13 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         is_over_budget=is_over_budget,
         units=look.units(stats),
         daemon=look.daemon,
+        build=look.build,
         unheard=unheard_words(facts) if isinstance(facts, RunFacts) else None,
     )
     for line in closing_lines(closing):
-        if not say(line):
+        if look.build:
+            warn(line)  # what was built is told on stdout, perhaps as a document
+        elif not say(line):
             return
 
 

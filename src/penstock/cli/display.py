@@ -35,14 +35,16 @@ NOTHING_PER_SECOND = 0.05  # a rate that is shown as 0.0
 log = logging.getLogger("penstock.run")
 
 
-def make_display(log_format: str, *, daemon: bool = False) -> LiveDisplay | PlainDisplay:
+def make_display(
+    log_format: str, *, daemon: bool = False, build: bool = False
+) -> LiveDisplay | PlainDisplay:
     """The live view where a person can see it, and plain lines elsewhere."""
     shows = sys.stderr.isatty() and in_foreground(sys.stderr.fileno())
     moves = os.environ.get("TERM", "") not in ("", "dumb")  # can its cursor be moved?
     if not shows or not moves or log_format != "text":
-        return PlainDisplay(daemon=daemon)
+        return PlainDisplay(daemon=daemon, build=build)
     types = is_open(sys.stdin) and sys.stdin.isatty()
-    return LiveDisplay.on(sys.stderr, sys.stdin if types else None, daemon=daemon)
+    return LiveDisplay.on(sys.stderr, sys.stdin if types else None, daemon=daemon, build=build)
 
 
 class PlainDisplay:
@@ -53,9 +55,12 @@ class PlainDisplay:
 
     pipes_workers = False
 
-    def __init__(self, *, clock: Clock | None = None, daemon: bool = False) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, daemon: bool = False, build: bool = False
+    ) -> None:
         self._clock = clock or SystemClock()
         self._daemon = daemon
+        self._build = build
         self._store: Store | None = None
         self._look: RunLook | None = None
         self._limits = LimitWatch(self._clock.monotonic())
@@ -73,7 +78,7 @@ class PlainDisplay:
     def _begin(self, store: Store, run_id: str) -> None:
         """Work begins."""
         self._next_at = None
-        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon)
+        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon, build=self._build)
         with suppress(*TRANSIENT):  # it is asked again at every tick
             self._go_on(self._look, START_SECONDS)
 

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from penstock import wiring
+from penstock.builds import found_root, root_folder
 from penstock.cli.app_outline import outline_of
 from penstock.cli.app_probe import AppFacts, probe_app
 from penstock.cli.invocation import Invocation
@@ -24,10 +25,14 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import one_sentence, print_document, say, warn_of_traceback
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import ConfigError, OutputFailed, UsageError
+from penstock.model.dataset import SLICE
 from penstock.model.finding import Finding, problem, well
+from penstock.model.views import QueueFacts
+from penstock.observe.build_health import build_findings, root_finding
 from penstock.observe.phrases import counted
 from penstock.observe.queue_health import queue_findings
+from penstock.process_mark import is_gone
 
 PYTHON_MIN = (3, 11)
 EXIT_ILL = 1
@@ -128,8 +133,23 @@ class Visit:
             yield from checkup.findings()
             facts = checkup.facts
             if facts is not None:
-                tasks = None if self._facts.problem else self._facts.tasks
+                tasks = None if self._facts.problem else self._known_tasks()
                 yield from queue_findings(facts, tasks)
+                if facts.plans or facts.locks or facts.datasets:
+                    yield from build_findings(facts, is_gone)
+                    if loaded is not None:
+                        yield self._root(loaded, facts)
+
+    def _known_tasks(self) -> tuple[str, ...]:
+        return (*self._facts.tasks, *(f"{SLICE}{name}" for name in self._facts.datasets))
+
+    def _root(self, loaded: Loaded, facts: QueueFacts) -> Finding:
+        path = root_folder(loaded.settings, self._target.folder)
+        try:
+            root = found_root(loaded.settings, self._target.folder)
+        except (OutputFailed, UsageError) as error:
+            return problem("output root", str(error))
+        return root_finding(str(path), None if root is None else root.id, facts)
 
     def _urls(self, loaded: Loaded | None) -> list[str]:
         """The store, or what may be it if neither settings nor app can be asked."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from penstock.cli.text import escaped, warn
 from penstock.errors import UsageError
+from penstock.model.dataset import SLICE, shown_task
 from penstock.model.job import JobState
 from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
@@ -55,12 +56,20 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
     if task is None:
         return
     stats = store.stats().result()
-    known = {*stats.tasks, *stats.schedules}
-    if task in known:
+    known = {*stats.shown_tasks, *stats.schedules}
+    if task in known or task in stats.tasks:
         return
     near = difflib.get_close_matches(task, known, 1)
     hint = f" The nearest that has some is {escaped(near[0])!r}." if near else ""
     warn(f"The store has no job of a task named {escaped(task)!r}.{hint}")
+
+
+def stored_tasks(store: Store, task: str | None) -> list[str | None]:
+    """What jobs of a task have as their task: those of a dataset say where slices are kept, too."""
+    if task is None or not task.startswith(SLICE) or "#" in task:
+        return [task]
+    known = [name for name in store.stats().result().tasks if shown_task(name) == task]
+    return [*known] or [task]
 
 
 def answer(reply: Reply[T], store: Store) -> T:

@@ -28,8 +28,9 @@ class PlanFormat(StrEnum):
 def plan_lines(plan: BuildPlan, specs: Mapping[str, DatasetSpec]) -> Iterator[str]:
     """Levels first, then every dataset, then one line about all of it."""
     slices = sum(len(job.timestamps) for level in plan.levels for job in level)
+    width = max(map(len, plan.counts), default=0)
     for number, level in enumerate(plan.levels[:LEVELS_MAX]):
-        yield from _level(number, level, specs)
+        yield from _level(number, level, specs, width)
     if len(plan.levels) > LEVELS_MAX:
         yield f"… and {counted(len(plan.levels) - LEVELS_MAX, 'more level')}"
     if plan.levels:
@@ -46,7 +47,7 @@ def plan_lines(plan: BuildPlan, specs: Mapping[str, DatasetSpec]) -> Iterator[st
 
 
 def _level(
-    number: int, jobs: tuple[JobDescriptor, ...], specs: Mapping[str, DatasetSpec]
+    number: int, jobs: tuple[JobDescriptor, ...], specs: Mapping[str, DatasetSpec], width: int
 ) -> Iterator[str]:
     counts: Counter[str] = Counter()
     slices: Counter[str] = Counter()
@@ -58,7 +59,6 @@ def _level(
         first[job.dataset] = min(first.get(job.dataset, job.timestamps[0]), job.timestamps[0])
         last[job.dataset] = max(last.get(job.dataset, job.timestamps[-1]), job.timestamps[-1])
     lead = f"level {number}"
-    width = max(map(len, counts))
     for name in sorted(counts):
         calendar = specs[name].calendar
         begin, end = (moment_name(at, calendar) for at in (first[name], last[name]))

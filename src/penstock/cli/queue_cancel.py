@@ -15,6 +15,7 @@ from penstock.cli.operator import (
     only_utf8,
     settle,
     state_named,
+    stored_tasks,
 )
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say, warn
@@ -118,8 +119,13 @@ def _cancel_all(store: Store, wanted: JobFilter, *, yes: bool, as_json: bool) ->
         warn(f"{jobs_counted(count)} would be cancelled; add --yes to do it.")
         return 2
     total = 0
+    tasks = stored_tasks(store, wanted.task)
     for _ in range(PASSES_MAX):
-        count = sum(_cancel_state(store, JobFilter(state=s, task=wanted.task)) for s in states)
+        count = sum(
+            _cancel_state(store, JobFilter(state=state, task=task))
+            for task in tasks
+            for state in states
+        )
         total += count
         if not count:
             break
@@ -143,9 +149,10 @@ def _cancel_state(store: Store, wanted: JobFilter) -> int:
 
 def _count(store: Store, task: str | None, states: tuple[JobState, ...]) -> int:
     tasks = store.stats().result().tasks
+    named = stored_tasks(store, task)
     return sum(
         counts.get(state, 0)
         for name, counts in tasks.items()
-        if task is None or name == task
+        if task is None or name in named
         for state in states
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
@@ -10,10 +11,17 @@ from typing import Annotated
 import typer
 
 from penstock.cli.completion import complete_state, complete_task
-from penstock.cli.operator import COUNTED_MAX, only_utf8, state_named, warn_of_unknown_task
+from penstock.cli.operator import (
+    COUNTED_MAX,
+    only_utf8,
+    state_named,
+    stored_tasks,
+    warn_of_unknown_task,
+)
 from penstock.cli.queue_show import document_of
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import document_text, escaped, iso_time, say, write
+from penstock.model.dataset import shown_task
 from penstock.model.job import Job, JobId, JobState
 from penstock.stores.store import JobFilter, Store
 
@@ -51,10 +59,11 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, oldest first, one a line."""
-    wanted = JobFilter(state=state_named(state), task=task)
+    asked = state_named(state)
     with Target.named(app=app, store=store).opened_store() as opened:
         warn_of_unknown_task(opened, task)
-        jobs = islice(_all(opened, wanted), limit)
+        found = [_all(opened, JobFilter(state=asked, task=x)) for x in stored_tasks(opened, task)]
+        jobs = islice(heapq.merge(*found, key=lambda job: job.id), limit)
         if as_json:
             _print_document(jobs)
         else:
@@ -100,13 +109,15 @@ def _print_document(jobs: Iterator[Job]) -> None:
 
 
 def _task_width(store: Store) -> int:
-    names = store.stats().result().tasks
+    names = store.stats().result().shown_tasks
     return min(max(map(len, names), default=0), TASK_WIDTH_MAX)
 
 
 def _line(job: Job, task_width: int) -> str:
     note = _note(job)
-    text = f"{job.state.value:<11}  {escaped(job.task):<{task_width}}  {escaped(job.key)}"
+    text = (
+        f"{job.state.value:<11}  {escaped(shown_task(job.task)):<{task_width}}  {escaped(job.key)}"
+    )
     return f"{text}  ({note})" if note else text
 
 

@@ -15,11 +15,13 @@ from penstock.cli.operator import (
     jobs_counted,
     only_utf8,
     settle,
+    stored_tasks,
     warn_of_unknown_task,
 )
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.cli.text import print_document, say
-from penstock.model.job import JobId
+from penstock.cli.text import print_document, say, warn
+from penstock.model.dataset import SLICE
+from penstock.model.job import JobId, JobState
 from penstock.model.views import RetryCounts
 from penstock.stores.store import Store
 
@@ -59,11 +61,22 @@ def retry_failed(
             counts = opened.would_retry(task, max_attempts).result()
         else:
             counts = _retry(opened, task, max_attempts)
+        built = _of_builds(opened, task)
     if as_json:
         print_document(
-            {"failed": counts.failed, "skipped": counts.dependants, "dry_run": dry_run},
+            {
+                "failed": counts.failed,
+                "skipped": counts.dependants,
+                "of_builds": built,
+                "dry_run": dry_run,
+            },
         )
         return
+    if built:
+        warn(
+            f"{jobs_counted(built)} of builds that failed {'is' if built == 1 else 'are'} left "
+            "alone: the same 'penstock build' command tries again what is not there."
+        )
     if not counts.failed:
         say("No failed job is to be put back.")
         return
@@ -72,6 +85,13 @@ def retry_failed(
         f"{jobs_counted(counts.failed)} that failed, and {jobs_counted(counts.dependants)} skipped "
         f"because of that, {be} put back."
     )
+
+
+def _of_builds(store: Store, task: str | None) -> int:
+    """Failed jobs of builds among those that were meant."""
+    tasks = store.stats().result().tasks
+    named = [name for name in stored_tasks(store, task) if name is not None] or list(tasks)
+    return sum(tasks.get(x, {}).get(JobState.ERROR, 0) for x in named if x.startswith(SLICE))
 
 
 def _retry(store: Store, task: str | None, max_attempts: int | None) -> RetryCounts:

@@ -16,8 +16,11 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
+from penstock.model.dataset import builds_slices, shown_task, slice_of
 from penstock.model.job import Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
+from penstock.model.lock import PlanRow
+from penstock.model.plan import SlicePayload, Step, StepPayload
 from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.model.worker_status import WorkProgress
 from penstock.observe.phrases import counted
@@ -26,6 +29,15 @@ from penstock.observe.why_facts import Facts
 from penstock.observe.why_gather import gather
 
 _NO_CALLS = CallFigures()
+
+#: What the jobs of a build are for that build nothing.
+STEPS = {
+    Step.START: "start: the jobs of the plan wait for it until all of them are there",
+    Step.GATE: "gate: others wait for a run of jobs by waiting for it",
+    Step.JOIN: "join: a barrier or the end waits for many jobs by waiting for it",
+    Step.LEVEL: "barrier: what level {level} has built becomes visible",
+    Step.END: "end: the build is over when it is done",
+}
 
 
 def show(
@@ -51,6 +63,7 @@ def show(
         facts = gather(opened, key, {}, SystemClock()) if is_held else None
         unit = opened.unit(key).result() if key.startswith(SCHEDULE) else None
         cursor = opened.cursors([key]).result().get(key) if unit is not None else None
+        plan = None if job is None or job.plan_id is None else opened.plan(job.plan_id).result()
         url = opened.url
     if job is None:
         raise UsageError(
@@ -60,6 +73,8 @@ def show(
     document = document_of(job, history, calls, facts)
     if unit is not None:
         document["schedule"] = schedule_of(unit, cursor)
+    if job.plan_id is not None:
+        document["build"] = build_of(job, plan)
     if as_json:
         print_document(document)
     else:
@@ -84,7 +99,7 @@ def document_of(
     standing = None if facts is None else explain(facts)
     return {
         "key": job.key,
-        "task": job.task,
+        "task": shown_task(job.task),
         "state": job.state.value,
         "group": job.group,
         "partition": job.partition,
@@ -141,11 +156,29 @@ def schedule_of(unit: UnitView, cursor: str | None) -> dict[str, object]:
     }
 
 
+def build_of(job: Job, plan: PlanRow | None) -> dict[str, object]:
+    """What is known of a job of a build besides its row; of a step, what it is for."""
+    found: dict[str, object] = {
+        "plan_state": None if plan is None else plan.state.value,
+        "plan_jobs": None if plan is None else plan.jobs,
+        "levels": None if plan is None else plan.levels,
+        "run": None if plan is None else plan.run_id,
+    }
+    if builds_slices(job.task):
+        count = len(msgspec.json.decode(job.payload, type=SlicePayload).at)
+        return {"slices": slice_of(job.key), "slice_count": count, **found}
+    step = msgspec.json.decode(job.payload, type=StepPayload)
+    return {"step": STEPS[step.step].format(level=step.level), **found}
+
+
 def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[str]:
     """The same for people; what is empty is left out."""
     unit = document.get("schedule")
     if isinstance(unit, dict):
         document = {name: value for name, value in document.items() if name != "schedule"} | unit
+    build = document.get("build")
+    if isinstance(build, dict):
+        document = {name: value for name, value in document.items() if name != "build"} | build
     width = max(map(len, document))
     lost = sum(attempt.outcome == "lost" for attempt in history)
     if lost:

@@ -38,7 +38,7 @@ def document_of(found: Stats, silent: Collection[Silence]) -> dict[str, object]:
     """The stats document; every state is there, also with 0."""
     return {
         "states": _every_state(found.states),
-        "tasks": {name: _every_state(counts) for name, counts in found.tasks.items()},
+        "tasks": {name: _every_state(counts) for name, counts in found.shown_tasks.items()},
         "schedules": {name: _every_state(counts) for name, counts in found.schedules.items()},
         "groups": {name: _every_state(counts) for name, counts in found.groups.items()},
         "groups_total": found.groups_total,
@@ -55,7 +55,7 @@ def lines_of(found: Stats, url: str, silent: Collection[Silence], now_at: int) -
     """The same for people."""
     head = ["", *(state.value for state in JobState)]
     rows: list[list[str | int]] = [["all", *_every_state(found.states).values()]]
-    rows += [[f"task {name}", *_every_state(c).values()] for name, c in found.tasks.items()]
+    rows += [[f"task {name}", *_every_state(c).values()] for name, c in found.shown_tasks.items()]
     rows += [[name, *_every_state(counts).values()] for name, counts in found.schedules.items()]
     groups = {} if set(found.groups) == set(found.tasks) else found.groups
     shown = list(groups.items())[:GROUPS_SHOWN]

@@ -62,7 +62,7 @@ def spec_of(
 
 def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Supervisor]:
     """Run to the end and tell what was wrong; the exit code, and who knows how far the run came."""
-    display = make_display(spec.log_format, daemon=spec.daemon)
+    display = make_display(spec.log_format, daemon=spec.daemon, build=spec.build is not None)
 
     def open_store(url: str, durability: str) -> Store:
         return wiring.open_store(url, durability=durability, folder=target.folder)

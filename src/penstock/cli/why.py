@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does a job not run, or a unit of a schedule not tick, or what became of it?"""
+"""Why does a job not run, a unit of a schedule not tick, a slice not exist; what became of it?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock.cli.completion import complete_key
 from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
+from penstock.cli.why_slice import is_slice, why_slice
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
 from penstock.errors import PenstockError, UsageError
@@ -46,6 +47,7 @@ WHEN = {
     Gate.DEGRADED: "at",
     Gate.OTHERS: "at",
     Gate.PREFLIGHT: "at",
+    Gate.FUTURE: "at",
 }
 
 
@@ -54,7 +56,8 @@ def why(
         str,
         typer.Argument(
             metavar="KEY",
-            help="The job's key, or a unit of a schedule (schedule:NAME:PARTITION).",
+            help="The job's key, a unit of a schedule (schedule:NAME:PARTITION), or a slice "
+            "(NAME@TIME).",
             autocompletion=complete_key,
             callback=only_utf8,
         ),
@@ -63,8 +66,12 @@ def why(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a job or schedule does not run, what lets it go on, and which command would."""
+    """Say why a job, schedule or slice is not done, what lets it go on, and which command would."""
     target = Target.named(app=app, store=store)
+    found = why_slice(target, key) if is_slice(key) else None
+    if found is not None:
+        _tell(found, round(SystemClock().now() * MICROSECONDS), as_json=as_json)
+        return
     configured = target.configured()
     with target.opened_store() as opened:
         budgets = budgets_of(configured.settings, configured.sources)
@@ -88,6 +95,10 @@ def why(
             "key, or name another store with --store."
         )
     now = round(SystemClock().now() * MICROSECONDS) if facts is None else facts.now
+    _tell(found, now, as_json=as_json)
+
+
+def _tell(found: Why, now: int, *, as_json: bool) -> None:
     if as_json:
         print_document(document_of(found, now))
     else:

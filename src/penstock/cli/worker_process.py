@@ -30,7 +30,8 @@ from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
 from penstock.builds import served_tasks
-from penstock.cli.build_lead import BuildLead, check_build, tasks_of
+from penstock.cli import build_lead
+from penstock.cli.build_lead import BuildLead, tasks_of
 from penstock.cli.daemon_lead import DaemonLead
 from penstock.cli.logs import set_up_logging
 from penstock.cli.reins import Reins
@@ -123,8 +124,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     wiring.check_dimensions(loaded, app.tasks)
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
-    if spec.build is not None:
-        check_build(app, spec.build, settings, folder, SystemClock())
+    if spec.build is not None and order.leads:
+        build_lead.check(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
     store = _opened_when_it_can(
         lambda: wiring.open_store(url, durability=settings.durability, folder=folder),

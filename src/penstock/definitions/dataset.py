@@ -27,6 +27,7 @@ VERSION_LENGTH_MAX = 100
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _CALENDAR_PARTS = ("text", "tz", "daily", "between", "before")
+_MISSING = object()
 _ONE = (datetime,)
 _MANY = (
     Sequence[datetime],
@@ -162,7 +163,9 @@ def _check_name(name: object) -> None:
 
 
 def _check_calendar(what: str, calendar: object) -> None:
-    if isinstance(calendar, type) or not all(hasattr(calendar, part) for part in _CALENDAR_PARTS):
+    """Has it all parts? None of them is asked: an exchange would be imported, which takes long."""
+    parts = (inspect.getattr_static(calendar, part, _MISSING) for part in _CALENDAR_PARTS)
+    if isinstance(calendar, type) or any(part is _MISSING for part in parts):
         raise UsageError(
             f"{what}: calendar= is a calendar of penstock.calendars such as Daily(), got "
             f"{calendar!r:.100}."

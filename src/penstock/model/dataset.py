@@ -91,6 +91,21 @@ def version_of(built: str) -> str:
     return version if mark else built
 
 
+def shown_task(task: str) -> str:
+    """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
+    return task.partition("#")[0] if task.startswith(SLICE) else task
+
+
+def builds_slices(task: str) -> bool:
+    """Do jobs of this task build slices? Barriers, gates and the like do not."""
+    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
+
+
+def slice_of(key: str) -> str:
+    """What people call the slices of a job: `prices@2024-01-05` of `build:PLAN:prices@…`."""
+    return key.split(":", 2)[-1]
+
+
 class Days(Protocol):
     """What of a calendar the names of its slices depend on."""
 
@@ -104,11 +119,6 @@ class Days(Protocol):
 def slice_name(dataset: str, at: int, calendar: Days) -> str:
     """How people call a slice: `prices@2024-01-05`."""
     return f"{dataset}@{moment_name(at, calendar)}"
-
-
-def task_name(task: str) -> str:
-    """What people call a task: of one that builds slices, without the id of its root."""
-    return task.partition("#")[0] if task.startswith(SLICE) else task
 
 
 def utc_text(at: int) -> str:

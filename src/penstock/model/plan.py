@@ -123,7 +123,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
     plan_id: str | None  # None: everything was up to date
     run_id: str
-    slices: int = 0  # built and committed by this plan
+    slices: int = 0  # built and committed by this plan; not counted where it was stopped
     done: int = 0  # jobs
     failed: tuple[JobResult, ...] = ()
     skipped: tuple[JobResult, ...] = ()  # because of those

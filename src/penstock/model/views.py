@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.model.dataset import shown_task
 from penstock.model.job import JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
+from penstock.model.lock import LockView, PlanRow
 from penstock.model.provider import ProviderModelKey
 from penstock.model.schedule import PreflightResult, UnitView
 
@@ -34,6 +36,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     workers: int  # alive
     paused: bool
     schedules: dict[str, dict[JobState, int]] = {}  # units by task
+
+    @property
+    def shown_tasks(self) -> dict[str, dict[JobState, int]]:
+        """The tasks as people know them: a dataset is one, wherever its slices are kept."""
+        found: dict[str, dict[JobState, int]] = {}
+        for name, counts in self.tasks.items():
+            one = found.setdefault(shown_task(name), {})
+            for state, count in counts.items():
+                one[state] = one.get(state, 0) + count
+        return found
 
     @property
     def units(self) -> int:
@@ -81,6 +93,9 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     calls: CallFigures = CallFigures()  # that cost money
     units: tuple[UnitView, ...] = ()  # of schedules: those that fail, or have ended in error
     failed_checks: tuple[PreflightResult, ...] = ()  # preflights of the last start
+    plans: tuple[PlanRow, ...] = ()  # of builds that have not ended
+    locks: tuple[LockView, ...] = ()  # of datasets
+    datasets: int = 0  # that have committed slices
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -274,8 +274,8 @@ def _latency(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _own_code(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
-        f"The tasks' own code ran {_during(share)}, {facts.running_mean:.2g} at once, and nothing "
-        "else was ready.",
+        f"The tasks' own code ran {_during(share)}, {_few(facts.running_mean)} at once, and "
+        "nothing else was ready.",
         _crowded(facts)
         or f"Make the tasks' code quicker, or split it into more jobs: {_free(facts)} were free.",
     )
@@ -283,11 +283,16 @@ def _own_code(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _dependencies(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
-        f"Jobs waited for others to end {_during(share)}, while {facts.running_mean:.2g} ran at "
+        f"Jobs waited for others to end {_during(share)}, while {_few(facts.running_mean)} ran at "
         f"once and {_free(facts)} were free.",
         "Let jobs wait only for those whose results they need (`after`), or make those on the "
         "longest chain quicker: more slots or workers would not help.",
     )
+
+
+def _few(count: float) -> str:
+    """A mean in two digits, or in whole ones."""
+    return f"{count:.2g}" if count < 10 else f"{count:,.0f}"
 
 
 def _free(facts: RunFacts) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from difflib import get_close_matches
 
+from penstock.model.dataset import START, STEP, shown_task
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.journal import CallFigures
@@ -15,6 +16,7 @@ from penstock.model.views import QueueFacts
 
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
 NAMES_SHOWN = 5
+STEPS = (START, STEP)  # tasks of jobs of builds that no app defines
 
 
 def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> Iterator[Finding]:
@@ -66,9 +68,10 @@ def _waiting(facts: QueueFacts) -> Finding:
 
 def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
     unknown = {}
-    for name, counts in facts.stats.tasks.items():
+    served = {shown_task(name) for name in (*facts.served, *STEPS)}
+    for name, counts in facts.stats.shown_tasks.items():
         left = sum(count for state, count in counts.items() if state not in TERMINAL)
-        if left and name not in known_tasks and name not in facts.served:
+        if left and name not in known_tasks and name not in served:
             unknown[name] = left
     if not unknown:
         return well("tasks", f"the app knows the task of every unfinished job ({len(known_tasks)})")

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 import msgspec
 
 from penstock.model.circumstances import Circumstances, Dependency
+from penstock.model.dataset import shown_task
 from penstock.model.job import TERMINAL, JobState
 from penstock.observe.phrases import (
     at,
@@ -28,6 +29,7 @@ from penstock.observe.why_budget import without_worker
 from penstock.observe.why_facts import Facts, Gate, Limit, Why
 from penstock.observe.why_worker import busy, held_by_worker, on_worker
 
+BUILT_AGAIN = "the same build is started again, which tries what is not there"
 RETRY = ("queue", "retry-failed", "--task")
 
 
@@ -111,28 +113,48 @@ def _paused(facts: Facts) -> Why | None:
 
 def _no_worker(facts: Facts) -> Why | None:
     job, alive = facts.this.job, facts.alive
+    task = shown_task(job.task)
     if not alive:
         by_itself = "; a run whose worker has died starts another by itself" if job.suspect else ""
         return msgspec.structs.replace(
             _why(facts, Gate.NO_WORKER, f"No worker is alive that could take {job.key!r}."),
-            unblocks=f"a worker starts that knows the task {job.task!r}{by_itself}",
-            command=run_command(job.task),
+            unblocks=f"a worker starts that knows the task {task!r}{by_itself}",
+            command=facts.again or run_command(job.task),
         )
-    known = {task for worker in alive for task in worker.tasks}
-    if job.task in known:
+    if any(job.task in worker.tasks for worker in alive):
         return None
-    near = get_close_matches(job.task, sorted(known), 3)
+    known = {shown_task(name) for worker in alive for name in worker.tasks}
+    if job.plan_id is not None and task in known:
+        return _other_root(facts, task)
+    near = get_close_matches(task, sorted(known), 3)
     closest = f"; closest: {some([repr(name) for name in near])}" if near else ""
     many = len(alive) > 1
     nobody = f"None of the {len(alive):,} live workers" if many else "The only live worker"
     sentence = (
-        f"{nobody} {'knows' if many else 'does not know'} the task {job.task!r} of {job.key!r} "
+        f"{nobody} {'knows' if many else 'does not know'} the task {task!r} of {job.key!r} "
         f"({'they know' if many else 'it knows'} {len(known)}{closest})."
     )
     return msgspec.structs.replace(
         _why(facts, Gate.NO_WORKER, sentence),
-        unblocks=f"a worker starts whose app defines {job.task!r} (`name=` keeps an old name)",
-        command=run_command(job.task),
+        unblocks=f"a worker starts whose app defines {task!r} (`name=` keeps an old name)",
+        command=facts.again or run_command(job.task),
+    )
+
+
+def _other_root(facts: Facts, task: str) -> Why:
+    """Workers build this dataset, but keep its slices elsewhere."""
+    job = facts.this.job
+    others = [one for one in facts.alive if task in map(shown_task, one.tasks)]
+    some_of = "The only live worker" if len(others) == 1 else f"The {len(others):,} live workers"
+    keep = "keeps" if len(others) == 1 else "keep"
+    sentence = (
+        f"{some_of} that could take {job.key!r} {keep} slices in another output root than its "
+        f"plan ({job.task.partition('#')[2]})."
+    )
+    return msgspec.structs.replace(
+        _why(facts, Gate.NO_WORKER, sentence),
+        unblocks="a worker starts whose datasets.root is the folder that the plan writes to",
+        command=facts.again,
     )
 
 
@@ -238,6 +260,7 @@ def _waiting(facts: Facts) -> Why:
             answers=facts.answers,
             budgets=facts.budgets,
             stops=facts.stops,
+            again=facts.again,
         )
     )
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
@@ -308,10 +331,11 @@ def _finished(facts: Facts) -> Why:
     if job.state is JobState.ERROR:
         error = "" if job.last_error is None else f": {error_words(job.last_error)}"
         sentence = f"{job.key!r} failed for good{when}{error}."
+        is_built = job.plan_id is not None
         return msgspec.structs.replace(
             _why(facts, Gate.FINISHED, sentence),
-            unblocks="an operator lets failed jobs run again",
-            command=command(*RETRY, job.task),
+            unblocks=BUILT_AGAIN if is_built else "an operator lets failed jobs run again",
+            command=facts.again if is_built else command(*RETRY, job.task),
             details=(f"Failed attempts: {job.attempts}, crashes: {job.crashes}.",),
         )
     return _skipped(facts, when)
@@ -320,12 +344,13 @@ def _finished(facts: Facts) -> Why:
 def _skipped(facts: Facts, when: str) -> Why:
     this = facts.this
     job = this.job
-    if this.skipped_by is None:
+    blamed = this.skipped_by or (facts.chain[0].job.key if facts.chain else None)
+    if blamed is None:
         reason = "" if job.last_error is None else f": {short(job.last_error.message)}"
         sentence = f"{job.key!r} was skipped by its own task{when}{reason}."
         return _why(facts, Gate.FINISHED, sentence)
     chain = (job.key, *(link.job.key for link in facts.chain))
-    sentence = f"{job.key!r} was skipped{when}, because {this.skipped_by!r} did not end well."
+    sentence = f"{job.key!r} was skipped{when}, because {blamed!r} did not end well."
     found = msgspec.structs.replace(
         _why(facts, Gate.FINISHED, sentence), chain=chain, waits_for=this.dependencies
     )
@@ -337,8 +362,9 @@ def _skipped(facts: Facts, when: str) -> Why:
     found = msgspec.structs.replace(found, details=details)
     if root.state is not JobState.ERROR:
         return found
+    is_built = root.plan_id is not None
     return msgspec.structs.replace(
         found,
-        unblocks=f"{root.key!r} is tried again and ends well",
-        command=command(*RETRY, root.task),
+        unblocks=BUILT_AGAIN if is_built else f"{root.key!r} is tried again and ends well",
+        command=facts.again if is_built else command(*RETRY, root.task),
     )

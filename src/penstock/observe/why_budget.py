@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.budget_stop import BudgetStop
+from penstock.model.dataset import shown_task
 from penstock.model.spending import ALL, BudgetRefusal, Period, day_of
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why_facts import Facts, Gate, Why
@@ -14,7 +15,7 @@ from penstock.observe.why_facts import Facts, Gate, Why
 def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str) -> Why:
     """The answer for a job whose task a worker does not take any more in its run."""
     job, budget = facts.this.job, refusal.budget
-    held = f"The task {job.task!r} of {job.key!r} is held back in the run {run_id!r}"
+    held = f"The task {shown_task(job.task)!r} of {job.key!r} is held back in the run {run_id!r}"
     if refusal.price_is_missing:
         return msgspec.structs.replace(
             found,

@@ -45,6 +45,15 @@ class Gate(StrEnum):
     OTHERS = "others"  # of a unit: the other side is ill or asks for patience
     PREFLIGHT = "preflight"  # of a unit: a check has failed, at the start or before its next try
     RETIRED = "retired"  # of a unit: it is not planned any more
+    NO_SLICE = "no_slice"  # of a slice: its calendar has none there
+    FUTURE = "future"  # of a slice: its moment has not come
+    FRESH = "fresh"  # of a slice: it is committed, and up to date
+    STALE = "stale"  # of a slice: it is committed, and would be built anew
+    NOT_BUILT = "not_built"  # of a slice: no plan is on its way that builds it
+    PLANNING = "planning"  # of a slice: its plan is being made
+    LEVEL = "level"  # of a slice: a level has to be committed, its own or the one below
+    PLAN_LEFT = "plan_left"  # of a slice: the run of its plan is gone
+    LOCKED = "locked"  # of a slice: another build has the lock of its dataset
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -63,7 +72,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, and what else is known."""
 
     key: str
-    state: JobState | None  # None: a unit that was never armed
+    state: JobState | None  # None: a unit that was never armed, a slice without a job
     gate: Gate
     sentence: str
     unblocks: str | None = None  # what will let it go on
@@ -124,6 +133,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[Answer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
     stops: tuple[BudgetStop, ...] = ()  # that have ended the last run, if nobody is alive
+    again: str | None = None  # of a job of a build: the command that builds again
 
     @property
     def alive(self) -> list[WorkerView]:

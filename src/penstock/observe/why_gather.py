@@ -15,13 +15,15 @@ from penstock.clock import MICROSECONDS, Clock, blocking_sleep
 from penstock.errors import StoreError
 from penstock.model.budget_stop import BudgetStop
 from penstock.model.circumstances import Circumstances
-from penstock.model.job import TERMINAL, JobState, WorkerId
+from penstock.model.dataset import BUILD
+from penstock.model.job import TERMINAL, Job, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.run_document import read_document
 from penstock.model.spending import Budget, day_of
 from penstock.model.views import WorkerView
 from penstock.model.worker_silence import silent_workers
 from penstock.model.worker_status import JobStanding, read_standing, read_status
+from penstock.observe.build_words import again_command
 from penstock.observe.explain import stops_of
 from penstock.observe.spending_board import BudgetUse, budget_uses
 from penstock.observe.why_facts import Answer, Facts, KnownCaps
@@ -31,6 +33,7 @@ from penstock.stores.store import Store
 ANSWER_SECONDS = 1.5  # workers that are busy answer within one
 POLL_SECONDS = 0.02
 ASKED_MAX = 3  # workers that are asked about a job that none of them has
+UNBUILT = "upstream failed: "  # how the reason begins of a job that misses a slice of its plan
 CHAIN_MAX = 100  # jobs that are followed from one to the one it waits for
 
 
@@ -73,7 +76,13 @@ def gather(
         answers=answers,
         budgets=tuple(_budgets(store, living, budgets, day_of(this.now))),
         stops=() if any(worker.alive for worker in living) else _stops(store),
+        again=None if this.job.plan_id is None else _again(store, this.job.plan_id),
     )
+
+
+def _again(store: Store, plan_id: str) -> str | None:
+    plan = store.plan(plan_id).result()
+    return None if plan is None else again_command(plan)
 
 
 def _stops(store: Store) -> tuple[BudgetStop, ...]:
@@ -114,7 +123,20 @@ def _before(link: Circumstances) -> str | None:
     if link.job.state is JobState.WAITING:
         left = (x.key for x in link.dependencies if x.open and x.state not in TERMINAL)
         return next(left, None)
-    return link.skipped_by if link.job.state is JobState.SKIPPED else None
+    if link.job.state is not JobState.SKIPPED:
+        return None
+    return link.skipped_by or unbuilt_by(link.job)
+
+
+def unbuilt_by(job: Job) -> str | None:
+    """The job of the same plan whose slice was not there when one began that needs it.
+
+    Such a one ends itself skipped: its edges go to gates, which open however their jobs end.
+    """
+    error = job.last_error
+    if job.plan_id is None or error is None or not error.message.startswith(UNBUILT):
+        return None
+    return f"{BUILD}{job.plan_id}:{error.message.removeprefix(UNBUILT)}"
 
 
 def _ask(

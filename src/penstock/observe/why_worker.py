@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.clock import MICROSECONDS
+from penstock.model.dataset import shown_task
 from penstock.model.job import WorkerId
 from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import (
@@ -270,6 +271,7 @@ def busy(facts: Facts) -> Why:
     """A job is ready, and nothing in the store holds it up: are all workers full?"""
     this = facts.this
     job, statuses = this.job, facts.statuses
+    task = shown_task(job.task)
     able = [
         view.id
         for view in facts.alive
@@ -280,8 +282,8 @@ def busy(facts: Facts) -> Why:
             key=job.key,
             state=job.state,
             gate=Gate.STOPPING,
-            sentence=f"Every worker that knows the task {job.task!r} of {job.key!r} is stopping.",
-            unblocks=f"another worker starts that knows the task {job.task!r}",
+            sentence=f"Every worker that knows the task {task!r} of {job.key!r} is stopping.",
+            unblocks=f"another worker starts that knows the task {task!r}",
             command=run_command(job.task),
             as_of=min((status.captured_at for status in statuses.values()), default=None),
         )
@@ -336,7 +338,7 @@ def busy(facts: Facts) -> Why:
         found,
         gate=Gate.SLOTS,
         sentence=(
-            f"{every} worker that knows the task {job.task!r} has no free {slots}{count} for "
+            f"{every} worker that knows the task {task!r} has no free {slots}{count} for "
             f"{job.key!r}: {names}."
         ),
         unblocks="something that runs there ends, and its turn comes",

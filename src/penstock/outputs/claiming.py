@@ -39,7 +39,7 @@ def claim_root(root: OutputRoot, owner: str) -> None:
     if found != owner:
         raise UsageError(
             f"The output root {root.path} keeps the slices of another store ({found}; this one is "
-            f"{owner}), and a build here would sweep them: set datasets.root to another folder, or, "
+            f"{owner}), and a build here would sweep them: set datasets.root to another folder, or "
             f"if that store is gone for good, remove {root.path}/{OWNER_FILE}."
         )
 

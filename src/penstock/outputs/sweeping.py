@@ -23,6 +23,7 @@ from penstock.outputs.disk import Disk, reason
 from penstock.outputs.places import (
     STAGING,
     check_name,
+    folder_name,
     is_folder_name,
     mark_of_part,
     mark_of_staged,
@@ -66,6 +67,31 @@ def sweep(
             f"{reason(error)}.",
             error.errno,
         ) from error
+
+
+def forget(root: OutputRoot, dataset: str, ats: Iterable[int], dead: Container[str]) -> None:
+    """Remove what attempts that are over left of some slices; what cannot be removed stays.
+
+    Args:
+        dead: marks (`attempt_mark`) of attempts that can name no file any more.
+    """
+    check_name(dataset)
+    with contextlib.suppress(OSError), root.entered() as folder:
+        with root.disk.folder(folder, STAGING) as staging:
+            _forget_in(root.disk, staging, lambda name: mark_of_staged(name, dataset), dead)
+        with root.disk.folder(folder, dataset) as top:
+            for at in ats:
+                with contextlib.suppress(OSError), root.disk.folder(top, folder_name(at)) as inner:
+                    _forget_in(root.disk, inner, mark_of_part, dead)
+
+
+def _forget_in(
+    disk: Disk, folder: int, mark_of: Callable[[str], str | None], dead: Container[str]
+) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if mark_of(entry.name) in dead and entry.is_file(follow_symlinks=False):
+                disk.unlink(folder, entry.name)
 
 
 class _Sweep:

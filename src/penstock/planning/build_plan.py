@@ -64,6 +64,16 @@ def plan_build(
     )
 
 
+def check_build(specs: Mapping[str, DatasetSpec], request: BuildRequest, now: int) -> None:
+    """Refuse what cannot be planned, whatever is committed: before anything is opened or written.
+
+    Raises:
+        UsageError: as `plan_build`.
+    """
+    most = None if request.yes else SLICES_UNASKED_MAX
+    _collect(specs, closure(specs, request.targets), request, now, most)
+
+
 def request_digest(specs: Mapping[str, DatasetSpec], request: BuildRequest, root: str = "") -> str:
     """Who asks for the same, of the same definitions, may go on with a plan that was left.
 

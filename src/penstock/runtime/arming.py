@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
-from penstock.errors import TRANSIENT
 from penstock.model.schedule import ARM_UNITS_MAX, SCHEDULE, ArmReport, PreflightResult, UnitPlan
 from penstock.planning.daemon import DaemonPlan
-from penstock.runtime.reach import Reach
-from penstock.stores.reply import Reply
+from penstock.runtime.insisting import Insisting
 from penstock.stores.store import ScheduleStore
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 PAGE = 1_000  # units that are read at once
 WAITS = "Arming schedules has to wait"
 
 log = logging.getLogger("penstock.daemon")
-
-T = TypeVar("T")
 
 
 class Armed(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +42,7 @@ class Arming:
         self._app = app
         self._store = store
         self._clock = clock
-        self._reach = Reach(log, clock)
+        self._insist = Insisting(WAITS, log, clock)
 
     async def keep(self, results: Sequence[PreflightResult]) -> None:
         """Keep what checks came to; if all have passed, what is older is forgotten."""
@@ -106,18 +100,6 @@ class Arming:
             if gone:
                 count += await self._insist(partial(self._store.retire_units, gone))
         return count
-
-    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
-        """The answer of the store, also if it is away for a while."""
-        while True:
-            try:
-                answer = await ask()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                return answer
 
 
 def _sum(one: ArmReport, other: ArmReport) -> ArmReport:

@@ -7,8 +7,9 @@ from functools import partial
 
 from penstock.model.job import TERMINAL
 from penstock.model.plan import BuildReport
+from penstock.model.plan_facts import PlanFacts
 from penstock.planning.submission import PlanKeys
-from penstock.runtime.build_report import Insist, PlanFacts, read_report
+from penstock.runtime.build_report import Insist, read_report
 from penstock.stores.store import Store
 
 TIDY_SLICE = 1_000

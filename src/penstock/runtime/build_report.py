@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from penstock.model.dataset import SLICE, STEP
+from penstock.model.dataset import builds_slices, slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState
-from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, JobResult, SliceCounts
+from penstock.model.plan import BuildReport, JobResult
+from penstock.model.plan_facts import PlanFacts
 from penstock.stores.datasets import PlanStore
 from penstock.stores.reply import Reply
 
@@ -24,43 +25,6 @@ _SKIPPED = frozenset({JobState.SKIPPED})
 _UPSTREAM = "upstream"
 
 
-class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a plan besides its jobs: the document of its row."""
-
-    targets: tuple[str, ...]
-    ranges: tuple[tuple[int, int], ...]
-    datasets: tuple[str, ...]  # whose locks it has
-    slices: int  # to be built
-    fresh: int
-    force: bool = False
-    eager: bool = False
-    fail_fast: bool = False
-    counts: dict[str, SliceCounts] = {}
-
-    @classmethod
-    def of(cls, plan: BuildPlan, request: BuildRequest, datasets: tuple[str, ...]) -> Self:
-        """The facts of a new plan."""
-        return cls(
-            targets=request.targets,
-            ranges=request.ranges,
-            datasets=datasets,
-            slices=sum(len(job.timestamps) for level in plan.levels for job in level),
-            fresh=sum(counts.fresh for counts in plan.counts.values()),
-            force=request.force,
-            eager=request.eager,
-            fail_fast=request.fail_fast,
-            counts=plan.counts,
-        )
-
-    @classmethod
-    def read(cls, document: str) -> Self:
-        """The facts of a plan that is kept."""
-        return msgspec.json.decode(document, type=cls)
-
-    def document(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-
 class Insist(Protocol):
     """Asks a store, again and again if it is away for a while."""
 
@@ -71,24 +35,21 @@ async def read_report(
     store: PlanStore, insist: Insist, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
 ) -> BuildReport:
     """Read what became of the jobs of a plan."""
-    failed = [job for job in await _jobs(store, insist, plan_id, _FAILED) if _builds(job)]
+    found = await _jobs(store, insist, plan_id, _FAILED)
+    failed = [job for job in found if builds_slices(job.task)]
     skipped = await _jobs(store, insist, plan_id, _SKIPPED)
     causes = _Causes(failed, skipped)
     levels = await insist(partial(store.plan_states, plan_id))
     done = sum(level.states.get(JobState.DONE, 0) for level in levels)
-    results = [_result(job, causes.of(job)) for job in skipped if _builds(job)]
-    unbuilt = (
-        facts.slices
-        if stopped
-        else sum(map(_slices, failed)) + sum(_slices(job) for job in skipped if _builds(job))
-    )
+    unmade = [job for job in skipped if builds_slices(job.task)]
+    unbuilt = facts.slices if stopped else sum(map(_slices, [*failed, *unmade]))
     return BuildReport(
         plan_id=plan_id,
         run_id=run_id,
         slices=facts.slices - unbuilt,
         done=done,
         failed=tuple(_result(job, job.last_error) for job in failed),
-        skipped=tuple(results),
+        skipped=tuple(_result(job, causes.of(job)) for job in unmade),
         fresh=facts.fresh,
         stopped=stopped,
     )
@@ -103,11 +64,6 @@ async def _jobs(
         found += page
         last = page[-1].id
     return found
-
-
-def _builds(job: Job) -> bool:
-    """Does it build slices, and is no step between others?"""
-    return job.task.startswith(SLICE) and job.task.partition("#")[0] != STEP
 
 
 def _slices(job: Job) -> int:
@@ -151,8 +107,3 @@ def _blamed(job: Job) -> str | None:
     if error is None or error.kind != _UPSTREAM:
         return None
     return error.message.partition(": ")[2]
-
-
-def slice_of(key: str) -> str:
-    """What people call the slices of a job: `prices@2024-01-05` of `build:PLAN:prices@…`."""
-    return key.split(":", 2)[-1]

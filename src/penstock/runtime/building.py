@@ -17,11 +17,12 @@ import msgspec
 
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
-from penstock.errors import TRANSIENT, BuildLost, OutputFailed, UsageError
+from penstock.errors import BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
 from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.model.plan_facts import PlanFacts
 from penstock.outputs.claiming import claim_root
 from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
@@ -31,13 +32,10 @@ from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
 from penstock.runtime.build_end import ended_build
-from penstock.runtime.build_report import PlanFacts
-from penstock.runtime.reach import Reach
+from penstock.runtime.insisting import RETRY_SECONDS, Insisting
 from penstock.runtime.slicing import attempt_name, step_task
-from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached, or a lock is held
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 NAMES_SHOWN = 5  # of datasets, in one sentence
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
@@ -124,7 +122,7 @@ class Build:
         self._aside = aside
         self._now_at = now_at
         self._locked = locked
-        self._reach = Reach(log, clock)
+        self._insist = Insisting(WAITS, log, clock)
         self.names = tuple(sorted(closure(specs, request.targets)))
         self.prepared: Prepared | None = None
         self.has_locks = False
@@ -344,18 +342,6 @@ class Build:
         )
         while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
             await self._insist(partial(self._store.enqueue, batch))
-
-    async def _insist(self, ask: Callable[[], Reply[T]]) -> T:
-        """The answer of the store, also if it is away for a while."""
-        while True:
-            try:
-                answer = await ask()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                return answer
 
 
 def _holders(locks: Sequence[LockView]) -> str:

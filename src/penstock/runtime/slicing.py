@@ -19,14 +19,15 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, built_as, task_name
+from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, built_as, shown_task
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.plan import SlicePayload, Step, StepPayload
-from penstock.outputs.places import Named
+from penstock.outputs.places import Named, attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.slices import Slices, SlicesGiven
+from penstock.outputs.sweeping import forget
 from penstock.outputs.writing import encode_slices, write_slices
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime.attempt import Attempt, Encoded, Stop, judge
@@ -55,8 +56,19 @@ class SliceOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     root: str  # the folder
     root_id: str
-    attempt: str  # what no other attempt of any job is called by
+    job_id: int
+    token: int  # of this attempt; every lease of the job has a higher one
     inputs: SliceInputs
+
+    @property
+    def attempt(self) -> str:
+        """What no other attempt of any job is called by."""
+        return attempt_name(self.job_id, self.token)
+
+    @property
+    def earlier(self) -> list[str]:
+        """The attempts before: they have lost the job, and nothing of theirs can be named."""
+        return [attempt_name(self.job_id, token) for token in range(1, self.token)]
 
 
 class SliceContext(Context):
@@ -88,7 +100,8 @@ class SliceSite:
         return SliceOrder(
             root=self.root.path,
             root_id=self.root.id,
-            attempt=attempt_name(job.id, job.token),
+            job_id=job.id,
+            token=job.token,
             inputs=inputs,
         )
 
@@ -155,7 +168,7 @@ def slice_context(
     task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
 ) -> SliceContext:
     """What the body may know."""
-    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
+    shown = JobInfo(info.key, shown_task(info.task), info.attempt, info.partition)
     return SliceContext(shown, preflight, task.site.order(job))
 
 
@@ -210,6 +223,8 @@ def _written(
 ) -> list[SliceOutput]:
     """Write what the function returned, each slice to a file of its own."""
     named = named_as(dataset.spec)
+    if order.token > 1:
+        forget(root, dataset.name, at, {attempt_mark(one) for one in order.earlier})
     slices = encode_slices(value, at, named, batch=dataset.batch > 1)
     return list(write_slices(root, named, slices, order.attempt))
 

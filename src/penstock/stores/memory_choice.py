@@ -66,10 +66,14 @@ class FairChoice:
 
     def _visit(self, request: LeaseRequest) -> list[str]:
         """The groups of this call: the next ones that have something to hand out."""
-        open_lanes = (lane for lane in self._lanes(request) if self._has_room(lane, request))
-        groups = list(dict.fromkeys(lane.group for lane in open_lanes))
         most = GROUPS_PER_LEASE if request.weights else min(GROUPS_PER_LEASE, request.limit)
-        return groups[:most] if request.limit > 0 else []
+        groups: dict[str, None] = {}
+        for lane in self._lanes(request):
+            if len(groups) >= most:
+                break
+            if lane.group not in groups and self._has_room(lane, request):
+                groups[lane.group] = None
+        return list(groups)
 
     def _parts(self, groups: list[str], request: LeaseRequest) -> list[int]:
         """What each group gets by weight; nothing if all weigh the same."""
@@ -85,7 +89,8 @@ class FairChoice:
     def _take_group(
         self, group: str, share: int, worker: WorkerRow, request: LeaseRequest, now: int
     ) -> list[JobRow]:
-        lanes = [x for x in self._tables.ready_lanes[group].values() if x.task in request.tasks]
+        tasks = frozenset(request.tasks)
+        lanes = [x for x in self._tables.ready_lanes[group].values() if x.task in tasks]
         heads = [(turn, lane) for lane in lanes if (turn := lane.ready.first()) is not None]
         heapq.heapify(heads)  # no two turns are equal: the id is part of them
         taken: list[JobRow] = []
@@ -107,9 +112,10 @@ class FairChoice:
         row.solo = solo
 
     def _lanes(self, request: LeaseRequest) -> Iterator[Lane]:
+        tasks = frozenset(request.tasks)  # an app may have a thousand datasets
         for lanes in self._tables.ready_lanes.values():
             for lane in lanes.values():
-                if lane.task in request.tasks:
+                if lane.task in tasks:
                     yield lane
 
     def _suspects(self, request: LeaseRequest) -> Iterator[JobRow]:

@@ -7,10 +7,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from penstock.app import Penstock
-from penstock.builds import build_request, build_tasks, made_build
+from penstock.builds import BuildOptions, build_request, build_tasks, made_build
 from penstock.clock import to_micros
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
@@ -57,24 +57,13 @@ class BuildHarness(ABC):
         *targets: str | Dataset[..., Any],
         start: Moment,
         end: Moment,
-        force: bool = False,
-        eager: bool = False,
-        fail_fast: bool = False,
-        yes: bool = False,
+        **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, as `app.build` does; nothing that is asked for is too new."""
         self.app.check_datasets()
         names = [self.app.find_dataset(one).name for one in targets]
-        request = build_request(
-            self.app.datasets,
-            names,
-            start,
-            end,
-            force=force,
-            eager=eager,
-            fail_fast=fail_fast,
-            yes=yes,
-        )
+        now = to_micros(self.clock.now())
+        request = build_request(self.app.datasets, names, start, end, now, **options)
         return self._loop.run_until_complete(self._build(request))
 
     def read(

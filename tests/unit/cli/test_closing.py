@@ -55,6 +55,17 @@ def test_a_run_that_did_everything_points_at_what_would_make_it_faster() -> None
     ]
 
 
+def test_a_build_leaves_failures_and_the_next_command_to_its_own_report() -> None:
+    """`retry-failed` leaves jobs of plans alone."""
+    ended = {JobState.DONE: 4, JobState.ERROR: 1}
+    assert list(closing_lines(Closing(pace=PACE, ended=ended, build=True))) == [
+        "5 jobs ended in 2.0 s"
+    ]
+    assert report(left=3, build=True, is_over_budget=True)[1:] == [
+        "Next: raise the used-up budget, then the same command goes on"
+    ]
+
+
 def test_a_paused_queue_is_resumed_first() -> None:
     assert report(left=3, paused=True)[1:] == [
         "Next: penstock queue resume, since the queue is paused"

@@ -64,6 +64,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "tasks.timeout",
         "tasks.max_crashes",
         "tasks.give_up_after",
+        "datasets.root",
         "limits",
         "partitions",
         "providers",

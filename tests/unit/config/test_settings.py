@@ -33,6 +33,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "max_crashes": 3,
             "give_up_after": 86_400.0,
         },
+        "datasets": {"root": "datasets"},
         "limits": {},
         "providers": {},
         "budget": {

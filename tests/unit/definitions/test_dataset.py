@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock, Slices
-from penstock.calendars import Daily
-from penstock.definitions.moments import micros_of, to_moment
+from penstock.calendars import Daily, Exchange
+from penstock.definitions.moments import to_moment
 from penstock.errors import UsageError
 from penstock.model.dataset import Need, Rule
+from penstock.planning.calendars.slice_names import moment_of
 
 DAILY = Daily()
 
@@ -106,6 +107,12 @@ def test_what_cannot_be_built_is_refused(
     assert app.datasets == {}
 
 
+def test_no_exchange_is_asked_when_a_dataset_is_defined(app: Penstock) -> None:
+    """To import its sessions takes seconds, which commands about other things need not wait."""
+    app.dataset(calendar=Exchange("NOWHERE"))(plain)
+    app.load(environ={})
+
+
 def test_two_datasets_of_one_name_are_refused(app: Penstock) -> None:
     app.dataset(calendar=DAILY)(plain)
     with pytest.raises(UsageError, match="two datasets named 'plain'"):
@@ -114,7 +121,7 @@ def test_two_datasets_of_one_name_are_refused(app: Penstock) -> None:
 
 def test_two_names_that_differ_in_case_only_are_refused(app: Penstock) -> None:
     app.dataset(calendar=DAILY, name="prices")(plain)
-    with pytest.raises(UsageError, match="'Prices' and 'prices' .* one folder"):
+    with pytest.raises(UsageError, match=r"'Prices' and 'prices' .* one folder"):
         app.dataset(calendar=DAILY, name="Prices")(plain)
 
 
@@ -185,10 +192,12 @@ def test_an_unknown_target_is_refused_with_the_nearest(app: Penstock) -> None:
     ],
 )
 def test_a_moment_is_meant_by_the_clocks_of_its_calendar(moment: Any, tz: str, shown: str) -> None:
-    assert to_moment(micros_of("start", moment, tz), tz).isoformat() == shown
+    at = moment_of(moment, Daily(tz=tz), now=0)
+
+    assert to_moment(at, tz).isoformat() == shown
 
 
 @pytest.mark.parametrize("moment", ["soon", "", 5, None])
 def test_what_is_no_moment_is_refused(moment: Any) -> None:
-    with pytest.raises(UsageError, match="start is a date"):
-        micros_of("start", moment, "UTC")
+    with pytest.raises(UsageError, match=r"is not a time|from one datetime or date"):
+        moment_of(moment, DAILY, now=0)

@@ -253,3 +253,11 @@ def test_the_time_between_ticks_is_no_limit() -> None:
     assert said is not None
     assert "ran for 3% of the run" in said.sentence
     assert not mostly_idle(facts(part(causes=busy)))
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(25.0, "2.5 ran"), (1_400.0, "140 ran")])
+def test_how_many_ran_is_told_in_plain_digits(seconds: float, said: str) -> None:
+    doing = (Doing(LimitKind.OWN_CODE, "", seconds),)
+    found = say(facts(part(causes=(cause(LimitKind.DEPENDENCIES),), doing=doing)))
+    assert found is not None
+    assert said in found.sentence

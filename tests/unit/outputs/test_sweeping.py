@@ -16,7 +16,7 @@ from penstock.model.dataset import SliceOutput
 from penstock.outputs.disk import Disk
 from penstock.outputs.places import Named, at_of, attempt_mark
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.sweeping import Swept, sweep
+from penstock.outputs.sweeping import Swept, forget, sweep
 from penstock.outputs.writing import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
@@ -183,3 +183,17 @@ def test_two_sweepers_at_once_are_no_error(tmp_path: Path) -> None:
     assert sweep(ahead, "prices", nobody) == Swept()
     assert first.path not in files(ours)
     assert second.path in files(ours)
+
+
+def test_an_attempt_removes_what_those_before_it_left_of_its_slices(root: OutputRoot) -> None:
+    dead, other_day, other_job = write(root, 0, "1:1"), write(root, 1, "1:1"), write(root, 0, "2:1")
+    staging = Path(root.path) / ".staging"
+    for attempt in ("1:1", "2:1"):
+        (staging / f"prices@{'0' * 24}{attempt_mark(attempt)}").touch()
+    at = at_of(AT)
+    before = files(root)
+    forget(root, "prices", [at], {attempt_mark("1:1")})
+    gone = {dead.path, f".staging/prices@{'0' * 24}{attempt_mark('1:1')}"}
+    assert files(root) == before - gone
+    assert {other_day.path, other_job.path} <= files(root)
+    forget(root, "never-built", [at], {attempt_mark("1:1")})

@@ -50,9 +50,11 @@ class LiveDisplay:
         colour: bool,
         clock: Clock | None = None,
         daemon: bool = False,
+        build: bool = False,
     ) -> None:
         self._terminal = terminal
         self._daemon = daemon
+        self._build = build
         self._errors = errors
         self._colour = colour
         self._clock = clock or SystemClock()
@@ -71,12 +73,15 @@ class LiveDisplay:
         self._stop_key = StopKey()
 
     @classmethod
-    def on(cls, errors: TextIO, typing: TextIO | None, *, daemon: bool = False) -> LiveDisplay:
+    def on(
+        cls, errors: TextIO, typing: TextIO | None, *, daemon: bool = False, build: bool = False
+    ) -> LiveDisplay:
         """On the terminal of these streams."""
         terminal = Terminal(
             errors.fileno(), None if typing is None else typing.fileno(), errors.encoding
         )
-        return cls(terminal, errors, colour=not os.environ.get("NO_COLOR"), daemon=daemon)
+        colour = not os.environ.get("NO_COLOR")
+        return cls(terminal, errors, colour=colour, daemon=daemon, build=build)
 
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
@@ -87,7 +92,9 @@ class LiveDisplay:
             look.tick(START_SECONDS)
 
     def _begin(self, store: Store) -> RunLook:
-        self._look = RunLook(store, self._run_id, self._clock, daemon=self._daemon)
+        self._look = RunLook(
+            store, self._run_id, self._clock, daemon=self._daemon, build=self._build
+        )
         return self._look
 
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:

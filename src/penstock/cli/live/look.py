@@ -30,10 +30,19 @@ LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 class RunLook:
     """Owns the last picture of a run, and when the next is made."""
 
-    def __init__(self, store: Store, run_id: str, clock: Clock, *, daemon: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        clock: Clock,
+        *,
+        daemon: bool = False,
+        build: bool = False,
+    ) -> None:
         self._run_id = run_id
         self._clock = clock
         self.daemon = daemon  # serves schedules
+        self.build = build  # works on one plan
         self._next_at = clock.monotonic()
         self._pace = Pace(self._next_at)
         self._stats_question = Question(store.stats)

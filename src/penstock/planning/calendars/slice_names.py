@@ -21,9 +21,11 @@ _TIME = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def moment_of(text: str, calendar: Calendar, now: int) -> int:
+def moment_of(given: datetime | date | str, calendar: Calendar, now: int) -> int:
     """Of a date or a time, local to the calendar unless it has an offset, "now" or "today"."""
-    word = text.strip()
+    if not isinstance(given, str):
+        return micros_of(given, calendar)
+    word = given.strip()
     if word == "now":
         return now
     if word == "today":

@@ -20,6 +20,8 @@ from penstock.stores.postgres.opening import known_steps, statements, version_of
 from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
 from penstock.stores.sql.call_reading import figures_of
+from penstock.stores.sql.locking import locks_of
+from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
 from penstock.stores.sql.statements import Row
 from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 
@@ -71,6 +73,9 @@ def postgres_facts(url: str) -> QueueFacts | None:
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
             failed_checks=failed_checks_of(reader),
+            plans=tuple(open_plans_of(reader, None)),
+            locks=tuple(locks_of(reader, boot)),
+            datasets=len(datasets_of(reader)),
         )
     except (psycopg.Error, StoreError):
         return None

@@ -20,6 +20,8 @@ from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
 from penstock.stores.sql.call_reading import figures_of
+from penstock.stores.sql.locking import locks_of
+from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
 from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 from penstock.stores.sqlite.checkup_place import Probe, place_findings
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
@@ -191,4 +193,7 @@ class Checkup:
             calls=figures_of(reader, None),
             units=ill_units_of(reader),
             failed_checks=failed_checks_of(reader),
+            plans=tuple(open_plans_of(reader, None)),
+            locks=tuple(locks_of(reader, boot)),
+            datasets=len(datasets_of(reader)),
         )
