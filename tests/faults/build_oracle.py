@@ -118,5 +118,5 @@ def files(root: Path) -> set[str]:
     return {
         str(path.relative_to(root))
         for path in root.rglob("*")
-        if path.is_file() and path.name != ".penstock-root"
+        if path.is_file() and path.name not in (".penstock-root", ".penstock-store")
     }
