@@ -93,6 +93,12 @@ class ForkedWithOpenAI(Forked):
     knows = ("openai",)
 
 
+class ForkedWithArrow(Forked):
+    """The same for what builds or reads datasets."""
+
+    knows = ("pyarrow.parquet",)
+
+
 class ForkedWithExchange(Forked):
     """The same for what builds datasets by the sessions of an exchange, which take two seconds."""
 

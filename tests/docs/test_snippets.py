@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import Forked, ForkedWithOpenAI, run_forked
+from tests.forked import Forked, ForkedWithArrow, ForkedWithOpenAI, run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = {
@@ -85,7 +85,10 @@ def run(
 
 
 def cloned_on(page: Path) -> type[Forked]:
-    return ForkedWithOpenAI if "from openai import" in page.read_text() else Forked
+    text = page.read_text()
+    if "@app.dataset(" in text:
+        return ForkedWithArrow
+    return ForkedWithOpenAI if "from openai import" in text else Forked
 
 
 @pytest.mark.parametrize(

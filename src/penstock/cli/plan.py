@@ -19,7 +19,7 @@ from penstock.runtime.messages import BuildSpec
 
 TargetsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="TARGET...", help="Datasets, by name.", autocompletion=complete_dataset),
+    typer.Argument(metavar="TARGET", help="Datasets, by name.", autocompletion=complete_dataset),
 ]
 StartOption = Annotated[
     str,

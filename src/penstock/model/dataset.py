@@ -65,7 +65,7 @@ class SliceMarks(msgspec.Struct, frozen=True, kw_only=True):
     ats: array[int]  # of the version that was asked for
     seqs: array[int]  # the number of the commit that made it visible
     bases: array[int]  # the store's number when its inputs were read
-    outdated: array[int]  # slices of another version; in order
+    outdated: array[int]  # slices of another version or root; in order
     seq: int  # the store's number at this read
 
 
@@ -78,6 +78,17 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None  # None: bytes have none
     bytes: int
     checksum: str  # blake2b, hexadecimal
+
+
+def built_as(version: str, root_id: str) -> str:
+    """What a slice was built by and for. One that lies in another root is as good as none here."""
+    return f"{version}#{root_id}"
+
+
+def version_of(built: str) -> str:
+    """The version in that."""
+    version, mark, _ = built.rpartition("#")
+    return version if mark else built
 
 
 def task_name(task: str) -> str:

@@ -18,11 +18,12 @@ import msgspec
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
 from penstock.errors import BuildLost, OutputFailed, UsageError
-from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
 from penstock.model.job import JobId, JobState
 from penstock.model.lock import LocksTaken, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
 from penstock.model.plan_facts import PlanFacts
+from penstock.outputs.claiming import claim_root
 from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
@@ -134,8 +135,10 @@ class Build:
 
         Raises:
             BuildLost: somebody else has taken the locks meanwhile.
-            UsageError: what is asked for cannot be planned.
+            UsageError: what is asked for cannot be planned, or the root is another store's.
         """
+        owner = await self._insist(partial(self._store.own_name, f"store-{self._run_id}"))
+        await self._aside(lambda: claim_root(self._root, owner))
         await self._lock()
         digest = request_digest(self._specs, self._request, self._root.id)
         self.prepared = await self._take_up(digest) or await self._begin(digest)
@@ -299,7 +302,8 @@ class Build:
                 yield _output(document).path
 
     def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
-        return self._store.slice_marks(dataset, start, end, version).result()
+        built = built_as(version, self._root.id)
+        return self._store.slice_marks(dataset, start, end, built).result()
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
         """Keep the draft, under an id of its own: the same plan may have failed before."""

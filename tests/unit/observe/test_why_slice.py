@@ -19,7 +19,7 @@ OUTPUT = SliceOutput(at=1, path="prices/x", kind="raw", rows=None, bytes=7, chec
 ROW = SliceRow(
     dataset="prices",
     at=1,
-    version="1",
+    built="1#root",
     basis=4,
     seq=5,
     plan_id="old",
