@@ -241,9 +241,9 @@ class Penstock(QueuedApp):
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
         beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
-        tasks = build_tasks(self.datasets, root, build.names)
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
+            tasks = build_tasks(self.datasets, root, build.names)
             options = wiring.RunOptions(run_id=run_id, until=end_key)
             return (await self._work(loaded, options, tasks, begun=begun)).over_budget
 
