@@ -89,7 +89,7 @@ class Penstock(QueuedApp):
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self.tasks)
+        wiring.check_dimensions(loaded, self.all_tasks)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
@@ -232,6 +232,7 @@ class Penstock(QueuedApp):
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
+        wiring.check_dimensions(loaded, self.all_tasks)
         request = self._request(targets, start, end, force, eager, fail_fast, yes)
         settings, times = loaded.settings, loaded.settings.runtime
         ids = SystemIds()
