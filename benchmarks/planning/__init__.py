@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long does it take to know what is to be built? The figures of issue 9 about plans."""
+"""What do plans and builds of datasets cost? The figures of issue 9."""
 
-from benchmarks.planning import depth, plans, stored
+from benchmarks.planning import building, depth, plans, stored, writing
 from benchmarks.runner import Scenario, Section
 
 SECTION = Section(
@@ -11,6 +11,8 @@ SECTION = Section(
         Scenario("fresh", plans.measure_fresh),
         Scenario("stored", stored.measure),
         Scenario("depth", depth.measure),
+        Scenario("writing", writing.measure),
+        Scenario("build", building.measure),
     ),
 )
 

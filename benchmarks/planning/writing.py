@@ -32,7 +32,8 @@ DEARER_MAX = 1.5  # × the loop's CPU
 NAMED = Named(dataset="prices", tz="America/New_York", daily=True)
 
 
-def _rows(number: int) -> list[dict[str, Any]]:
+def rows_of(number: int) -> list[dict[str, Any]]:
+    """The rows of one slice."""
     return [
         {"symbol": f"S{row}", "close": number + row / 7, "volume": row, "at": moment_of(number)}
         for row in range(ROWS)
@@ -51,9 +52,9 @@ def _timed(slices: int, threads: int, step: int, write: Callable[[int], object])
 def _write_ours(root: OutputRoot, first: int, count: int) -> None:
     ats = [number * DAY for number in range(first, first + count)]
     if count == 1:
-        coming = encode_slices(_rows(first), ats, NAMED, batch=False)
+        coming = encode_slices(rows_of(first), ats, NAMED, batch=False)
     else:
-        value = {moment_of(at): _rows(at // DAY) for at in ats}
+        value = {moment_of(at): rows_of(at // DAY) for at in ats}
         coming = encode_slices(value, ats, NAMED, batch=True)
     write_slices(root, NAMED, coming, f"{first}:1")
 
@@ -80,7 +81,7 @@ def bare(slices: int, threads: int, batch: int) -> Answer:
 
     def write(number: int) -> None:
         stream = pyarrow.BufferOutputStream()
-        table = pyarrow.Table.from_pylist(_rows(number))
+        table = pyarrow.Table.from_pylist(rows_of(number))
         pyarrow.parquet.write_table(table, stream, compression="zstd", use_dictionary=False)
         staged = top / "staging" / str(number)
         file = os.open(staged, os.O_WRONLY | os.O_CREAT, 0o666)

@@ -14,8 +14,8 @@ import msgspec
 from penstock.model.calendar import Calendar
 
 SLICE = "dataset:"  # how the tasks of jobs begin that build slices
-STEP = "dataset:step"  # the task of barriers, gates, joins and ends
-START = "dataset:start"  # the task of what a plan waits for until it is complete
+STEP = "dataset:@step"  # the task of barriers, gates, joins and ends
+START = "dataset:@start"  # the task of what a plan waits for until it is complete
 BUILD = "build:"  # how the keys of a plan's jobs begin
 SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 

@@ -19,7 +19,7 @@ from penstock.planning.submission import plan_jobs
 from tests.datasets import DAY, by_name, dataset, nothing_built
 from tests.plan_world import World
 
-STEP = Placement(task="dataset:step#1", group="steps", priority=3)
+STEP = Placement(task="dataset:@step#1", group="steps", priority=3)
 
 
 def back(name: str, count: int) -> Need:

@@ -38,7 +38,9 @@ def _two_levels(world: StoreWorld) -> list[NewJob]:
         plan_job(world, "a", after=[_start()]),
         plan_job(world, "b", after=[_start()]),
         plan_job(world, "c", level=1, after=[Edge("build:p:a")]),
-        plan_job(world, "end", level=None, task="dataset:step#root", after=[finished("build:p:c")]),
+        plan_job(
+            world, "end", level=None, task="dataset:@step#root", after=[finished("build:p:c")]
+        ),
     ]
 
 
