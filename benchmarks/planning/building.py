@@ -86,7 +86,7 @@ def measure(setup: Setup) -> Outcome:
     return Outcome(checks, (Table("A build beside a bare loop", columns, rows),))
 
 
-def _fresh(setup: Setup, probe: Callable[..., Answer], **arguments: Any) -> Answer:  # noqa: ANN401 (passed on)
+def _fresh(setup: Setup, probe: Callable[..., Answer], **arguments: Any) -> Answer:
     """Measure in a folder of its own, which is removed."""
     folder = setup.folder / "build"
     folder.mkdir()
