@@ -91,7 +91,7 @@ class Penstock(QueuedApp):
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self.tasks)
+        wiring.check_dimensions(loaded, self.all_tasks)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
@@ -218,6 +218,7 @@ class Penstock(QueuedApp):
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
+        wiring.check_dimensions(loaded, self.all_tasks)
         now = to_micros(SystemClock().now())
         request = self._request(targets, start, end, now, **options)
         check_build(self.dataset_specs, request, now)

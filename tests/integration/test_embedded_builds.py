@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -257,3 +259,44 @@ def test_slices_of_another_root_are_not_there(
     made.build("prices", "weather", start=DAY_1, end=DAY_3)
     assert chain.calls.take() == ["prices@01", "prices@02"]
     assert made.rows("weather") == [{"rain": False}, {"rain": True}]
+
+
+def test_limits_hold_for_datasets_and_may_be_configured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "penstock.toml").write_text("[limits.vendor]\nacme = 1\n")
+    app = Penstock("limited")
+    running: list[int] = []
+    most: list[int] = []
+
+    @app.dataset(calendar=Daily(), limits={"vendor": "acme"})
+    async def prices(ctx: Context, at: datetime) -> bytes:
+        running.append(at.day)
+        most.append(len(running))
+        await asyncio.sleep(0.01)
+        running.remove(at.day)
+        return b""
+
+    with builder(app, SQLITE) as made:
+        assert made.build("prices", start=DAY_1, end=DAY_4).ok
+        assert set(most) == {1}
+
+
+def test_a_signal_stops_a_build_and_the_same_one_goes_on(chain: Chain, made: Builder) -> None:
+    signalled = threading.Event()
+
+    def interrupt(name: str) -> None:
+        if name.startswith("mean") and not signalled.is_set():
+            signalled.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    chain.calls.stop_at = interrupt
+    first = made.build("total", start=DAY_1, end=DAY_4)
+    assert first.stopped
+    assert not first.ok
+    assert made.committed("total") == []
+    second = made.build("total", start=DAY_1, end=DAY_4)
+    assert second.ok
+    assert second.plan_id == first.plan_id
+    names = chain.calls.take()
+    assert len(names) == len(set(names)) == 10

@@ -122,7 +122,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
-    wiring.check_dimensions(loaded, app.tasks)
+    wiring.check_dimensions(loaded, app.all_tasks)
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
     if spec.build is not None and order.leads:
