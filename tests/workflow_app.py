@@ -17,9 +17,11 @@ AT = datetime(2024, 1, 1, tzinfo=UTC)
 END = AT + timedelta(days=1)
 
 
-def workflow_app(tasks: Sequence[WorkflowTask], note: Callable[[str], None]) -> Penstock:
+def workflow_app(
+    tasks: Sequence[WorkflowTask], note: Callable[[str], None], store: str | None = None
+) -> Penstock:
     """An app whose bodies sleep as long as the tasks of a workflow take, and note their names."""
-    app = Penstock("workflow")
+    app = Penstock("workflow", store=store)
     calendar = Custom([AT])
     for task in tasks:
         needs = [tasks[parent].name for parent in task.parents]

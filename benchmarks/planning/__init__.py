@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What do plans and builds of datasets cost? The figures of issue 9."""
 
-from benchmarks.planning import building, depth, plans, stored, writing
+from benchmarks.planning import building, depth, plans, stored, workflows, writing
 from benchmarks.runner import Scenario, Section
 
 SECTION = Section(
@@ -13,6 +13,7 @@ SECTION = Section(
         Scenario("depth", depth.measure),
         Scenario("writing", writing.measure),
         Scenario("build", building.measure),
+        Scenario("workflows", workflows.measure),
     ),
 )
 

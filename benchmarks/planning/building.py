@@ -11,6 +11,7 @@ import shutil
 import statistics
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick, stopwatch
@@ -52,17 +53,32 @@ def built(slices: int, batch: int, eager: bool) -> Answer:
 
 
 def measure(setup: Setup) -> Outcome:
-    """Level by level, eager, and many slices a job, beside the loop."""
-    slices = setup.size(10_000, smoke=300)
-    found = interleaved(
-        setup.rounds,
-        {
-            "level by level": lambda: _fresh(setup, built, slices=slices, batch=1, eager=False),
-            "the loop": lambda: _fresh(setup, bare, slices=slices, threads=1, batch=1),
-            "eager": lambda: _fresh(setup, built, slices=slices, batch=1, eager=True),
-            f"{BATCH} a job": lambda: _fresh(setup, built, slices=slices, batch=BATCH, eager=False),
-        },
+    """Ten thousand slices level by level; fewer with every job for itself, and many a job."""
+    return Outcome.joined(
+        [
+            _beside_the_loop(
+                setup,
+                setup.size(10_000, smoke=200),
+                {"level by level": {"batch": 1, "eager": False}},
+            ),
+            _beside_the_loop(
+                setup,
+                setup.size(2_000, smoke=200),
+                {
+                    "eager": {"batch": 1, "eager": True},
+                    f"{BATCH} a job": {"batch": BATCH, "eager": False},
+                },
+            ),
+        ]
     )
+
+
+def _beside_the_loop(setup: Setup, slices: int, ways: dict[str, dict[str, Any]]) -> Outcome:
+    runs: dict[str, Callable[[], Answer]] = {
+        name: partial(_fresh, setup, built, slices=slices, **way) for name, way in ways.items()
+    }
+    runs["the loop"] = partial(_fresh, setup, bare, slices=slices, threads=1, batch=1)
+    found = interleaved(setup.rounds, runs)
     speed = {name: pick(answers, "per_second") for name, answers in found.items()}
     checks = tuple(
         Check(
@@ -71,7 +87,7 @@ def measure(setup: Setup) -> Outcome:
             Sense.AT_LEAST,
             SPEED_MIN,
         )
-        for name in ("level by level", "eager")
+        for name in ways
     )
     rows = tuple(
         (
@@ -83,7 +99,7 @@ def measure(setup: Setup) -> Outcome:
         for name, answers in found.items()
     )
     columns = ("what", "slices", "a second", "CPU µs a slice")
-    return Outcome(checks, (Table("A build beside a bare loop", columns, rows),))
+    return Outcome(checks, (Table(f"{slices:,} slices beside a bare loop", columns, rows),))
 
 
 def _fresh(setup: Setup, probe: Callable[..., Answer], **arguments: Any) -> Answer:

@@ -104,7 +104,7 @@ def measure(setup: Setup) -> Outcome:
 
 
 def _compare(setup: Setup, threads: int) -> Outcome:
-    slices = setup.size(10_000, smoke=200) // (1 if threads > 1 else 10)
+    slices = setup.size(2_000, smoke=200) // (1 if threads > 1 else 4)
     found = interleaved(
         setup.rounds,
         {

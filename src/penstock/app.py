@@ -15,6 +15,7 @@ from penstock.builds import (
     BuildOptions,
     build_request,
     build_tasks,
+    found_root,
     made_build,
     served_tasks,
 )
@@ -28,7 +29,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
-from penstock.model.dataset import SliceMarks
+from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
 from penstock.planning.build_plan import check_build, plan_build
 from penstock.planning.daemon import DaemonPlan
@@ -90,7 +91,7 @@ class Penstock(QueuedApp):
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self.tasks)
+        wiring.check_dimensions(loaded, self.all_tasks)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
@@ -171,9 +172,12 @@ class Penstock(QueuedApp):
     def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
         """The same for a request, at a moment (microseconds since 1970 UTC)."""
         store = self.store
+        root = self._root or found_root(self.load().settings)
+        root_id = "" if root is None else root.id
 
         def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
-            return store.slice_marks(dataset, first, last, version).result()
+            built = built_as(version, root_id)
+            return store.slice_marks(dataset, first, last, built).result()
 
         return plan_build(self.dataset_specs, request, marks, now)
 
@@ -214,6 +218,7 @@ class Penstock(QueuedApp):
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
         loaded = self.load({} if slots is None else {"--slots": slots})
+        wiring.check_dimensions(loaded, self.all_tasks)
         now = to_micros(SystemClock().now())
         request = self._request(targets, start, end, now, **options)
         check_build(self.dataset_specs, request, now)
@@ -237,9 +242,9 @@ class Penstock(QueuedApp):
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
         beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
-        tasks = build_tasks(self.datasets, root, build.names)
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
+            tasks = build_tasks(self.datasets, root, build.names)
             options = wiring.RunOptions(run_id=run_id, until=end_key)
             return (await self._work(loaded, options, tasks, begun=begun)).over_budget
 

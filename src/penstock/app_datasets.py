@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,6 +38,7 @@ class DatasetDefinitions(DaemonDefinitions, ABC):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.datasets: dict[str, Dataset[..., Any]] = {}
+        self._folders: dict[str, str] = {}  # names of datasets, by what they are without case
 
     @property
     def all_tasks(self) -> dict[str, Task[..., Any]]:
@@ -124,7 +125,9 @@ class DatasetDefinitions(DaemonDefinitions, ABC):
             metadata=metadata,
             uses=uses,
         )
-        asked: Any = needs if isinstance(needs, str) else tuple(needs)  # an iterator is read once
+        asked: Any = needs
+        if isinstance(needs, Iterator):
+            asked = tuple(needs)  # it can be read once only
 
         def decorate(function: Callable[..., Any]) -> Dataset[..., Any]:
             own_name = name or function.__name__
@@ -137,10 +140,20 @@ class DatasetDefinitions(DaemonDefinitions, ABC):
                     f"The app {self.name!r} has two datasets named {own_name!r}; rename one, or "
                     "give it a name=."
                 )
+            self._refuse_twin(own_name)
             self.datasets[own_name] = made
             return made
 
         return decorate  # type: ignore[return-value]  # the function's parameters are kept
+
+    def _refuse_twin(self, name: str) -> None:
+        """Where a file system ignores case, two folders would be one, and be swept as one."""
+        other = self._folders.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"The datasets {name!r} and {other!r} differ in case only, and would be one "
+                "folder on some file systems; rename one."
+            )
 
     @abstractmethod
     def read_slices(

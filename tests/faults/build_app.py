@@ -31,6 +31,8 @@ def said(name: str, otherwise: str = "") -> str:
 
 VERSION = said("version", "1")
 app = Penstock("built")
+with Path("imports.log").open("a") as imports:
+    imports.write(f"{os.getpid()}\n")
 
 
 def begin(dataset: str, at: datetime) -> str:

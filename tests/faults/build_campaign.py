@@ -9,7 +9,6 @@ command must end well, must not build what has a manifest already, and must leav
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,6 +40,8 @@ WORKER_POINTS = {
 SUPERVISOR_POINTS = {"lock.in_tx": 3, "plan.in_tx": 1}  # a beat of the locks, the end of the plan
 ONLY_BY_LEVEL = "dataset.level_committed"
 LOOK_SECONDS = 0.02
+HELD = ("east@2024-01-02", "pair@2024-01-02")
+HELD_LOOKS = 5
 TARGET = "week"
 
 
@@ -106,7 +107,7 @@ class BuildCampaign:
         for death in chosen:
             self._die(death, eager=eager)
         story = f"cycle {self.version}, {'eager' if eager else 'by level'}, {chosen}"
-        code, errors = self._watch(self.project.start(*_arguments(eager)), eager=eager)
+        code, errors = self._watch(eager=eager)
         if code:
             self.broken.append(f"{story}: the same command ended with {code}: {errors[-800:]}")
         self.broken += [f"{story}: {said}" for said in self._after(before)]
@@ -121,8 +122,7 @@ class BuildCampaign:
         mark.touch()
         rule = {"at": death.at, "once": str(mark), "whole": death.whole}
         points: dict[str, object] = {death.role: {death.point: rule}}
-        process = self.project.start(*_arguments(eager), failpoints=points)
-        code, errors = self._watch(process, eager=eager)
+        code, errors = self._watch(points, eager=eager)
         if "Traceback" in errors:
             self.broken.append(f"{death}: a traceback: {errors[-1500:]}")
         if mark.exists():
@@ -138,11 +138,25 @@ class BuildCampaign:
         elif code not in (0, 1):
             self.broken.append(f"{death}: exit {code}: {errors[-500:]}")
 
-    def _watch(self, process: subprocess.Popen[str], *, eager: bool) -> tuple[int, str]:
-        """Read again and again until the build has ended, and once more."""
+    def _watch(
+        self, failpoints: dict[str, object] | None = None, *, eager: bool
+    ) -> tuple[int, str]:
+        """Build, read again and again until that has ended, and once more.
+
+        One body stands still for some looks, so that the rest of its level is there without it.
+        """
+        held = self.random.choice(HELD)
+        self.project.say("hold", held)
+        before = self.project.bodies().count((held, str(self.version)))
+        looks_left = HELD_LOOKS
+        process = self.project.start(*_arguments(eager), failpoints=failpoints)
         while process.poll() is None:
             self._look(eager=eager)
             time.sleep(LOOK_SECONDS)
+            if self.project.bodies().count((held, str(self.version))) > before:
+                looks_left -= 1
+            if not looks_left:
+                self.project.say("hold", "")
         self._look(eager=eager)
         ended = self.project.ended(process)
         return ended.code, ended.errors

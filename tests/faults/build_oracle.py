@@ -18,6 +18,8 @@ from typing import NamedTuple
 import apsw
 import psycopg
 
+from penstock.model.dataset import version_of
+
 LEVELS = {"east": 0, "west": 0, "pair": 1, "week": 2}
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 BEFORE = "2023-12-31"  # which a lookback from the first day reaches
@@ -63,7 +65,8 @@ def manifests(url: str) -> list[Row]:
 def _row(dataset: str, at: int, version: str, document: str, seq: int | None) -> Row:
     told = json.loads(document)
     day = datetime.fromtimestamp(at / 1e6, UTC)
-    return Row(f"{dataset}@{day:%Y-%m-%d}", version, told["path"], told["checksum"], seq)
+    name = f"{dataset}@{day:%Y-%m-%d}"
+    return Row(name, version_of(version), told["path"], told["checksum"], seq)
 
 
 def visible(rows: list[Row]) -> dict[str, Row]:
@@ -115,5 +118,5 @@ def files(root: Path) -> set[str]:
     return {
         str(path.relative_to(root))
         for path in root.rglob("*")
-        if path.is_file() and path.name != ".penstock-root"
+        if path.is_file() and path.name not in (".penstock-root", ".penstock-store")
     }

@@ -14,7 +14,7 @@ from penstock.stores.store import Store
 from penstock.wiring import open_store
 from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
-from tests.processes import environment_of_tests, kill_run
+from tests.processes import children_of, environment_of_tests, kill_run
 
 TTL_SECONDS = 2.0
 CONFIG = f"""
@@ -102,6 +102,11 @@ class BuildProject:
         """Slice and version of each body that has begun, in order."""
         lines = (self.folder / "bodies.log").read_text().splitlines()
         return [(name, version) for name, version, _ in map(str.split, lines)]
+
+    def has_begun(self, process: subprocess.Popen[str]) -> bool:
+        """Has a worker of this run read the app?"""
+        pids = (self.folder / "imports.log").read_text().split()
+        return any(str(pid) in pids for pid in children_of(process.pid))
 
     def open(self) -> Store:
         return open_store(self.url, durability="normal", folder=self.folder)

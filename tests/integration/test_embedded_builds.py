@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
+import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,7 @@ import pytest
 
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily
+from penstock.errors import UsageError
 from penstock.model.lock import PlanState
 from tests.building import DAY_1, DAY_3, DAY_4, SQLITE, Builder, Chain, builder
 
@@ -185,3 +189,114 @@ def test_bodies_in_other_processes_read_and_write_there(
         failed = made.build("twice", start=DAY_3, end=DAY_4)
         assert [x.error.message for x in failed.failed if x.error] == ["not on the third"]
         made.check()
+
+
+def test_what_cannot_be_planned_makes_neither_store_nor_root(tmp_path: Path) -> None:
+    app = Penstock("refused")
+
+    @app.dataset(calendar=Daily("12:30"))
+    def prices(ctx: Context, at: datetime) -> bytes:
+        return b""
+
+    @app.dataset(calendar=Daily(), needs=[prices.exact()])
+    def report(ctx: Context, at: datetime, prices: Slices) -> bytes:
+        return b""
+
+    with pytest.raises(UsageError, match="needs prices at exactly"):
+        app.build(report, start=DAY_1, end=DAY_3)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_store_sweeps_nothing_of_the_first_ones_root(
+    made: Builder, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.build("prices", start=DAY_1, end=DAY_3)
+    files = made.app.datasets["prices"].files()
+    other = Chain()
+    monkeypatch.setenv("PENSTOCK_STORE", "sqlite:///other.db")
+
+    try:
+        with pytest.raises(UsageError, match="keeps the slices of another store"):
+            other.app.build("prices", start=DAY_1, end=DAY_3)
+        assert other.app.store.locks().result() == []
+    finally:
+        other.app.close()
+
+    assert other.calls.take() == []
+    assert all(path.exists() for path in files)
+
+
+def test_a_root_that_was_removed_is_built_anew(made: Builder, chain: Chain, tmp_path: Path) -> None:
+    made.build("mean", start=DAY_1, end=DAY_3)
+    first = chain.calls.take()
+    shutil.rmtree(tmp_path / "datasets")
+
+    assert made.app.plan_build("mean", start=DAY_1, end=DAY_3).jobs == len(first)
+    report = made.build("mean", start=DAY_1, end=DAY_3)
+
+    assert report.ok
+    assert chain.calls.take() == first
+    assert [row["mean"] for row in made.rows("mean")] == [16.0, 1.5]
+    assert made.build("mean", start=DAY_1, end=DAY_3).plan_id is None
+    (row, _) = made.store.manifests("mean", -1 << 62, 1 << 62, 10).result().rows
+    assert row.version == "1"
+
+
+def test_slices_of_another_root_are_not_there(
+    made: Builder, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.build("prices", start=DAY_1, end=DAY_3)
+    made.build("weather", start=DAY_1, end=DAY_3)
+    chain.calls.take()
+    monkeypatch.setenv("PENSTOCK_DATASETS__ROOT", "elsewhere")
+
+    made.build("prices", start=DAY_1, end=DAY_3)
+
+    assert chain.calls.take() == ["prices@01", "prices@02"]
+    assert {path.parts[-4] for path in made.app.datasets["prices"].files()} == {"elsewhere"}
+    monkeypatch.delenv("PENSTOCK_DATASETS__ROOT")
+    made.build("prices", "weather", start=DAY_1, end=DAY_3)
+    assert chain.calls.take() == ["prices@01", "prices@02"]
+    assert made.rows("weather") == [{"rain": False}, {"rain": True}]
+
+
+def test_limits_hold_for_datasets_and_may_be_configured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "penstock.toml").write_text("[limits.vendor]\nacme = 1\n")
+    app = Penstock("limited")
+    running: list[int] = []
+    most: list[int] = []
+
+    @app.dataset(calendar=Daily(), limits={"vendor": "acme"})
+    async def prices(ctx: Context, at: datetime) -> bytes:
+        running.append(at.day)
+        most.append(len(running))
+        await asyncio.sleep(0.01)
+        running.remove(at.day)
+        return b""
+
+    with builder(app, SQLITE) as made:
+        assert made.build("prices", start=DAY_1, end=DAY_4).ok
+        assert set(most) == {1}
+
+
+def test_a_signal_stops_a_build_and_the_same_one_goes_on(chain: Chain, made: Builder) -> None:
+    signalled = threading.Event()
+
+    def interrupt(name: str) -> None:
+        if name.startswith("mean") and not signalled.is_set():
+            signalled.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    chain.calls.stop_at = interrupt
+    first = made.build("total", start=DAY_1, end=DAY_4)
+    assert first.stopped
+    assert not first.ok
+    assert made.committed("total") == []
+    second = made.build("total", start=DAY_1, end=DAY_4)
+    assert second.ok
+    assert second.plan_id == first.plan_id
+    names = chain.calls.take()
+    assert len(names) == len(set(names)) == 10

@@ -18,6 +18,7 @@ from penstock.model.job import JobState
 from penstock.testing import harness
 from tests.building import DAY_1, DAY_3, DAY_4, Chain
 from tests.datasets import DAY, Steps
+from tests.samples import market
 
 
 def test_the_function_is_told_its_moment_and_what_it_needs() -> None:
@@ -210,3 +211,12 @@ def test_a_plan_says_what_it_is_about() -> None:
         assert document["datasets"] == ["mean", "prices", "total"]
         assert document["slices"] == 7
         assert plan.levels == 3
+
+
+def test_the_sample_of_the_specification_is_built() -> None:
+    with harness(market.app) as test:
+        report = test.build("report", start="2024-01-01", end="2024-03-01")
+        assert report.ok
+        assert test.read("report").num_rows == 2
+        assert test.read("volatility").num_rows == 2
+        assert test.build("report", start="2024-01-01", end="2024-03-01").plan_id is None

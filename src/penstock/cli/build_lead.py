@@ -47,7 +47,7 @@ class BuildLead:
             loaded.settings,
             mark=spec.mark,
             aside=asyncio.to_thread,
-            locked=lambda: messages.send(channel, messages.Locked()),
+            locked=lambda: messages.send(channel, messages.Locked(self._build.names)),
         )
 
     def stop(self) -> None:

@@ -148,7 +148,7 @@ def _next(closing: Closing, failed: int) -> str | None:
 def _next_of_build(closing: Closing) -> str | None:
     if closing.is_over_budget:
         return "raise the used-up budget, then the same command goes on"
-    return None if closing.limited_by is None else f"{command('explain')} says what would help"
+    return None
 
 
 def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -> None:
@@ -162,10 +162,13 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         money = money_of(balances)
         figures = within(store.call_figures(None), SUMMARY_SECONDS) if money else None
         parts = within(store.run_parts(run_id), SUMMARY_SECONDS)
+        build = look.of_build(SUMMARY_SECONDS)
     except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
     facts = facts_of(parts, alive=())
+    if build is not None:
+        stats, own = build.stats_of(stats), build.ended_in(own)
     pace = look.paced(stats, own)
     stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
     is_over_budget = bool(pace.left) and stopped

@@ -109,6 +109,8 @@ class PlainDisplay:
             store = "" if self._store is None else redacted(self._store.url)
             units = look.picture.units
             besides = "" if units is None else f", {counted(units.live, 'unit')} of schedules"
+            if look.picture.build is not None:
+                besides = f" of plan {look.picture.build.plan_id}"
             log.info("Working on %s: %d jobs to do%s.", store, look.pace.left, besides)
         elif now < self._next_at:
             return
@@ -145,6 +147,8 @@ def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list
         )
     if picture.units is not None:
         words.append(", ".join(picture.units.words()))
+    if picture.build is not None:
+        words.append(", ".join(picture.build.words()))
     if pace.left and pace.rate < NOTHING_PER_SECOND:
         words.append(f"nothing ends: {standstill(picture)}")
     elif picture.silent:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from penstock.cli.text import escaped, warn
 from penstock.errors import UsageError
-from penstock.model.dataset import SLICE, shown_task
+from penstock.model.dataset import SLICE, task_name
 from penstock.model.job import JobState
 from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
@@ -68,7 +68,7 @@ def stored_tasks(store: Store, task: str | None) -> list[str | None]:
     """What jobs of a task have as their task: those of a dataset say where slices are kept, too."""
     if task is None or not task.startswith(SLICE) or "#" in task:
         return [task]
-    known = [name for name in store.stats().result().tasks if shown_task(name) == task]
+    known = [name for name in store.stats().result().tasks if task_name(name) == task]
     return [*known] or [task]
 
 

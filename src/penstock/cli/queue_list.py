@@ -21,7 +21,7 @@ from penstock.cli.operator import (
 from penstock.cli.queue_show import document_of
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import document_text, escaped, iso_time, say, write
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import Job, JobId, JobState
 from penstock.stores.store import JobFilter, Store
 
@@ -116,7 +116,7 @@ def _task_width(store: Store) -> int:
 def _line(job: Job, task_width: int) -> str:
     note = _note(job)
     text = (
-        f"{job.state.value:<11}  {escaped(shown_task(job.task)):<{task_width}}  {escaped(job.key)}"
+        f"{job.state.value:<11}  {escaped(task_name(job.task)):<{task_width}}  {escaped(job.key)}"
     )
     return f"{text}  ({note})" if note else text
 

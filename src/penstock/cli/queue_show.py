@@ -16,7 +16,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.model.dataset import builds_slices, shown_task, slice_of
+from penstock.model.dataset import builds_slices, slice_of, task_name
 from penstock.model.job import Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.lock import PlanRow
@@ -99,7 +99,7 @@ def document_of(
     standing = None if facts is None else explain(facts)
     return {
         "key": job.key,
-        "task": shown_task(job.task),
+        "task": task_name(job.task),
         "state": job.state.value,
         "group": job.group,
         "partition": job.partition,

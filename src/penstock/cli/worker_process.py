@@ -29,7 +29,7 @@ from pathlib import Path
 from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
-from penstock.builds import served_tasks
+from penstock.builds import found_root, served_tasks
 from penstock.cli import build_lead
 from penstock.cli.build_lead import BuildLead, tasks_of
 from penstock.cli.daemon_lead import DaemonLead
@@ -40,6 +40,7 @@ from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
+from penstock.outputs.parquet import load_arrow
 from penstock.planning.daemon import DaemonPlan
 from penstock.planning.submission import PlanKeys
 from penstock.runtime import interpreter, messages
@@ -121,7 +122,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
-    wiring.check_dimensions(loaded, app.tasks)
+    wiring.check_dimensions(loaded, app.all_tasks)
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
     if spec.build is not None and order.leads:
@@ -146,6 +147,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         statistics_seconds=runtime.statistics_seconds,
         max_crashes=settings.tasks.max_crashes,
     )
+    if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
+        load_arrow()  # takes a second, in which no loop may stand still
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     messages.send(channel, hello)
     lines = messages.Lines()

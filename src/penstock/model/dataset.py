@@ -65,7 +65,7 @@ class SliceMarks(msgspec.Struct, frozen=True, kw_only=True):
     ats: array[int]  # of the version that was asked for
     seqs: array[int]  # the number of the commit that made it visible
     bases: array[int]  # the store's number when its inputs were read
-    outdated: array[int]  # slices of another version; in order
+    outdated: array[int]  # slices of another version or root; in order
     seq: int  # the store's number at this read
 
 
@@ -80,14 +80,25 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # blake2b, hexadecimal
 
 
-def shown_task(task: str) -> str:
+def built_as(version: str, root_id: str) -> str:
+    """What a slice was built by and for. One that lies in another root is as good as none here."""
+    return f"{version}#{root_id}"
+
+
+def version_of(built: str) -> str:
+    """The version in that."""
+    version, mark, _ = built.rpartition("#")
+    return version if mark else built
+
+
+def task_name(task: str) -> str:
     """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
     return task.partition("#")[0] if task.startswith(SLICE) else task
 
 
 def builds_slices(task: str) -> bool:
     """Do jobs of this task build slices? Barriers, gates and the like do not."""
-    return task.startswith(SLICE) and shown_task(task) not in (STEP, START)
+    return task.startswith(SLICE) and task_name(task) not in (STEP, START)
 
 
 def slice_of(key: str) -> str:

@@ -47,7 +47,7 @@ class SliceCounts(msgspec.Struct, frozen=True, kw_only=True):
     needed: int  # wanted by the targets, or by what they need
     fresh: int = 0  # committed, and up to date: skipped
     new: int = 0  # never built
-    outdated: int = 0  # of another version
+    outdated: int = 0  # of another version or root
     rebuilt: int = 0  # something it was built from was, or is to be, built anew
     forced: int = 0
     future: int = 0  # lie in the future: left out

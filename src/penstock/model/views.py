@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
 from penstock.model.lock import LockView, PlanRow
@@ -42,7 +42,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         """The tasks as people know them: a dataset is one, wherever its slices are kept."""
         found: dict[str, dict[JobState, int]] = {}
         for name, counts in self.tasks.items():
-            one = found.setdefault(shown_task(name), {})
+            one = found.setdefault(task_name(name), {})
             for state, count in counts.items():
                 one[state] = one.get(state, 0) + count
         return found

@@ -16,6 +16,7 @@ from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import WorkerStatus, read_status
+from penstock.observe.live_build import BuildView
 from penstock.observe.live_reasons import (
     Binding,
     Reason,
@@ -120,6 +121,7 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers = Workers()
     money: Money | None = None
     units: Units | None = None  # of schedules, if there are any; jobs are in `work`
+    build: BuildView | None = None  # if it is one; `work` is of its jobs that build slices
 
 
 def picture_of(
@@ -131,6 +133,7 @@ def picture_of(
     now_at: int,
     silent: Collection[Silence] = (),
     units: Units | None = None,
+    build: BuildView | None = None,
 ) -> RunPicture:
     """How a run stands.
 
@@ -143,6 +146,7 @@ def picture_of(
         now_at: by the clock of this machine.
         silent: those of the workers that no longer answer.
         units: of schedules.
+        build: the plan that the run works on; then stats and outlook are of its jobs.
     """
     unheard = {silence.worker for silence in silent}
     holders = tuple(silence for silence in silent if silence.jobs)
@@ -173,6 +177,7 @@ def picture_of(
         workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
         money=money_of(balances),
         units=units,
+        build=build,
     )
 
 

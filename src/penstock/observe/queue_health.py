@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from difflib import get_close_matches
 
-from penstock.model.dataset import START, STEP, shown_task
+from penstock.model.dataset import START, STEP, task_name
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.journal import CallFigures
@@ -68,7 +68,7 @@ def _waiting(facts: QueueFacts) -> Finding:
 
 def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
     unknown = {}
-    served = {shown_task(name) for name in (*facts.served, *STEPS)}
+    served = {task_name(name) for name in (*facts.served, *STEPS)}
     for name, counts in facts.stats.shown_tasks.items():
         left = sum(count for state, count in counts.items() if state not in TERMINAL)
         if left and name not in known_tasks and name not in served:

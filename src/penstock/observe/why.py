@@ -13,7 +13,7 @@ from difflib import get_close_matches
 import msgspec
 
 from penstock.model.circumstances import Circumstances, Dependency
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import TERMINAL, JobState
 from penstock.observe.phrases import (
     at,
@@ -113,7 +113,7 @@ def _paused(facts: Facts) -> Why | None:
 
 def _no_worker(facts: Facts) -> Why | None:
     job, alive = facts.this.job, facts.alive
-    task = shown_task(job.task)
+    task = task_name(job.task)
     if not alive:
         by_itself = "; a run whose worker has died starts another by itself" if job.suspect else ""
         return msgspec.structs.replace(
@@ -123,7 +123,7 @@ def _no_worker(facts: Facts) -> Why | None:
         )
     if any(job.task in worker.tasks for worker in alive):
         return None
-    known = {shown_task(name) for worker in alive for name in worker.tasks}
+    known = {task_name(name) for worker in alive for name in worker.tasks}
     if job.plan_id is not None and task in known:
         return _other_root(facts, task)
     near = get_close_matches(task, sorted(known), 3)
@@ -144,7 +144,7 @@ def _no_worker(facts: Facts) -> Why | None:
 def _other_root(facts: Facts, task: str) -> Why:
     """Workers build this dataset, but keep its slices elsewhere."""
     job = facts.this.job
-    others = [one for one in facts.alive if task in map(shown_task, one.tasks)]
+    others = [one for one in facts.alive if task in map(task_name, one.tasks)]
     some_of = "The only live worker" if len(others) == 1 else f"The {len(others):,} live workers"
     keep = "keeps" if len(others) == 1 else "keep"
     sentence = (

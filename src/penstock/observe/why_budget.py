@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.budget_stop import BudgetStop
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.spending import ALL, BudgetRefusal, Period, day_of
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why_facts import Facts, Gate, Why
@@ -15,7 +15,7 @@ from penstock.observe.why_facts import Facts, Gate, Why
 def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str) -> Why:
     """The answer for a job whose task a worker does not take any more in its run."""
     job, budget = facts.this.job, refusal.budget
-    held = f"The task {shown_task(job.task)!r} of {job.key!r} is held back in the run {run_id!r}"
+    held = f"The task {task_name(job.task)!r} of {job.key!r} is held back in the run {run_id!r}"
     if refusal.price_is_missing:
         return msgspec.structs.replace(
             found,
@@ -86,7 +86,7 @@ def _stopped(facts: Facts, found: Why, stop: BudgetStop) -> Why:
 
 def _with_day_budgets(facts: Facts, found: Why) -> Why:
     """Whoever comes will have what the day has left."""
-    scopes = (ALL, f"task:{facts.this.job.task}")
+    scopes = (ALL, f"task:{task_name(facts.this.job.task)}")
     details = tuple(
         one.sentence
         for one in facts.budgets

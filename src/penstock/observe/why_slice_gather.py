@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from penstock.model.dataset import BUILD, SLICE, SliceOutput, shown_task
+from penstock.model.dataset import BUILD, SLICE, SliceOutput, task_name
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import PlanRow, PlanState
 from penstock.model.plan import SlicePayload
@@ -176,7 +176,7 @@ def _last_try(
 
 def _unhappy(store: Store, wanted: Wanted) -> Iterator[Job]:
     counts = store.stats().result().tasks
-    tasks = [task for task in counts if shown_task(task) == f"{SLICE}{wanted.dataset}"]
+    tasks = [task for task in counts if task_name(task) == f"{SLICE}{wanted.dataset}"]
     for task in tasks:
         for state in UNHAPPY:
             if not counts[task].get(state):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.clock import MICROSECONDS
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import WorkerId
 from penstock.model.worker_silence import Silence
 from penstock.model.worker_status import (
@@ -271,7 +271,7 @@ def busy(facts: Facts) -> Why:
     """A job is ready, and nothing in the store holds it up: are all workers full?"""
     this = facts.this
     job, statuses = this.job, facts.statuses
-    task = shown_task(job.task)
+    task = task_name(job.task)
     able = [
         view.id
         for view in facts.alive

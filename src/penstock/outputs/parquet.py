@@ -6,6 +6,7 @@ The only place that imports pyarrow, which is there only if the extra `data` was
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -39,6 +40,12 @@ def arrow() -> ModuleType:
     return pyarrow  # type: ignore[no-any-return]
 
 
+def load_arrow() -> None:
+    """Import it now, if it is installed: later it would hold up whoever needs it first."""
+    with contextlib.suppress(UsageError):
+        arrow()
+
+
 def table_in(value: object) -> pa.Table | None:
     """An Arrow table, record batch, pandas or polars frame as a table; None: it is none of them.
 
@@ -52,12 +59,19 @@ def table_in(value: object) -> pa.Table | None:
             return pa.Table.from_batches([value])
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(value, getattr(polars, "DataFrame", ())):
-        arrow()
-        return value.to_arrow(compat_level=polars.CompatLevel.oldest())  # type: ignore[attr-defined]
+        return _of_polars(value, polars)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ())):
         return _of_pandas(value)
     return None
+
+
+def _of_polars(frame: Any, polars: ModuleType) -> pa.Table:  # noqa: ANN401 (polars is a guest)
+    arrow()
+    for name, kind in frame.schema.items():
+        if kind == polars.Object:  # Arrow would be given their addresses
+            raise NoTable(f"column {name!r} has Python objects, which cannot be kept")
+    return frame.to_arrow(compat_level=polars.CompatLevel.oldest())
 
 
 def _of_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 (pandas has no types)
@@ -72,8 +86,22 @@ def _of_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 (pandas has no types)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=named)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise NoTable(_words(error)) from error
+        raise NoTable(_odd_column(frame.reset_index() if named else frame)) from error
     return table.replace_schema_metadata(None)
+
+
+def _odd_column(frame: Any) -> str:  # noqa: ANN401 (pandas has no types)
+    """Why a frame is no table. Arrow would say so with a value, and values are never shown."""
+    pa = arrow()
+    names = list(frame.columns)
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            return f"column {name!r} is there twice"
+        try:
+            pa.Array.from_pandas(frame.iloc[:, place])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return f"column {name!r} has values that no column of one type can hold"
+    return "Arrow cannot keep it"
 
 
 def encoded(table: pa.Table) -> tuple[memoryview, int]:

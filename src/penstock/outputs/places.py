@@ -20,6 +20,7 @@ from penstock.model.dataset import moment_name
 
 STAGING = ".staging"
 ROOT_FILE = ".penstock-root"
+OWNER_FILE = ".penstock-store"  # the store whose slices these are
 PARQUET, RAW = "parquet", "raw"  # kinds
 ENDINGS = {PARQUET: ".parquet", RAW: ".bin"}
 CHECKSUM_BYTES = 16

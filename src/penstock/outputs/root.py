@@ -136,7 +136,7 @@ def _read_id(folder: int, path: str, disk: Disk) -> str | None:
     if found is None:
         raise OutputFailed(
             f"{path}/{ROOT_FILE} is damaged: it has no id of an output root. Put it back from a "
-            "backup; without one, remove it and build with --force."
+            "backup; without one, remove it and build again, which builds everything anew."
         )
     return found[1].decode()
 

@@ -66,6 +66,8 @@ def _columns(rows: Sequence[object]) -> dict[str, list[object]]:
             if not isinstance(name, str):
                 kind = type(name).__name__
                 raise NoTable(f"row {number} has a column name that is not a str but a {kind}")
+            if not _is_unicode(name):
+                raise NoTable(f"row {number} has a column name that is not Unicode text")
             names[name] = None
     return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[attr-defined]
 
@@ -113,6 +115,8 @@ def _look_inside(name: str, values: list[Any], family: str, depth: int) -> None:
             if not isinstance(key, str):
                 kind = type(key).__name__
                 raise NoTable(f"column {name!r} has a key that is not a str but a {kind}")
+            if not _is_unicode(key):
+                raise NoTable(f"column {name!r} has a key that is not Unicode text")
             inner.setdefault(key, []).append(part)
     if not inner:
         raise NoTable(f"column {name!r} has only empty dicts, and no column can be of those")
@@ -125,6 +129,14 @@ def _family(name: str, kind: type) -> str:
         if issubclass(kind, known):
             return family
     raise NoTable(f"column {name!r} has a value of type {kind.__name__}; allowed are {_ALLOWED}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_zone(value: object) -> bool:

@@ -257,8 +257,13 @@ def _few(ats: Sequence[int], named: Named) -> str:
 
 def _encode(value: object, at: int, named: Named) -> Encoded:
     if isinstance(value, bytes | bytearray | memoryview):
-        data = memoryview(value).cast("B") if isinstance(value, memoryview) else memoryview(value)
-        return Encoded(at=at, kind=RAW, rows=None, data=data)
+        data = memoryview(value)
+        if not data.c_contiguous:
+            raise UsageError(
+                f"{named.of(at)} returned a view of memory that is not in one piece. Return "
+                f"{ALLOWED}."
+            )
+        return Encoded(at=at, kind=RAW, rows=None, data=data.cast("B"))
     try:
         table = table_of_rows(value) if isinstance(value, list | tuple) else table_in(value)
         if table is not None:

@@ -20,7 +20,7 @@ PIECE_JOBS = 1_000  # jobs of one piece of a document
 #: In which order, and in which words, reasons to build are told.
 REASONS = (
     ("new", "new"),
-    ("outdated", "of another version"),
+    ("outdated", "of another version or root"),
     ("rebuilt", "after their inputs"),
     ("forced", "forced"),
 )

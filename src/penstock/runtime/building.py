@@ -8,7 +8,7 @@ jobs are enqueued before any may run. Workers do the rest; at the end the plan i
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -18,11 +18,12 @@ import msgspec
 from penstock import process_mark
 from penstock.clock import Clock, to_micros
 from penstock.errors import BuildLost, OutputFailed, UsageError
-from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
 from penstock.model.job import JobId, JobState
-from penstock.model.lock import LocksTaken, LockView, PlanRow, PlanState
+from penstock.model.lock import LocksTaken, PlanRow, PlanState
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
 from penstock.model.plan_facts import PlanFacts
+from penstock.outputs.claiming import claim_root
 from penstock.outputs.places import attempt_mark
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.sweeping import sweep
@@ -32,11 +33,11 @@ from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
 from penstock.runtime.build_end import ended_build
 from penstock.runtime.insisting import RETRY_SECONDS, Insisting
+from penstock.runtime.lock_words import holders, lost_locks
 from penstock.runtime.slicing import attempt_name, step_task
 from penstock.stores.store import Store
 
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
-NAMES_SHOWN = 5  # of datasets, in one sentence
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
 PATHS_AT_ONCE = 5_000
 PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
@@ -134,8 +135,10 @@ class Build:
 
         Raises:
             BuildLost: somebody else has taken the locks meanwhile.
-            UsageError: what is asked for cannot be planned.
+            UsageError: what is asked for cannot be planned, or the root is another store's.
         """
+        owner = await self._insist(partial(self._store.own_name, f"store-{self._run_id}"))
+        await self._aside(lambda: claim_root(self._root, owner))
         await self._lock()
         digest = request_digest(self._specs, self._request, self._root.id)
         self.prepared = await self._take_up(digest) or await self._begin(digest)
@@ -170,12 +173,7 @@ class Build:
     async def lost(self) -> BuildLost:
         """Who has the locks now, as an error."""
         locks = await self._insist(self._store.locks)
-        others = [one for one in locks if one.name in self.names and one.run_id != self._run_id]
-        who = _holders(others) if others else "nobody has them now"
-        return BuildLost(
-            f"The locks of this build were lost, because they were not renewed in time: {who}. "
-            "Nothing more was changed; the same build goes on when they are free."
-        )
+        return BuildLost(lost_locks(locks, self.names, self._run_id))
 
     # Locks
 
@@ -184,7 +182,7 @@ class Build:
         while not (answer := await self._take()).taken:
             if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
                 told = True
-                log.info("Waiting: %s.", _holders(answer.held))
+                log.info("Waiting: %s.", holders(answer.held))
             await self._clock.sleep(RETRY_SECONDS)
         self.has_locks = True
         self._locked()
@@ -225,7 +223,8 @@ class Build:
                 taken = Prepared(
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
-                log.info("The plan %s is taken up again where it was left.", row.id)
+                size = _size(facts, row.jobs, row.levels)
+                log.info("Resumed plan %s where it was left: %s.", row.id, size)
                 for name in self.names:
                     await self._sweep(name, row.id)
             else:
@@ -255,6 +254,8 @@ class Build:
         if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
             raise await self.lost()
+        size = _size(facts, plan.jobs, len(plan.levels))
+        log.info("Planned %s as plan %s: %s.", ", ".join(plan.targets), plan.plan_id, size)
         return Prepared(
             plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
         )
@@ -301,7 +302,8 @@ class Build:
                 yield _output(document).path
 
     def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
-        return self._store.slice_marks(dataset, start, end, version).result()
+        built = built_as(version, self._root.id)
+        return self._store.slice_marks(dataset, start, end, built).result()
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
         """Keep the draft, under an id of its own: the same plan may have failed before."""
@@ -340,14 +342,9 @@ class Build:
             await self._insist(partial(self._store.enqueue, batch))
 
 
-def _holders(locks: Sequence[LockView]) -> str:
-    """Who builds what, as a clause."""
-    runs: dict[str, list[str]] = {}
-    for lock in locks:
-        runs.setdefault(lock.run_id, []).append(lock.name)
-    said = []
-    for run_id, names in runs.items():
-        shown = ", ".join(names[:NAMES_SHOWN])
-        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        said.append(f"{shown}{more} {'is' if len(names) == 1 else 'are'} being built by {run_id}")
-    return ", ".join(said)
+def _size(facts: PlanFacts, jobs: int, levels: int) -> str:
+    """How much a plan is to build."""
+    return (
+        f"{facts.slices:,} slice{'' if facts.slices == 1 else 's'} in "
+        f"{jobs:,} job{'' if jobs == 1 else 's'}, {levels:,} level{'' if levels == 1 else 's'}"
+    )

@@ -49,7 +49,7 @@ class Child:
         self.checking: messages.Checking | None = None
         self.checked: messages.Checked | None = None
         self.armed: messages.Armed | None = None
-        self.locked = False
+        self.locked: tuple[str, ...] | None = None  # datasets whose locks the run has
         self.planned: messages.Planned | None = None
         self.started_monotonic = now
         self.hello: messages.Hello | None = None
@@ -195,7 +195,7 @@ class Child:
             case messages.Armed():
                 self.armed = message
             case messages.Locked():
-                self.locked = True
+                self.locked = message.names
             case messages.Planned():
                 self.planned = message
             case messages.Finished():

@@ -24,6 +24,7 @@ class Course(StrEnum):
     """Where does a run go?"""
 
     CHECKING = "checking"  # preflights run, or schedules are armed: no work yet
+    PLANNING = "planning"  # a build waits for its datasets, or is planned: no work yet
     WORKING = "working"  # until somebody stops it
     DRAINING = "draining"  # until nothing is left
     STOPPING = "stopping"

@@ -23,7 +23,7 @@ from penstock.clock import Clock
 from penstock.definitions.task import Task
 from penstock.events.correlation import Correlation
 from penstock.events.sink import SchedulerEvents
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobRef
 from penstock.model.pressure import PressureSnapshot, RequestPressure
@@ -263,9 +263,7 @@ class JobWindow:
     def not_started(self, task: SchedulableTask, error: Exception) -> None:
         """Give the job back; after some of these in a row somebody else must do the work."""
         job: LeasedJob = task.payload
-        log.error(
-            "Job %r of task %r could not be started: %s", job.key, shown_task(job.task), error
-        )
+        log.error("Job %r of task %r could not be started: %s", job.key, task_name(job.task), error)
         self._give_back(JobRef(job.id, job.token))
         self._failures += 1
         if self._failures >= SPAWN_FAILURES_MAX:

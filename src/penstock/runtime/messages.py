@@ -154,6 +154,8 @@ class Armed(msgspec.Struct, frozen=True, kw_only=True, tag="armed"):
 class Locked(msgspec.Struct, frozen=True, tag="locked"):
     """The run has the locks of its datasets: whoever hears this keeps them alive."""
 
+    names: tuple[str, ...]
+
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
     """What is to be built is known, and its jobs may run."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT
-from penstock.model.dataset import STEP, shown_task
+from penstock.model.dataset import STEP, task_name
 from penstock.model.job import AttemptError, ErrorCategory, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.lock import PlanState
@@ -70,7 +70,7 @@ class Resting:
                 self._spawn(self._until_it_goes_on(job.task, job.plan_id))
                 log.info(
                     "Jobs of %r rest: nobody leads their plan %s; the same build goes on with it.",
-                    shown_task(job.task),
+                    task_name(job.task),
                     job.plan_id,
                 )
 

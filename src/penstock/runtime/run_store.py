@@ -7,8 +7,9 @@ renewed, the dead are buried, and now and again somebody asks how the run stands
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from penstock.clock import Clock
@@ -23,11 +24,13 @@ from penstock.errors import (
 )
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
+from penstock.model.lock import LockView
 from penstock.model.views import Outlook
 from penstock.runtime import messages
 from penstock.runtime.asking import Question, aside
 from penstock.runtime.burials import Burials, Death
 from penstock.runtime.lock_beat import LockBeat
+from penstock.runtime.lock_words import lost_locks
 from penstock.runtime.reach import Reach
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.statistics_line import StatisticsLine
@@ -38,11 +41,6 @@ BURY_SECONDS = 10.0  # how long the end of a run waits for burials
 AWAY_SECONDS = 1.0  # the same while the store is away
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
 READ_FAILS = "The store cannot be read"
-
-LOST_LOCKS = (
-    "The locks of this build were lost, because they were not renewed in time, and another build "
-    "has taken them. Nothing more was changed; the same command goes on when they are free."
-)
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -71,7 +69,7 @@ class RunStore:
         self._burials: Burials | None = None
         self._beat: SupervisorBeat | None = None
         self._locks: LockBeat | None = None
-        self._lost_locks = False
+        self._lost_locks: str | None = None  # why, if somebody else has them
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
         self.outlook: Question[Outlook] | None = None
@@ -120,8 +118,8 @@ class RunStore:
         )
         return True
 
-    def keep_locks(self) -> None:
-        """The run has locks of datasets from now on: renew them until the end."""
+    def keep_locks(self, names: Sequence[str]) -> None:
+        """The run has the locks of these datasets from now on: renew them until the end."""
         hello, store = self._hello, self.store
         if self._locks is not None or hello is None or store is None:
             return
@@ -130,13 +128,16 @@ class RunStore:
             self._run_id,
             hello.lease_ttl_seconds,
             hello.beat_seconds,
-            has_locks=lambda: not self._lost_locks,
-            lost=self._lose_locks,
+            has_locks=lambda: self._lost_locks is None,
+            lost=partial(self._lose_locks, store, frozenset(names)),
         )
         self._locks.start()
 
-    def _lose_locks(self) -> None:
-        self._lost_locks = True
+    def _lose_locks(self, store: Store, names: Collection[str]) -> None:
+        locks: list[LockView] = []
+        with contextlib.suppress(PenstockError, TimeoutError):
+            locks = store.locks().result(ASK_SECONDS)
+        self._lost_locks = lost_locks(locks, names, self._run_id)
 
     def look(self, show: Callable[[], None]) -> None:
         """Learn and show how the run stands; a store that is away is waited for.
@@ -145,8 +146,8 @@ class RunStore:
             StoreFailed, StoreCorrupt: it cannot be used any more.
             BuildLost: somebody else has the locks of the run.
         """
-        if self._lost_locks:
-            raise BuildLost(LOST_LOCKS)
+        if self._lost_locks is not None:
+            raise BuildLost(self._lost_locks)
         try:
             outlook = None if self.outlook is None else self.outlook.answer()
             if outlook is not None:

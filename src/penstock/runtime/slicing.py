@@ -19,7 +19,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, shown_task
+from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, built_as, task_name
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
@@ -168,7 +168,7 @@ def slice_context(
     task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
 ) -> SliceContext:
     """What the body may know."""
-    shown = JobInfo(info.key, shown_task(info.task), info.attempt, info.partition)
+    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
     return SliceContext(shown, preflight, task.site.order(job))
 
 
@@ -240,13 +240,15 @@ def judge_slice(
     """What follows from the end of a body that built slices, or of a step between them."""
     if error is not None or attempt.stop in (Stop.LOST, Stop.CANCELLED):
         return judge(attempt, None, error, now_at, policy, rand)
-    dataset = attempt.task.dataset if isinstance(attempt.task, SliceTask) else None
-    if dataset is None:
+    task = attempt.task
+    if not isinstance(task, SliceTask) or task.dataset is None:
         return _stepped(attempt, now_at)
-    return _built(dataset, attempt, value, now_at)
+    return _built(task.dataset, task.site.root.id, attempt, value, now_at)
 
 
-def _built(dataset: Dataset[..., Any], attempt: Attempt, value: object, now_at: int) -> JobEnd:
+def _built(
+    dataset: Dataset[..., Any], root_id: str, attempt: Attempt, value: object, now_at: int
+) -> JobEnd:
     """The slices are written: they are staged, or committed at once."""
     job = attempt.job
     inputs = _inputs(job)
@@ -257,7 +259,7 @@ def _built(dataset: Dataset[..., Any], attempt: Attempt, value: object, now_at: 
         StageManifest(
             dataset=dataset.name,
             at=output.at,
-            version=dataset.version,
+            version=built_as(dataset.version, root_id),
             basis=inputs.basis,
             document=msgspec.json.encode(output).decode(),
             plan_id=job.plan_id,

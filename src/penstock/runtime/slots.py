@@ -21,7 +21,7 @@ from penstock.events import correlation as correlations
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.quotes import LOG_ATTRIBUTE
@@ -319,7 +319,7 @@ class Slots:
         """Which job does this asyncio task run?"""
         for attempt in list(self.running.values()):
             if aio_task is not None and attempt.aio_task is aio_task:
-                return f"job {attempt.job.key!r} of task {shown_task(attempt.job.task)!r}"
+                return f"job {attempt.job.key!r} of task {task_name(attempt.job.task)!r}"
         return "a task that was started by other code"
 
     def next_deadline(self) -> float:
@@ -368,7 +368,7 @@ class Slots:
         attempt = self.running.get(ref)
         if attempt is not None and attempt.stop is None:
             log.info(
-                "Job %r of task %r was cancelled.", attempt.job.key, shown_task(attempt.job.task)
+                "Job %r of task %r was cancelled.", attempt.job.key, task_name(attempt.job.task)
             )
             attempt.ask_to_stop(Stop.CANCELLED)
             attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS

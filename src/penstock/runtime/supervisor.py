@@ -199,8 +199,8 @@ class Supervisor:
     def _follow(self, child: Child) -> None:
         """Go on to the next phase when the lead says so; the others start when work begins."""
         self.phases.checking = child.checking or self.phases.checking
-        if child.locked:
-            self._kept.keep_locks()
+        if child.locked is not None:
+            self._kept.keep_locks(child.locked)
         if not child.leads:
             return
         checked = self.phases.hear(child.take_checks(), child.checked, child.armed)
@@ -437,7 +437,7 @@ class Supervisor:
         if self._stop_signal is not None or self._failed is not None:
             return Course.STOPPING
         if self.phases.needs_lead:
-            return Course.CHECKING
+            return Course.CHECKING if self._spec.build is None else Course.PLANNING
         if not self.phases.is_working:
             return Course.STOPPING
         return Course.DRAINING if self._spec.drain else Course.WORKING

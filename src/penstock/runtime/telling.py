@@ -8,7 +8,7 @@ import logging
 from penstock.events.correlation import Correlation
 from penstock.events.kinds import SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import PREFLIGHT, SCHEDULE
@@ -125,7 +125,7 @@ def _name(job: LeasedJob) -> str:
         return f"The schedule {job.key!r}"
     if job.task.startswith(PREFLIGHT):
         return f"The preflight {job.key!r}"
-    return f"Job {job.key!r} of task {shown_task(job.task)!r}"
+    return f"Job {job.key!r} of task {task_name(job.task)!r}"
 
 
 def _is_last(job: LeasedJob, failure: JobFailure) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.model.dataset import SliceMarks
+from penstock.model.dataset import SliceMarks, version_of
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
@@ -24,13 +24,18 @@ class SliceRow(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: str
     at: int
-    version: str
+    built: str  # by which version, into which root
     basis: int
     seq: int | None  # None: staged, invisible
     plan_id: str
     level: int
     job_id: int
     document: str  # JSON of a SliceOutput
+
+    @property
+    def version(self) -> str:
+        """Of the dataset's function."""
+        return version_of(self.built)
 
 
 class SlicePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +87,10 @@ class ManifestStore(Protocol):
         ...
 
     def datasets(self) -> Reply[list[DatasetView]]: ...
+
+    def own_name(self, proposed: str) -> Reply[str]:
+        """What the roots of its slices know this store by; backups keep it. The first one stays."""
+        ...
 
     def tidy_manifests(self, limit: int) -> Reply[Progress]:
         """Write the numbers of committed levels into rows, forget what was superseded or left."""

@@ -59,6 +59,10 @@ class DatasetOperations(UnitOperations):
         return list(self._manifests.datasets())
 
     @operation
+    def own_name(self, proposed: str) -> str:
+        return self._manifests.own_name(proposed)
+
+    @operation
     def tidy_manifests(self, limit: int) -> Progress:
         return self._manifests.tidy(limit)
 

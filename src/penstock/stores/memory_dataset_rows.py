@@ -56,6 +56,7 @@ class DatasetTables:
         self.plans: dict[str, PlanRow] = {}
         self.locks: dict[str, LockRow] = {}
         self.seq = 0  # of the newest commit
+        self.own_name = ""  # what roots know the store by
         self._last_id = 0
 
     def next_seq(self) -> int:

@@ -22,6 +22,10 @@ class Manifests:
     def __init__(self, tables: DatasetTables) -> None:
         self._tables = tables
 
+    def own_name(self, proposed: str) -> str:
+        self._tables.own_name = self._tables.own_name or proposed
+        return self._tables.own_name
+
     def may_write(self, effects: Sequence[Effect]) -> bool:
         """Are the plans of all slices and levels among these effects running?"""
         plans = {e.plan_id for e in effects if isinstance(e, StageManifest | CommitLevel)}
@@ -53,7 +57,7 @@ class Manifests:
             SliceRow(
                 dataset=effect.dataset,
                 at=effect.at,
-                version=effect.version,
+                built=effect.version,
                 basis=effect.basis,
                 seq=seq,
                 plan_id=effect.plan_id,
@@ -72,12 +76,12 @@ class Manifests:
 
     def marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
         found = list(self._tables.visible(dataset, start, end))
-        current = [row for row in found if row.version == version]
+        current = [row for row in found if row.built == version]
         return SliceMarks(
             ats=array("q", [row.at for row in current]),
             seqs=array("q", [row.seq or 0 for row in current]),
             bases=array("q", [row.basis for row in current]),
-            outdated=array("q", [row.at for row in found if row.version != version]),
+            outdated=array("q", [row.at for row in found if row.built != version]),
             seq=self._tables.seq,
         )
 

@@ -64,6 +64,7 @@ def test_a_build_leaves_failures_and_the_next_command_to_its_own_report() -> Non
     assert report(left=3, build=True, is_over_budget=True)[1:] == [
         "Next: raise the used-up budget, then the same command goes on"
     ]
+    assert report(build=True, limited_by="x")[1:] == ["Limited by: x"]
 
 
 def test_a_paused_queue_is_resumed_first() -> None:

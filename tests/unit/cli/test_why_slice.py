@@ -179,6 +179,18 @@ def test_one_that_was_skipped_names_the_root_of_it(shop: Shop, command: Command)
     assert found["details"][0].startswith("Between them: mean@2024-01-0")
 
 
+def test_one_that_misses_one_of_many_names_it(shop: Shop, command: Command) -> None:
+    """It waits for a gate, which opens however its jobs end, and skips itself."""
+    shop.write(DATASETS.replace("lookback(2)", "lookback(10)"))
+    shop.fails("prices@2024-01-02")
+    report = shop.build("mean", start="2024-01-05", end="2024-01-06")
+    found = why(command, "mean@2024-01-05")
+
+    assert found["state"] == "skipped"
+    assert "because prices@2024-01-02 failed: ValueError" in found["sentence"]
+    assert found["chain"][-1] == f"build:{report.plan_id}:prices@2024-01-02"
+
+
 def test_one_that_was_built_after_it_had_failed_is_fresh(shop: Shop, command: Command) -> None:
     shop.fails("prices@2024-01-02")
     shop.build("prices", start="2024-01-02", end="2024-01-03")

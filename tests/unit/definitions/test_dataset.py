@@ -87,6 +87,8 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (plain, {"calendar": "daily"}, "is a calendar of penstock.calendars such as Daily"),
     (plain, {"calendar": Daily}, "is a calendar of penstock.calendars"),
     (plain, {"needs": "prices"}, r"needs= is a list such as \[prices\]"),
+    (plain, {"needs": None}, r"needs= is a list such as \[prices\], got None"),
+    (of_prices, {"needs": Need(dataset="prices")}, r"needs= is a list such as \[prices\]"),
     (plain, {"needs": [5]}, "a need is a dataset, its name, or such as"),
     (of_prices, {"needs": ["prices", Need(dataset="prices")]}, "would both be given as 'prices'"),
     (plain, {"limits": {"host": lambda at: "x"}}, "the limit 'host' of a dataset is a text"),
@@ -115,6 +117,18 @@ def test_two_datasets_of_one_name_are_refused(app: Penstock) -> None:
     app.dataset(calendar=DAILY)(plain)
     with pytest.raises(UsageError, match="two datasets named 'plain'"):
         app.dataset(calendar=DAILY)(plain)
+
+
+def test_two_names_that_differ_in_case_only_are_refused(app: Penstock) -> None:
+    app.dataset(calendar=DAILY, name="prices")(plain)
+    with pytest.raises(UsageError, match=r"'Prices' and 'prices' .* one folder"):
+        app.dataset(calendar=DAILY, name="Prices")(plain)
+
+
+def test_a_dataset_alone_is_no_list_of_needs(app: Penstock) -> None:
+    prices = app.dataset(calendar=DAILY, name="prices")(plain)
+    with pytest.raises(UsageError, match=r"needs= is a list such as \[prices\], got <Dataset"):
+        app.dataset(calendar=DAILY, needs=prices)(of_prices)  # type: ignore[arg-type]
 
 
 def test_a_task_cannot_be_called_like_a_dataset(app: Penstock) -> None:

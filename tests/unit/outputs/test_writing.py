@@ -108,9 +108,12 @@ REFUSED: Mapping[str, tuple[object, str]] = {
     "text": ("rows", "a value of type str"),
     "a generator": (iter([{"a": 1}]), "list_iterator"),
     "one row": ({"a": 1}, "a value of type dict"),
+    "a view with gaps": (memoryview(b"abcdef")[::2], "a view of memory that is not in one piece"),
     "a lazy frame": (polars.DataFrame({"a": [1]}).lazy(), "LazyFrame"),
     "rows that are lists": ([[1]], "row 0 is not a dict but of type list"),
     "a name that is no text": ([{"a": 1}, {1: 1}], "row 1 has a column name"),
+    "a name that is no Unicode": ([{"\ud800": 1}], "a column name that is not Unicode text"),
+    "an inner name that is no Unicode": ([{"a": {"\ud800": 1}}], "key that is not Unicode text"),
     "rows without columns": ([{}, {}], "no columns"),
     "text and numbers": ([{"a": "x"}, {"a": 1}], "column 'a' has values of several types, int and"),
     "text and bytes": ([{"a": "x"}, {"a": b"x"}], "column 'a' has values of several types, bytes"),
@@ -131,6 +134,7 @@ REFUSED: Mapping[str, tuple[object, str]] = {
     "a key that is no text": ([{"a": {1: 2}}], "a key that is not a str"),
     "a column twice": (pyarrow.table([[1], [2]], names=["a", "a"]), "column 'a' is there twice"),
     "an odd index": (pandas.DataFrame({"a": [1]}, index=["x"]), "its index has no name"),
+    "objects of polars": (polars.DataFrame({"a": [object()]}), "column 'a' has Python objects"),
     "odd columns": (pandas.DataFrame({0: [1]}), "a column's name is not a str"),
 }
 
@@ -144,6 +148,13 @@ def test_what_is_no_table_is_refused_in_one_sentence_that_names_the_slice(what: 
     assert words in told
     assert told.startswith("prices@2024-01-05 ")
     assert "a list of dicts, an Arrow table, a pandas or polars frame, or bytes" in told
+
+
+def test_a_value_of_a_frame_is_never_shown() -> None:
+    told = refusal(pandas.DataFrame({"price": [1, "sk-secret"]}))
+
+    assert "sk-secret" not in told
+    assert "column 'price'" in told
 
 
 def test_nesting_without_end_is_refused() -> None:

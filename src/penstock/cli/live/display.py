@@ -28,6 +28,7 @@ from penstock.runtime.messages import Checking
 from penstock.stores.store import Store
 
 START_SECONDS = 1.0  # for the numbers before the first job
+BEFORE_WORK = (Course.CHECKING, Course.PLANNING)
 LINES_KEPT = 200  # of the log, to be seen below and when the run is over
 LINE_LENGTH_MAX = 2_000  # characters of a line that is kept
 
@@ -98,7 +99,7 @@ class LiveDisplay:
         return self._look
 
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
-        if self._course is Course.CHECKING and course is Course.WORKING:
+        if self._course in BEFORE_WORK and course is Course.WORKING:
             self._begin(store)  # its time counts from now
         if course is Course.CHECKING and checking != self._checking:
             self._checking, self._fresh = checking, True

@@ -106,7 +106,7 @@ def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
         Part.HEAD: [_head(view, columns)],
         Part.STATES: wrapped(_states(view), columns, "   "),
         Part.PACE: [_pace(view, columns)],
-        Part.UNITS: [] if view.picture.units is None else [_units(view.picture.units, columns)],
+        Part.UNITS: _special(view.picture, columns),
         Part.PROVIDERS: table,
         Part.REASONS: _reasons(view, columns),
         Part.MONEY: [] if view.picture.money is None else [_money(view.picture.money, columns)],
@@ -183,6 +183,16 @@ def checking_words(checking: Checking) -> str:
     return f"{preflights} {'has' if checking.total == 1 else 'have'} passed{failed}"
 
 
+def _special(picture: RunPicture, columns: int) -> list[list[Piece]]:
+    """What not every run has: units of schedules, or a plan."""
+    lines = [] if picture.units is None else [_units(picture.units, columns)]
+    if picture.build is not None:
+        head, *rest = picture.build.words()
+        parts = [Piece(head, Style.HEAD), *map(Piece, rest)]
+        lines.append(fitting(parts, columns, GAP))
+    return lines
+
+
 def _units(units: Units, columns: int) -> list[Piece]:
     head, ticking, *ill = units.words()
     parts = [Piece(head), Piece(ticking, Style.BUSY), *(Piece(one, Style.BAD) for one in ill)]
@@ -195,6 +205,8 @@ def _states(view: ScreenView) -> list[Piece]:
         return [Piece(checking_words(view.checking), bad)]
     if view.course is Course.CHECKING:
         return [Piece("preflights run")]
+    if view.course is Course.PLANNING:
+        return [Piece("a build waits for its datasets, or is planned")]
     work = view.picture.work
     many = "+" if work.delayed >= DELAYED_IN_STATS else ""
     parts = [
@@ -221,7 +233,7 @@ def _pace(view: ScreenView, columns: int) -> list[Piece]:
     if checking is not None:
         part = (checking.passed + checking.failed) / max(checking.total, 1)
         return [Piece(_bar(part, BAR_COLUMNS), Style.GOOD)]
-    if view.course is Course.CHECKING:
+    if view.course in (Course.CHECKING, Course.PLANNING):
         return []
     total = pace.ended_count + pace.left
     if not total and view.picture.units is not None:

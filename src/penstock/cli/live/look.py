@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from penstock.cli.live.build_round import BuildRound
 from penstock.cli.live.unit_round import UnitRound
 from penstock.cli.pace import Pace, PaceView
 from penstock.clock import MICROSECONDS, Clock
@@ -19,6 +20,7 @@ from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker_silence import Silence, silent_workers
 from penstock.observe.live import RunPicture, picture_of
+from penstock.observe.live_build import BuildView
 from penstock.observe.live_units import Units
 from penstock.process_mark import is_gone
 from penstock.runtime.asking import Question
@@ -54,6 +56,7 @@ class RunLook:
         self._workers: list[WorkerView] | None = None
         self._silent = SilentHolders(store)
         self._round = UnitRound(store)
+        self._build_round = BuildRound(store, run_id)
         self.workers: list[WorkerView] = []  # that answer, by the last picture; of others too
         self.picture: RunPicture | None = None
         self.pace: PaceView | None = None
@@ -74,6 +77,8 @@ class RunLook:
         balances = self._balances_question.answer(wait_seconds)
         if balances is None:
             return False
+        if self.build:
+            self._build_round.look(wait_seconds)
         silent = self._silent.look(self._workers)
         self._take(self._stats, self._outlook, self._workers, balances, silent)
         self._stats = self._outlook = self._workers = None
@@ -94,6 +99,12 @@ class RunLook:
             own=own,
         )
 
+    def of_build(self, wait_seconds: float) -> BuildView | None:
+        """How far its build is, by fresh counts; None: there is none, or it is not planned."""
+        if self.build:
+            self._build_round.look_again(wait_seconds)
+        return self._build_round.view
+
     def units(self, stats: Stats) -> Units | None:
         """How the units of schedules stand, by fresh counts; None: there are none to serve."""
         return Units.of(stats, self._round.found) if self.daemon else None
@@ -109,6 +120,9 @@ class RunLook:
         now_at = round(self._clock.now() * MICROSECONDS)
         if self.daemon and stats.units:
             self._round.look(now_at)
+        build = self._build_round.view
+        if build is not None:
+            stats, outlook = build.stats_of(stats), build.outlook_of(outlook)
         self.picture = picture_of(
             stats,
             outlook,
@@ -118,6 +132,7 @@ class RunLook:
             now_at,
             silent,
             self.units(stats),
+            build,
         )
         self.pace = self.paced(stats, outlook.ended_in_run)
         unheard = {silence.worker for silence in silent}

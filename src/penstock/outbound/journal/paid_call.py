@@ -17,7 +17,7 @@ from penstock.errors import (
     ProviderThrottled,
     ProviderUnavailable,
 )
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, IntentVerdict
 from penstock.model.provider import RequestResourceKey
 from penstock.model.spending import Budget, BudgetRefusal, scopes_of
@@ -112,7 +112,7 @@ class PaidCall:
         self, resource: RequestResourceKey, expected: TokensUsed, may_wait: bool
     ) -> Budget | None:
         self._model, self._expected = resource.model, expected
-        task, provider = shown_task(self._calls.job.task), self._rules.provider
+        task, provider = task_name(self._calls.job.task), self._rules.provider
         unpriced = self._rules.forbids_unpriced(task, resource.model)
         if unpriced is not None:
             where = f"{provider}/{resource.model}"

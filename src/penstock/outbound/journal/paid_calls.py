@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import CallInDoubt, StoreError, UsageError
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.journal import Answer, CallKey, CallRef, CallState
 from penstock.model.spending import accounts_of, day_of
 from penstock.outbound import standing
@@ -113,7 +113,7 @@ class PaidCalls:
         calls.handed_out(key)
         day = day_of(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
-        task = shown_task(calls.job.task)
+        task = task_name(calls.job.task)
         self._writer.reused(key, accounts_of(self._run_id, day, task, provider, model))
 
     async def _hold(self, calls: AttemptCalls) -> None:

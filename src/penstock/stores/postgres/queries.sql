@@ -159,6 +159,10 @@ select value from penstock.meta where name = $1
 -- Sets one fact about the store itself.
 insert into penstock.meta (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value
 
+-- name_store --
+-- Gives the store the name that its roots know it by, if it has none.
+insert into penstock.meta (name, value) values ('own_name', $1) on conflict (name) do nothing
+
 -- ensure_lanes --
 -- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys], …].
 insert into penstock.lanes (spec, task, grp, limit_keys)

@@ -70,6 +70,9 @@ class SqlDatasetStore(ABC):
     def datasets(self) -> Reply[list[DatasetView]]:
         return self._read(lambda: slice_reading.datasets_of(self._reader))
 
+    def own_name(self, proposed: str) -> Reply[str]:
+        return self._writer.submit(lambda tx: staging.own_name(tx, proposed))
+
     def tidy_manifests(self, limit: int) -> Reply[Progress]:
         return self._writer.submit(lambda tx: staging.tidy(tx, limit))
 

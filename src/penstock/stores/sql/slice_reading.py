@@ -97,11 +97,11 @@ def plan_jobs_of(
 
 
 def _slice(row: Row) -> SliceRow:
-    dataset, at, version, basis, seq, plan_id, level, job_id, document = row
+    dataset, at, built, basis, seq, plan_id, level, job_id, document = row
     return SliceRow(
         dataset=dataset,
         at=at,
-        version=version,
+        built=built,
         basis=basis,
         seq=seq,
         plan_id=plan_id,

@@ -13,6 +13,12 @@ from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
 
 
+def own_name(tx: Transaction, proposed: str) -> str:
+    """What the roots of this store know it by."""
+    tx.run("name_store", proposed)
+    return str(tx.value("read_meta", "own_name"))
+
+
 def may_write(tx: Transaction, effects: Sequence[Effect]) -> bool:
     """Are the plans of all slices and levels among these effects running, until the commit?"""
     known = tx.slices.may_write

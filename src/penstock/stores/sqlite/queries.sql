@@ -72,6 +72,10 @@ select value from meta where name = ?1
 -- Sets one fact about the store itself.
 insert into meta (name, value) values (?1, ?2) on conflict (name) do update set value = excluded.value
 
+-- name_store --
+-- Gives the store the name that its roots know it by, if it has none.
+insert into meta (name, value) values ('own_name', ?1) on conflict (name) do nothing
+
 -- last_job_id --
 -- The highest id ever given to a job; purging notes it where it takes the last one.
 select max(

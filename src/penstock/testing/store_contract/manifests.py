@@ -33,6 +33,14 @@ def _ats(world: StoreWorld, dataset: str = "prices") -> list[int]:
     return [row.at for row in visible(world, dataset)]
 
 
+def test_a_store_has_one_name_for_its_roots(store_world: StoreWorld) -> None:
+    store = store_world.store
+
+    names = [store.own_name(proposed).result() for proposed in ("store-a", "store-b")]
+
+    assert names == ["store-a", "store-a"]
+
+
 def test_a_staged_slice_is_invisible_until_its_level_is_committed(store_world: StoreWorld) -> None:
     running(store_world)
     worker = builder(store_world)

@@ -12,6 +12,7 @@ from penstock.cli.live.cells import Style, coloured, width_of
 from penstock.cli.live.layout import KEYS_HELP, compose, plain
 from penstock.model.job import JobState
 from penstock.observe.live import ProviderLine, RunPicture, Work
+from penstock.observe.live_build import BuildView
 from penstock.observe.live_units import Units, UnitTroubles
 from penstock.runtime.display import Course
 from penstock.runtime.messages import Checking
@@ -203,3 +204,20 @@ def test_a_daemon_without_jobs_has_no_bar() -> None:
 
     assert "no job has come yet" in plain(compose(view, 80, 12))
     assert "nothing left" not in plain(compose(view, 80, 12))
+
+
+def test_a_build_says_its_plan_and_how_far_it_is() -> None:
+    build = BuildView(plan_id="ab12", levels=5, committed=2, slices=900, states={JobState.DONE: 40})
+    picture = msgspec.structs.replace(sample_picture(), build=build)
+
+    shown = plain(compose(sample_view(picture), 100, 20))
+    assert "plan ab12: 900 slices · 40 of 40 jobs ended · 2 of 5 levels committed" in shown
+
+
+def test_while_a_build_is_planned_no_preflights_are_named() -> None:
+    view = dataclasses.replace(sample_view(), course=Course.PLANNING)
+
+    shown = plain(compose(view, 100, 20))
+    assert "penstock · planning · " in shown
+    assert "a build waits for its datasets, or is planned" in shown
+    assert "preflights" not in shown
