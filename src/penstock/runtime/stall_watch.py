@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from penstock.errors import StoreError
-from penstock.model.dataset import shown_task
+from penstock.model.dataset import task_name
 from penstock.model.job import JobId
 from penstock.runtime.asking import within
 from penstock.runtime.slot_table import SlotSnapshot
@@ -65,7 +65,7 @@ class StallWatch:
         for record in snapshot.running[:NAMED_MAX]:
             reply = store.jobs(JobFilter(), JobId(record.ref.id - 1), 1)
             for job in within(reply, NAMES_SECONDS):
-                names.append(f"job {job.key!r} of task {shown_task(job.task)!r}")
+                names.append(f"job {job.key!r} of task {task_name(job.task)!r}")
         more = len(snapshot.running) - NAMED_MAX
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
