@@ -172,7 +172,7 @@ def test_f26_a_new_store_carries_our_mark(path: Path) -> None:
     [
         (-1, StoreCorrupt, "its schema version is -1"),
         (0, StoreCorrupt, "its schema version is 0, but it has tables"),
-        (1, StoreCorrupt, "its schema is not what its version says"),
+        (1, StoreCorrupt, "schema 1 without 'manifests_committed'"),
         (99, SchemaTooNew, "has schema 99, made by a newer Penstock"),
     ],
 )
@@ -183,6 +183,14 @@ def test_f26_a_wrong_or_newer_version_is_refused(
         connection.pragma("user_version", version)
 
     assert said in refused(path, kind)
+
+
+def test_f26_a_schema_that_is_not_what_its_version_says_is_refused(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("create view manifests_committed as select 1")  # schema 1 has the name
+        connection.pragma("user_version", 1)
+
+    assert "its schema is not what its version says" in refused(path, StoreCorrupt)
 
 
 def test_f26_a_store_without_one_of_its_tables_is_refused(path: Path) -> None:
