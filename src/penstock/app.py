@@ -7,6 +7,7 @@ here, in two places, when it is first asked for.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.outputs.root import OutputRoot
     from penstock.planning.daemon import DaemonPlan
-    from penstock.runtime.checked_values import CheckedValues
     from penstock.runtime.embedded import RunReport
     from penstock.stores.store import Store
 
@@ -44,6 +44,7 @@ class Penstock(DatasetDefinitions):
     def __init__(self, name: str, *, store: str | None = None) -> None:
         super().__init__(name, store=store)
         self._kept_queue: Queue | None = None
+        self._kept_runner: Runner | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -62,7 +63,20 @@ class Penstock(DatasetDefinitions):
     def _runner(self) -> Runner:
         from penstock.app_run import Runner
 
-        return Runner(self, self._queue)
+        if self._kept_runner is None:
+            self._kept_runner = Runner(self, self._queue)
+        return self._kept_runner
+
+    async def _queue_async(self) -> Queue:
+        """The same on a loop, which must not stand still while it is imported."""
+        if self._kept_queue is None:
+            return await asyncio.to_thread(lambda: self._queue)
+        return self._kept_queue
+
+    async def _runner_async(self) -> Runner:
+        if self._kept_runner is None:
+            return await asyncio.to_thread(lambda: self._runner)
+        return self._kept_runner
 
     def load(
         self,
@@ -139,9 +153,8 @@ class Penstock(DatasetDefinitions):
         group: str | None = None,
     ) -> Enqueued:
         """The same on an event loop."""
-        return await self._queue.enqueue_async(
-            _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
-        )
+        job = _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
+        return await (await self._queue_async()).enqueue_async(job)
 
     def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
@@ -158,11 +171,7 @@ class Penstock(DatasetDefinitions):
             settings: of this app.
             now: microseconds since 1970 UTC; new units tick first from then on.
         """
-        return self._runner.plan_daemon(settings, now)
-
-    def checked_values(self, plan: DaemonPlan | None) -> CheckedValues | None:
-        """What its preflights have returned, still to be read; None if it has none."""
-        return self._runner.checked_values(plan)
+        return self._queue.plan_daemon(settings, now)
 
     def run(
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
@@ -181,7 +190,8 @@ class Penstock(DatasetDefinitions):
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
-        return await self._runner.run(daemon=daemon, drain=drain, slots=slots)
+        runner = await self._runner_async()
+        return await runner.run(daemon=daemon, drain=drain, slots=slots)
 
     def plan_build(
         self,
@@ -232,7 +242,8 @@ class Penstock(DatasetDefinitions):
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
-        return await self._runner.build(targets, start, end, slots, **options)
+        runner = await self._runner_async()
+        return await runner.build(targets, start, end, slots, **options)
 
 
 def _accepted(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)

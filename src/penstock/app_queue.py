@@ -17,15 +17,17 @@ from penstock.app_datasets import DatasetDefinitions
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.committed_slices import CommittedSlices, found_root, new_root
 from penstock.config.budgets import check_budgets
-from penstock.config.daemon_plan import check_partitions
+from penstock.config.daemon_plan import check_partitions, plan_daemon
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
+from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.request import Enqueued, EnqueuedMany
 from penstock.ids import SystemIds
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
+from penstock.planning.daemon import DaemonPlan
 from penstock.stores.open import open_store
 from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
@@ -71,6 +73,11 @@ class Queue:
         check_partitions(loaded, app.dimensions)
         app.check_datasets()
         return loaded
+
+    def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
+        """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
+        app = self._app
+        return plan_daemon(app.preflights, app.schedules, app.dimensions, settings, now)
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""

@@ -14,11 +14,9 @@ from penstock.app_datasets import DatasetDefinitions
 from penstock.app_queue import Queue
 from penstock.builds import BuildOptions, build_request, build_tasks, made_build, served_tasks
 from penstock.clock import SystemClock, to_micros
-from penstock.config.daemon_plan import plan_daemon
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded
-from penstock.config.settings import Settings
-from penstock.daemon import begun_now, preflight_run
+from penstock.daemon import begun_now, checked_values, preflight_run
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.definitions.task import PROCESS, Task
@@ -30,7 +28,6 @@ from penstock.planning.daemon import DaemonPlan
 from penstock.process_mark import own_mark
 from penstock.runtime import interpreter
 from penstock.runtime.arming import Arming
-from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.embedded import EmbeddedRun, RunReport
 from penstock.runtime.embedded_build import EmbeddedBuild
 from penstock.runtime.event_loop import refuse_running_loop, run_on_new_loop
@@ -58,25 +55,13 @@ class Runner:
         with interpreter.tuned():
             return run_on_new_loop(work())
 
-    def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
-        """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
-        app = self._app
-        return plan_daemon(app.preflights, app.schedules, app.dimensions, settings, now)
-
-    def checked_values(self, plan: DaemonPlan | None) -> CheckedValues | None:
-        """What its preflights have returned, still to be read; None if it has none."""
-        if not self._app.preflights:
-            return None
-        shares = {} if plan is None else plan.shares
-        return CheckedValues(self._app.name, self._app.preflights.values(), shares)
-
     async def run(self, *, daemon: bool, drain: bool, slots: int | None) -> RunReport:
         """Work on the queue until it is drained or interrupted."""
         app, loaded = self._app, self._loaded(slots)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
-        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
+        plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         tasks = {**app.tasks, **served_tasks(app.datasets, settings)}
         if plan is None:
             return await self._work(loaded, options, tasks)
@@ -134,7 +119,7 @@ class Runner:
                 sources=loaded.sources,
                 policy=app.retry_policy,
                 preflights=app.preflights.values(),
-                checked=self.checked_values(plan),
+                checked=checked_values(app.name, app.preflights, plan),
             )
             begun(worker)
             return worker

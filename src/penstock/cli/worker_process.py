@@ -40,6 +40,7 @@ from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.committed_slices import found_root
 from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
+from penstock.daemon import checked_values
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.outputs.parquet import load_arrow
 from penstock.planning.daemon import DaemonPlan
@@ -273,7 +274,7 @@ async def _run(
         sources=loaded.sources,
         policy=app.retry_policy,
         preflights=app.preflights.values(),
-        checked=app.checked_values(plan),
+        checked=checked_values(app.name, app.preflights, plan),
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
