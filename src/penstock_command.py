@@ -23,13 +23,17 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _imported() -> Callable[[], None]:
-    """The command line. What is imported stays: looking for garbage in it would take longer."""
-    gc.disable()
-    from penstock.cli.main import run as run_command
+    """The command line, with the command that was typed.
 
+    What is imported stays: looking for garbage in it would take longer.
+    """
+    gc.disable()
+    from penstock.cli import main
+
+    main.import_command(sys.argv[1:])
     gc.freeze()
     gc.enable()
-    return run_command
+    return main.run
 
 
 def run() -> None:

@@ -313,11 +313,14 @@ def _become(order: Order) -> None:
 
 
 def main() -> None:
-    import penstock.cli.main
+    import penstock.app_run
     import penstock.cli.worker_process
     import penstock.testing  # noqa: F401 (imported once, for all clones)
+    from penstock.cli import main as command_line
+    from penstock.cli import queue
 
-    for name in sys.argv[2:]:
+    places = [place for place, _ in [*command_line.COMMANDS.values(), *queue.COMMANDS.values()]]
+    for name in [*(place.partition(":")[0] for place in places), *sys.argv[2:]]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a clone that ends need not look at what it shares

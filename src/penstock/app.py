@@ -1,55 +1,166 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a user define and call? An application: its registry, its queue, and its runs."""
+"""What a user defines and calls: an application, its queue, and its runs.
+
+To define tasks needs no store and no worker. So what the queue and a run are made of is imported
+here, in two places, when it is first asked for.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from penstock import wiring
-from penstock.app_queue import QueuedApp
-from penstock.builds import (
-    BuildOptions,
-    build_request,
-    build_tasks,
-    found_root,
-    made_build,
-    served_tasks,
-)
-from penstock.clock import SystemClock, to_micros
-from penstock.config.daemon_plan import plan_daemon
-from penstock.config.find_app import address_of
-from penstock.config.load import Loaded
-from penstock.config.settings import Settings
-from penstock.daemon import begun_now, preflight_run
+from penstock.app_datasets import DatasetDefinitions
+from penstock.clock import Duration, SystemClock, to_micros
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
-from penstock.definitions.task import PROCESS, Task
-from penstock.ids import SystemIds
-from penstock.model.dataset import SliceMarks, built_as
-from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
-from penstock.planning.build_plan import check_build, plan_build
-from penstock.planning.daemon import DaemonPlan
-from penstock.process_mark import own_mark
-from penstock.runtime import interpreter
-from penstock.runtime.arming import Arming
-from penstock.runtime.checked_values import CheckedValues
-from penstock.runtime.embedded import EmbeddedRun, RunReport, refuse_running_loop, run_and_close
-from penstock.runtime.embedded_build import EmbeddedBuild
-from penstock.runtime.lock_beat import LockBeat
-from penstock.runtime.remote import TaskOrder
-from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.starting import DaemonStart
-from penstock.runtime.statistics_line import StatisticsLine
-from penstock.runtime.worker import Worker
-from penstock.runtime.worker_config import LeaseKeeper
+from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
+from penstock.errors import UsageError
+from penstock.model.job import Edge, NewJob
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from penstock.app_queue import Queue
+    from penstock.app_run import Runner
+    from penstock.builds import BuildOptions
+    from penstock.config.load import Loaded
+    from penstock.config.settings import Settings
+    from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
+    from penstock.outputs.root import OutputRoot
+    from penstock.planning.daemon import DaemonPlan
+    from penstock.runtime.embedded import RunReport
+    from penstock.stores.store import Store
+
+R = TypeVar("R")
 
 
-class Penstock(QueuedApp):
+class Penstock(DatasetDefinitions):
     """An application: its tasks, its providers, and the store that its jobs are kept in."""
+
+    def __init__(self, name: str, *, store: str | None = None) -> None:
+        super().__init__(name, store=store)
+        self._kept_queue: Queue | None = None
+        self._kept_runner: Runner | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {len(self.tasks)} tasks>"
+
+    @property
+    def _queue(self) -> Queue:
+        from penstock.app_queue import Queue
+
+        with self._lock:
+            if self._kept_queue is None:
+                self._kept_queue = Queue(self)
+            return self._kept_queue
+
+    @property
+    def _runner(self) -> Runner:
+        from penstock.app_run import Runner
+
+        if self._kept_runner is None:
+            self._kept_runner = Runner(self, self._queue)
+        return self._kept_runner
+
+    async def _queue_async(self) -> Queue:
+        """The same on a loop, which must not stand still while it is imported."""
+        if self._kept_queue is None:
+            return await asyncio.to_thread(lambda: self._queue)
+        return self._kept_queue
+
+    async def _runner_async(self) -> Runner:
+        if self._kept_runner is None:
+            return await asyncio.to_thread(lambda: self._runner)
+        return self._kept_runner
+
+    def load(
+        self,
+        flags: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Loaded:
+        """All settings of this app, with where each came from; refuses what counts nothing."""
+        return self._queue.load(flags, environ, folder)
+
+    def store_url(self, loaded: Loaded) -> str:
+        """Where the store is, with its password if it has one: to connect with, not to print."""
+        return self._queue.store_url(loaded)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when first needed, once per process."""
+        return self._queue.store
+
+    def use_store(self, store: Store) -> None:
+        """Use a store that is open already."""
+        self._queue.use_store(store)
+
+    def close(self) -> None:
+        """Close the store; it opens again when needed."""
+        if self._kept_queue is not None:
+            self._kept_queue.close()
+
+    def use_root(self, root: OutputRoot) -> None:
+        """Keep slices in a root that is known already."""
+        self._queue.use_root(root)
+
+    def root(self, loaded: Loaded) -> OutputRoot:
+        """Where slices are kept; made if it is not there."""
+        return self._queue.root(loaded)
+
+    def read_slices(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> pyarrow.Table:
+        """What is committed of a dataset, as a table."""
+        return self._queue.committed(dataset).table(start, end)
+
+    def read_range(self, dataset: Dataset[..., Any], first: int, last: int) -> pyarrow.Table:
+        """What is committed in [first, last), microseconds since 1970 UTC, as a table."""
+        return self._queue.committed(dataset).table_of(first, last)
+
+    def slice_files(
+        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
+    ) -> list[Path]:
+        """The files of what is committed of a dataset."""
+        return self._queue.committed(dataset).files(start, end)
+
+    def enqueue(
+        self,
+        request: JobRequest[R],
+        key: str | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> Enqueued:
+        """Accept one job. When this returns, the job survives a crash, and power loss."""
+        return self._queue.enqueue(
+            _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
+        )
+
+    async def enqueue_async(
+        self,
+        request: JobRequest[R],
+        key: str | None = None,
+        after: Iterable[str | Edge | Enqueued] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        group: str | None = None,
+    ) -> Enqueued:
+        """The same on an event loop."""
+        job = _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
+        return await (await self._queue_async()).enqueue_async(job)
+
+    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
+        """Accept many jobs, streaming in batches; each batch is all or nothing."""
+        if isinstance(requests, JobRequest):
+            raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
+        return self._queue.enqueue_many(_accepted(request) for request in requests)
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms.
@@ -60,14 +171,7 @@ class Penstock(QueuedApp):
             settings: of this app.
             now: microseconds since 1970 UTC; new units tick first from then on.
         """
-        return plan_daemon(self.preflights, self.schedules, self.dimensions, settings, now)
-
-    def checked_values(self, plan: DaemonPlan | None) -> CheckedValues | None:
-        """What its preflights have returned, still to be read; None if it has none."""
-        if not self.preflights:
-            return None
-        shares = {} if plan is None else plan.shares
-        return CheckedValues(self.name, self.preflights.values(), shares)
+        return self._queue.plan_daemon(settings, now)
 
     def run(
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
@@ -80,82 +184,14 @@ class Penstock(QueuedApp):
             drain: end when no job is left; schedules do not count.
             slots: how many tasks may run at once.
         """
-        refuse_running_loop()
-        with interpreter.tuned():
-            return run_and_close(
-                wiring.new_event_loop(), self.run_async(daemon=daemon, drain=drain, slots=slots)
-            )
+        return self._runner.wait(lambda: self.run_async(daemon=daemon, drain=drain, slots=slots))
 
     async def run_async(
         self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
     ) -> RunReport:
         """The same on an event loop; cancelling it stops gracefully."""
-        loaded = self.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self.all_tasks)
-        settings = loaded.settings
-        ids, clock = SystemIds(), SystemClock()
-        options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
-        plan = self.plan_daemon(settings, to_micros(clock.now())) if daemon else None
-        tasks = {**self.tasks, **served_tasks(self.datasets, settings)}
-        if plan is None:
-            return await self._work(loaded, options, tasks)
-        store = await self._store_async()
-        checks = preflight_run(
-            plan,
-            self.preflights,
-            settings,
-            clock,
-            ids,
-            policy=self.retry_policy,
-            providers=self.providers,
-        )
-        start = DaemonStart(
-            checks,
-            Arming(self.name, store, clock),
-            lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
-        )
-        return await self._work(loaded, options, {**tasks, **self.schedules}, plan, start)
-
-    async def _work(
-        self,
-        loaded: Loaded,
-        options: wiring.RunOptions,
-        tasks: Mapping[str, Task[..., Any]],
-        plan: DaemonPlan | None = None,
-        start: DaemonStart | None = None,
-        begun: Callable[[Worker], None] = lambda _: None,
-    ) -> RunReport:
-        """Run a worker in this program; `begun` is told of it."""
-        settings = loaded.settings
-        task_order = self._task_order()
-        clock = SystemClock()
-        store = await self._store_async()
-        every = settings.runtime.statistics_seconds
-        statistics = StatisticsLine(every, options.run_id, store, clock)
-
-        def build(keeper: LeaseKeeper, table: SlotTable) -> Worker:
-            worker = wiring.build_worker(
-                options,
-                tasks,
-                settings,
-                store,
-                keeper,
-                table,
-                clock=clock,
-                task_order=task_order,
-                events=statistics.events,
-                providers=self.providers,
-                sources=loaded.sources,
-                policy=self.retry_policy,
-                preflights=self.preflights.values(),
-                checked=self.checked_values(plan),
-            )
-            begun(worker)
-            return worker
-
-        run = EmbeddedRun(store, clock, settings.runtime)
-        slots = wiring.slot_count(settings, self.providers)
-        return await run.run(build, slots, options.run_id, statistics, start)
+        runner = await self._runner_async()
+        return await runner.run(daemon=daemon, drain=drain, slots=slots)
 
     def plan_build(
         self,
@@ -167,19 +203,11 @@ class Penstock(QueuedApp):
         """What a build of the same arguments would do now; changes nothing."""
         self.load()
         now = to_micros(SystemClock().now())
-        return self.plan_request(self._request(targets, start, end, now, **options), now)
+        return self.plan_request(self._runner.request(targets, start, end, now, **options), now)
 
     def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
         """The same for a request, at a moment (microseconds since 1970 UTC)."""
-        store = self.store
-        root = self._root or found_root(self.load().settings)
-        root_id = "" if root is None else root.id
-
-        def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
-            built = built_as(version, root_id)
-            return store.slice_marks(dataset, first, last, built).result()
-
-        return plan_build(self.dataset_specs, request, marks, now)
+        return self._runner.plan(request, now)
 
     def build(
         self,
@@ -201,12 +229,9 @@ class Penstock(QueuedApp):
                 and a level becomes visible as a whole. `fail_fast` begins nothing more after a
                 level in which something failed. `yes`: however many slices it may be.
         """
-        refuse_running_loop()
-        with interpreter.tuned():
-            return run_and_close(
-                wiring.new_event_loop(),
-                self.build_async(*targets, start=start, end=end, slots=slots, **options),
-            )
+        return self._runner.wait(
+            lambda: self.build_async(*targets, start=start, end=end, slots=slots, **options)
+        )
 
     async def build_async(
         self,
@@ -217,53 +242,13 @@ class Penstock(QueuedApp):
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """The same on an event loop; cancelling it stops gracefully."""
-        loaded = self.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self.all_tasks)
-        now = to_micros(SystemClock().now())
-        request = self._request(targets, start, end, now, **options)
-        check_build(self.dataset_specs, request, now)
-        settings, times = loaded.settings, loaded.settings.runtime
-        ids = SystemIds()
-        run_id = ids.new_id("run")
-        store = await self._store_async()
-        root = self.root(loaded)
-        build = made_build(
-            self.name,
-            run_id,
-            self.datasets,
-            request,
-            root,
-            store,
-            SystemClock(),
-            settings,
-            mark=own_mark(),
-            aside=asyncio.to_thread,
+        runner = await self._runner_async()
+        return await runner.build(targets, start, end, slots, **options)
+
+
+def _accepted(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
+    if not isinstance(request, JobRequest):
+        raise UsageError(
+            f"enqueue takes a job, got {type(request).__name__}; write app.enqueue(task.job(...))."
         )
-        embedded = EmbeddedBuild(build)
-        ttl = times.lease_ttl_seconds
-        beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
-
-        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
-            tasks = build_tasks(self.datasets, root, build.names)
-            options = wiring.RunOptions(run_id=run_id, until=end_key)
-            return (await self._work(loaded, options, tasks, begun=begun)).over_budget
-
-        return await embedded.run(beat, work)
-
-    def _request(
-        self,
-        targets: tuple[str | Dataset[..., Any], ...],
-        start: Moment,
-        end: Moment,
-        now: int,
-        **options: Unpack[BuildOptions],
-    ) -> BuildRequest:
-        names = [self.find_dataset(one).name for one in targets]
-        return build_request(self.datasets, names, start, end, now, **options)
-
-    def _task_order(self) -> TaskOrder | None:
-        """How other processes get at this app; None if no task asks for one."""
-        if all(task.kind != PROCESS for task in self.all_tasks.values()):
-            return None
-        address = address_of(self, self.name)
-        return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))
+    return to_new_job(request.with_options(**options) if options else request)

@@ -53,8 +53,8 @@ T = TypeVar("T")
 class DaemonDefinitions(Definitions):
     """What recurs in an application, over what, and what must hold before."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *, store: str | None = None) -> None:
+        super().__init__(name, store=store)
         self.dimensions: dict[str, Partitions[Any]] = {}
         self.preflights: dict[str, Preflight[..., Any]] = {}  # by task: preflight:NAME
         self.schedules: dict[str, Schedule[..., Any]] = {}  # by task: schedule:NAME

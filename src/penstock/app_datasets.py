@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class DatasetDefinitions(DaemonDefinitions, ABC):
     """The datasets of an application, by name."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *, store: str | None = None) -> None:
+        super().__init__(name, store=store)
         self.datasets: dict[str, Dataset[..., Any]] = {}
         self._folders: dict[str, str] = {}  # names of datasets, by what they are without case
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock.clock import Duration, to_seconds
 from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
+from penstock.definitions.request import check_name
 from penstock.definitions.task import (
     CONFIGURED,
     LimitValue,
@@ -28,10 +29,20 @@ from penstock.model.scheduling import MetadataSource
 class Definitions:
     """What one application consists of; each kind of thing by name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, store: str | None = None) -> None:
+        check_name("app name", name)
+        if "/" in name or name.startswith("."):
+            raise UsageError(f"The app name {name!r} must be usable as a file name.")
         self.name = name
+        self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
         self.tasks: dict[str, Task[..., Any]] = {}
         self.providers: dict[str, Provider] = {}
+
+    @property
+    def code_settings(self) -> dict[str, Any]:
+        """What the app says in code, as it would stand in a file of settings."""
+        tables = {name: provider.options.table() for name, provider in self.providers.items()}
+        return {**self._code_settings, "providers": tables}
 
     def provider(
         self,

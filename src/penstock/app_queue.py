@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does an app reach its settings, its store and its queue?"""
+"""The settings of an app, its store, the root of its outputs, and how its jobs are accepted."""
 
 from __future__ import annotations
 
@@ -11,37 +11,28 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from penstock import wiring
 from penstock.app_datasets import DatasetDefinitions
-from penstock.builds import found_root, new_root
-from penstock.clock import Duration, SystemClock, blocking_sleep
-from penstock.committed_slices import CommittedSlices
+from penstock.clock import SystemClock, blocking_sleep
+from penstock.committed_slices import CommittedSlices, found_root, new_root
 from penstock.config.budgets import check_budgets
-from penstock.config.daemon_plan import check_partitions
+from penstock.config.daemon_plan import check_partitions, plan_daemon
 from penstock.config.load import Loaded, load_settings
 from penstock.config.provider_policies import check_providers
+from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment
-from penstock.definitions.request import (
-    Enqueued,
-    EnqueuedMany,
-    JobRequest,
-    check_name,
-    to_new_job,
-)
-from penstock.errors import UsageError
+from penstock.definitions.request import Enqueued, EnqueuedMany
 from penstock.ids import SystemIds
-from penstock.model.job import Edge, NewJob
+from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
+from penstock.planning.daemon import DaemonPlan
+from penstock.stores.open import open_store
 from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
-
-if TYPE_CHECKING:
-    import pyarrow
+from penstock.stores.url import default_store_url
 
 ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
 GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter at once
@@ -52,31 +43,16 @@ KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that s
 
 log = logging.getLogger("penstock.app")
 
-R = TypeVar("R")
 
+class Queue:
+    """Owns the store that the jobs of an app are kept in: opened when needed, once per process."""
 
-class QueuedApp(DatasetDefinitions):
-    """An application with the store that its jobs are kept in."""
-
-    def __init__(self, name: str, *, store: str | None = None) -> None:
-        check_name("app name", name)
-        if "/" in name or name.startswith("."):
-            raise UsageError(f"The app name {name!r} must be usable as a file name.")
-        super().__init__(name)
-        self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
+    def __init__(self, app: DatasetDefinitions) -> None:
+        self._app = app
         self._store: Store | None = None
         self._store_pid = 0
         self._root: OutputRoot | None = None
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}, {len(self.tasks)} tasks>"
-
-    @property
-    def code_settings(self) -> dict[str, Any]:
-        """What the app says in code, as it would stand in a file of settings."""
-        tables = {name: provider.options.table() for name, provider in self.providers.items()}
-        return {**self._code_settings, "providers": tables}
 
     def load(
         self,
@@ -84,27 +60,32 @@ class QueuedApp(DatasetDefinitions):
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Loaded:
-        """All settings of this app, with where each came from; refuses what counts nothing."""
+        """All settings of the app, with where each came from; refuses what counts nothing."""
+        app = self._app
         loaded = load_settings(
             flags or {},
             os.environ if environ is None else environ,
             folder or Path.cwd(),
-            self.code_settings,
+            app.code_settings,
         )
-        check_providers(loaded, self.all_tasks, self.providers)
-        check_budgets(loaded, self.all_tasks, self.providers)
-        check_partitions(loaded, self.dimensions)
-        self.check_datasets()
+        check_providers(loaded, app.all_tasks, app.providers)
+        check_budgets(loaded, app.all_tasks, app.providers)
+        check_partitions(loaded, app.dimensions)
+        app.check_datasets()
         return loaded
+
+    def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
+        """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
+        app = self._app
+        return plan_daemon(app.preflights, app.schedules, app.dimensions, settings, now)
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
         named = loaded.settings.store
-        return wiring.default_store_url(self.name) if named is None else named.reveal()
+        return default_store_url(self._app.name) if named is None else named.reveal()
 
     @property
     def store(self) -> Store:
-        """The store, opened when first needed, once per process."""
         with self._lock:
             if self._store is None or self._store_pid != os.getpid():
                 self._store = self._open_store()
@@ -120,13 +101,13 @@ class QueuedApp(DatasetDefinitions):
             return True
 
         return open_patiently(
-            lambda: wiring.open_store(url, durability=durability),
+            lambda: open_store(url, durability=durability),
             SystemClock(),
             sleep,
             lambda error: log.warning("Waiting for the store: %s", error),
         )
 
-    async def _store_async(self) -> Store:
+    async def store_async(self) -> Store:
         """The store; a server is a network away, so it is not opened on the loop."""
         if self._store is None or self._store_pid != os.getpid():
             return await asyncio.to_thread(lambda: self.store)
@@ -137,33 +118,6 @@ class QueuedApp(DatasetDefinitions):
         with self._lock:
             self._store, self._store_pid = store, os.getpid()
 
-    def use_root(self, root: OutputRoot) -> None:
-        """Keep slices in a root that is known already."""
-        self._root = root
-
-    def root(self, loaded: Loaded) -> OutputRoot:
-        """Where slices are kept; made if it is not there."""
-        return self._root or new_root(loaded.settings, SystemIds())
-
-    def read_slices(
-        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
-    ) -> pyarrow.Table:
-        """What is committed of a dataset, as a table."""
-        return self._committed(dataset).table(start, end)
-
-    def read_range(self, dataset: Dataset[..., Any], first: int, last: int) -> pyarrow.Table:
-        """What is committed in [first, last), microseconds since 1970 UTC, as a table."""
-        return self._committed(dataset).table_of(first, last)
-
-    def slice_files(
-        self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
-    ) -> list[Path]:
-        """The files of what is committed of a dataset."""
-        return self._committed(dataset).files(start, end)
-
-    def _committed(self, dataset: Dataset[..., Any]) -> CommittedSlices:
-        return CommittedSlices(dataset, self.store, self._root or found_root(self.load().settings))
-
     def close(self) -> None:
         """Close the store; it opens again when needed."""
         self._root = None
@@ -172,49 +126,41 @@ class QueuedApp(DatasetDefinitions):
                 self._store.close()
             self._store = None
 
-    def enqueue(
-        self,
-        request: JobRequest[R],
-        key: str | None = None,
-        after: Iterable[str | Edge | Enqueued] | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        group: str | None = None,
-    ) -> Enqueued:
+    def use_root(self, root: OutputRoot) -> None:
+        """Keep slices in a root that is known already."""
+        self._root = root
+
+    def root(self, loaded: Loaded) -> OutputRoot:
+        """Where slices are kept; made if it is not there."""
+        return self._root or new_root(loaded.settings, SystemIds())
+
+    def found_root(self) -> OutputRoot | None:
+        """The same; None if nothing was ever built."""
+        return self._root or found_root(self.load().settings)
+
+    def committed(self, dataset: Dataset[..., Any]) -> CommittedSlices:
+        """What readers may see of a dataset."""
+        return CommittedSlices(dataset, self.store, self.found_root())
+
+    def enqueue(self, job: NewJob) -> Enqueued:
         """Accept one job. When this returns, the job survives a crash, and power loss."""
-        job = self._accept(
-            request, key=key, after=after, priority=priority, delay=delay, group=group
-        )
         store = self.store
         ask = partial(store.enqueue, [job])
         report = insist(ask, store, UNCHANGED, ask())
         return Enqueued(job.key, job.key in report.created)
 
-    async def enqueue_async(
-        self,
-        request: JobRequest[R],
-        key: str | None = None,
-        after: Iterable[str | Edge | Enqueued] | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        group: str | None = None,
-    ) -> Enqueued:
+    async def enqueue_async(self, job: NewJob) -> Enqueued:
         """The same on an event loop."""
-        job = self._accept(
-            request, key=key, after=after, priority=priority, delay=delay, group=group
-        )
-        store = await self._store_async()
+        store = await self.store_async()
         report = await insist_async(lambda: store.enqueue([job]))
         return Enqueued(job.key, job.key in report.created)
 
-    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
-        if isinstance(requests, JobRequest):
-            raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
         store = self.store
         created = existing = 0
         waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
-        source = (self._accept(request) for request in requests)
+        source = iter(jobs)
         while batch := _next_batch(source, store.bulk_jobs):
             waiting.append((batch, store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
@@ -224,14 +170,6 @@ class QueuedApp(DatasetDefinitions):
             new, known = _counts_of(waiting.popleft(), store)
             created, existing = created + new, existing + known
         return EnqueuedMany(created, existing)
-
-    def _accept(self, request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
-        if not isinstance(request, JobRequest):
-            raise UsageError(
-                f"enqueue takes a job, got {type(request).__name__}; write "
-                f"app.enqueue(task.job(...))."
-            )
-        return to_new_job(request.with_options(**options) if options else request)
 
 
 def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from penstock.clock import Clock, SystemClock
+from penstock.committed_slices import found_root
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
-from penstock.ids import IdSource, SystemIds
+from penstock.ids import SystemIds
 from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
-from penstock.outputs.root import OutputRoot, find_root, open_root
+from penstock.outputs.root import OutputRoot
 from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
 from penstock.runtime.messages import BuildSpec
@@ -27,11 +28,6 @@ from penstock.stores.store import Store
 NOW = "now"
 
 Datasets = Mapping[str, Dataset[..., Any]]
-
-
-def root_folder(settings: Settings, folder: Path | None = None) -> Path:
-    """Where slices are kept; a relative root lies in the folder of the project."""
-    return (folder or Path.cwd()) / settings.datasets.root
 
 
 class BuildOptions(TypedDict, total=False):
@@ -148,16 +144,6 @@ def served_tasks(
     """What every other worker of an app serves of builds, if there is a root to write to."""
     root = found_root(settings, folder) if datasets else None
     return {} if root is None else slice_tasks(SliceSite(root, datasets), datasets)
-
-
-def found_root(settings: Settings, folder: Path | None = None) -> OutputRoot | None:
-    """The root of an app; None if nothing was ever built there."""
-    return find_root(root_folder(settings, folder))
-
-
-def new_root(settings: Settings, ids: IdSource, folder: Path | None = None) -> OutputRoot:
-    """The root of an app; made if it is not there."""
-    return open_root(root_folder(settings, folder), ids)
 
 
 def empty_store() -> Store:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been committed of a dataset, and how is it read?"""
+"""Where an app keeps the slices of its datasets, and how what is committed is read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.clock import SystemClock, to_micros
+from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.errors import DatasetDamaged, OutputFailed
+from penstock.ids import IdSource
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.root import OutputRoot
+from penstock.outputs.places import named_as
+from penstock.outputs.root import OutputRoot, find_root, open_root
 from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.planning.calendars.slice_names import moment_of
-from penstock.runtime.slicing import named_as
 from penstock.stores.datasets import ManifestStore, SlicePage, SliceRange
 
 if TYPE_CHECKING:
@@ -25,6 +27,21 @@ if TYPE_CHECKING:
 EVER = 1 << 62  # microseconds; before and after everything
 
 _output = msgspec.json.Decoder(SliceOutput).decode
+
+
+def root_folder(settings: Settings, folder: Path | None = None) -> Path:
+    """Where slices are kept; a relative root lies in the folder of the project."""
+    return (folder or Path.cwd()) / settings.datasets.root
+
+
+def found_root(settings: Settings, folder: Path | None = None) -> OutputRoot | None:
+    """The root of an app; None if nothing was ever built there."""
+    return find_root(root_folder(settings, folder))
+
+
+def new_root(settings: Settings, ids: IdSource, folder: Path | None = None) -> OutputRoot:
+    """The root of an app; made if it is not there."""
+    return open_root(root_folder(settings, folder), ids)
 
 
 class CommittedSlices:

@@ -20,6 +20,7 @@ from penstock.ids import IdSource
 from penstock.outbound.provider_clients import MakeWire
 from penstock.planning.daemon import DaemonPlan, spread_of
 from penstock.retry.policy import RetryPolicy
+from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.preflights import CheckTable, EndlessLease, PreflightRun
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
@@ -74,6 +75,15 @@ def preflight_run(
         )
 
     return PreflightRun(plan.preflights, store, clock, build, progress)
+
+
+def checked_values(
+    app: str, preflights: Mapping[str, Preflight[..., Any]], plan: DaemonPlan | None
+) -> CheckedValues | None:
+    """What the preflights of an app have returned, still to be read; None if it has none."""
+    if not preflights:
+        return None
+    return CheckedValues(app, preflights.values(), {} if plan is None else plan.shares)
 
 
 def begun_now(

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobId
+from penstock.stores.open import open_store
 from penstock.stores.store import JobFilter
 from penstock.testing import ProviderRules, SimulatedProvider
 from tests.budget_shop import answer
@@ -99,7 +99,7 @@ def document(folder: Path, *words: str) -> Any:
 
 
 def results(folder: Path) -> dict[str, str | None]:
-    with closing(wiring.open_store(f"sqlite:///{folder}/.penstock/shop.db")) as store:
+    with closing(open_store(f"sqlite:///{folder}/.penstock/shop.db")) as store:
         jobs = store.jobs(JobFilter(), JobId(0), 100).result()
     return {job.key: job.result for job in jobs}
 

@@ -13,8 +13,8 @@ from typing import IO
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobId, JobState
+from penstock.stores.open import open_store
 from penstock.stores.store import JobFilter
 from tests.forked import run_forked
 from tests.processes import environment_of_tests
@@ -108,7 +108,7 @@ def test_story_says_what_journal_and_provider_say(tmp_path: Path, scratch: Path)
     found, fallen, back = numbers(re.findall(r"The limit went (.*?)\.", done.stdout)[0])
     assert found > fallen < back
 
-    store = wiring.open_store("sqlite:///.penstock/demo.db", folder=kept, reading_will_do=True)
+    store = open_store("sqlite:///.penstock/demo.db", folder=kept, reading_will_do=True)
     try:
         jobs = store.jobs(JobFilter(), JobId(0), 500).result()
         figures = store.call_figures(None).result()

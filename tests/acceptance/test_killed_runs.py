@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobState
 from penstock.model.run_document import read_document
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 from tests.forked import Forked, run_forked
 from tests.processes import environment_of_tests, kill_run
@@ -85,7 +85,7 @@ def test_what_a_killed_run_held_is_told_to_be_lost_and_the_run_is_reported(
 
     run_forked([sys.executable, "shop.py"], cwd=tmp_path, env=environment, check=True)
     run = start(tmp_path / "first.log")
-    with closing(wiring.open_store(url)) as store:
+    with closing(open_store(url)) as store:
         try:
             wait_until(lambda: is_running(store), SECONDS)
             running, shown = said("why", "k"), said("queue", "show", "k")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobId
+from penstock.stores.open import open_store
 from penstock.stores.store import JobFilter
 from penstock.testing import ProviderRules, SimulatedProvider
 from tests.forked import Forked, run_forked
@@ -118,7 +118,7 @@ def test_running_workers_tell_of_their_providers_and_why_names_them(tmp_path: Pa
             wait_until(lambda: live_of(tmp_path) is not None, SECONDS)
             live = live_of(tmp_path)
             url = f"sqlite:///{tmp_path}/.penstock/shop.db"
-            with closing(wiring.open_store(url)) as store:
+            with closing(open_store(url)) as store:
                 jobs = store.jobs(JobFilter(), JobId(0), 100).result()
             told = [document(tmp_path, "why", job.key) for job in jobs]
         finally:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobState
 from penstock.model.worker_status import read_status
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 from tests.forked import Forked, run_forked
 from tests.processes import environment_of_tests, kill_run
@@ -96,7 +96,7 @@ def test_why_names_the_holder_of_a_full_limit_and_full_slots_as_of_now(
         start_new_session=True,
     )
     try:
-        with closing(wiring.open_store(url)) as store:
+        with closing(open_store(url)) as store:
             wait_until(lambda: slots_used(store) == 2, SECONDS)
             penstock("queue", "enqueue", "naps", "nap-2", "--group", "g2")
             worker = store.job("holder").result().worker  # type: ignore[union-attr]

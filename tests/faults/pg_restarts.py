@@ -23,9 +23,9 @@ from typing import Self, TypeVar
 
 import psycopg
 
-from penstock import wiring
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobState, NewJob
+from penstock.stores.open import open_store
 from penstock.stores.reply import Reply
 from tests.postgres.cluster import Cluster
 from tests.processes import REPOSITORY, environment_of_tests, kill_run
@@ -98,7 +98,7 @@ class Campaign:
         ]
         shutil.copy(REPOSITORY / "tests/faults/pg_restart_app.py", folder)
         (folder / "penstock.toml").write_text(CONFIG)
-        wiring.open_store(self.url).close()
+        open_store(self.url).close()
         self._runs = [self._run(number) for number in range(runs)]
 
     def _run(self, number: int) -> subprocess.Popen[bytes]:
@@ -128,7 +128,7 @@ class Campaign:
     def _produce(self, number: int) -> None:
         """Enqueue a few jobs now and then; a call that raises is repeated, with the same keys."""
         try:
-            with contextlib.closing(wiring.open_store(self.url)) as store:
+            with contextlib.closing(open_store(self.url)) as store:
                 count = 0
                 while not self._stopped.wait(PAUSE_SECONDS):
                     if self._insisting(store.stats).states[JobState.QUEUED] > BACKLOG:
@@ -195,7 +195,7 @@ class Campaign:
     def _audit(self) -> None:
         outcome = self.outcome
         outcome.accepted = len(self._accepted)
-        with contextlib.closing(wiring.open_store(self.url)) as store:
+        with contextlib.closing(open_store(self.url)) as store:
             outcome.broken += store.check().result()
         with self.cluster.connect("restarts") as connection:
             ended = connection.execute(

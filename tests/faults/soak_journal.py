@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock import wiring
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 from tests.faults.journal_campaign import Campaign
 from tests.forked import Forked
@@ -29,7 +29,7 @@ def place(kind: str, folder: Path) -> Iterator[tuple[str, Callable[[], Store]]]:
         else:
             cluster = stack.enter_context(Cluster(durable=True))
             url = cluster.create_database("journal")
-        yield url, lambda: wiring.open_store(url, folder=folder)
+        yield url, lambda: open_store(url, folder=folder)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import wiring
+from penstock.stores.open import open_store
 from tests.faults.journal_campaign import Campaign
 from tests.forked import Forked
 
@@ -26,7 +26,7 @@ def test_five_kills_of_sixty_calls_buy_nothing_twice_but_what_was_in_flight(
     campaign = Campaign(
         tmp_path,
         url,
-        lambda: wiring.open_store(url, folder=tmp_path),
+        lambda: open_store(url, folder=tmp_path),
         seed=7,
         calls=CALLS,
         kills=KILLS,

@@ -117,10 +117,13 @@ def test_f62_ctrl_c_in_a_short_command_is_130_without_a_traceback(tmp_path: Path
         assert each.stderr == b"Interrupted.\n"
 
 
-def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(folder: Path) -> None:
+@pytest.mark.parametrize("imported", ["typer", "apsw"])  # by the command line, by a command
+def test_f62_ctrl_c_before_anything_is_imported_is_130_without_a_word(
+    folder: Path, imported: str
+) -> None:
     late = folder / "late"
     late.mkdir()
-    (late / "typer.py").write_text(
+    (late / f"{imported}.py").write_text(
         "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
     )
     process = subprocess.Popen(

@@ -55,18 +55,18 @@ class AwayStore:
 
 
 def main() -> None:
-    from penstock import wiring
-    from penstock.cli import worker_process
+    from penstock import app_queue
+    from penstock.cli import supervising, target, worker_process
     from penstock.runtime import child
-
-    open_really = wiring.open_store
+    from penstock.stores.open import open_store as open_really
 
     def open_store(url: str, **options: Any) -> Store:
         if is_away():
             raise StoreUnavailable(SENTENCE)
         return cast("Store", AwayStore(open_really(url, **options)))
 
-    wiring.open_store = open_store
+    for asks in (app_queue, supervising, target, worker_process):
+        vars(asks)["open_store"] = open_store
     if "PENSTOCK_TEST_WAIT" in os.environ:
         vars(worker_process)["STORE_WAIT_SECONDS"] = float(os.environ["PENSTOCK_TEST_WAIT"])
     child.worker_command[:] = [sys.executable, "-m", "tests.integration.away", "worker"]

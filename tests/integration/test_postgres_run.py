@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobState
+from penstock.stores.open import open_store
 from tests.postgres.fixtures import MakeCluster
 from tests.processes import children_of, environment_of_tests, kill_run
 from tests.waiting import wait_until
@@ -69,7 +69,7 @@ def test_a_run_goes_on_after_its_server_was_restarted_and_nobody_sees_the_passwo
         start_new_session=True,
     )
     try:
-        with closing(wiring.open_store(url)) as store:
+        with closing(open_store(url)) as store:
             wait_until(lambda: store.stats().result().states[JobState.DONE] > 10, 60)
         for pid in (run.pid, *children_of(run.pid)):
             assert PASSWORD.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from penstock.cli.lazy_command import LazyCommand
 from penstock.cli.main import app
 from tools.reference.remarks import table
 
@@ -60,6 +61,8 @@ def _walk(command: Command, name: str) -> Iterator[tuple[str, Command]]:
         yield name, command
         return
     for word, inner in command.commands.items():
+        if isinstance(inner, LazyCommand):
+            inner = inner.loaded
         if not inner.hidden:
             yield from _walk(inner, f"{name} {word}")
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from penstock import wiring
 from penstock.cli.operator import jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say
 from penstock.errors import UsageError
+from penstock.stores.open import back_up_store
 
 STANDARD_OUTPUT = "-"
 
@@ -29,7 +29,7 @@ def backup(
         raise UsageError("A backup cannot go to standard output; name a file.")
     target = Target.named(app=app, store=store)
     url, _ = target.store()
-    report = wiring.back_up_store(url, Path(file), force=force, folder=target.folder)
+    report = back_up_store(url, Path(file), force=force, folder=target.folder)
     if as_json:
         print_document({"file": file, "store": url, "jobs": report.jobs, "bytes": report.bytes})
     else:

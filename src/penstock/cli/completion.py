@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from penstock import wiring
 from penstock.cli.app_outline import outline_of
 from penstock.cli.target import Target
 from penstock.model.job import JobState
+from penstock.runtime.asking import aside, within
+from penstock.stores.open import keys_beginning
+from penstock.stores.url import default_store_url, is_server
 
 KEYS_MAX = 50
+ANSWER_SECONDS = 1.0  # a shell waits no longer for the keys of a server
 _HARMLESS = re.compile(r"[\w.:/@%+=,-]+")  # in every shell, unquoted
 
 
@@ -55,13 +60,19 @@ def complete_key(context: typer.Context, incomplete: str) -> list[str]:
         url = None if settings.store is None else settings.store.reveal()
         if url is None:
             name = outline_of(settings.app, target.folder).name
-            url = None if name is None else wiring.default_store_url(name)
+            url = None if name is None else default_store_url(name)
         if url is None:
             return []
-        keys = wiring.keys_beginning(url, incomplete, KEYS_MAX, folder=target.folder)
+        keys = known_keys(url, incomplete, KEYS_MAX, folder=target.folder)
     except Exception:  # a shell has no use for an error
         return []
     return _harmless(keys)
+
+
+def known_keys(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
+    """Keys of jobs, by a look that leaves no trace; TimeoutError if a server does not answer."""
+    look = partial(keys_beginning, url, start, limit, folder=folder)
+    return within(aside(look), ANSWER_SECONDS) if is_server(url) else look()
 
 
 def _harmless(words: Iterable[str]) -> list[str]:

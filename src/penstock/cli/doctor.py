@@ -15,14 +15,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock import wiring
-from penstock.builds import found_root, root_folder
 from penstock.cli.app_outline import outline_of
 from penstock.cli.app_probe import AppFacts, probe_app
 from penstock.cli.invocation import Invocation
 from penstock.cli.sdk_retries import provider_finding
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import one_sentence, print_document, say, warn_of_traceback
+from penstock.committed_slices import found_root, root_folder
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, OutputFailed, UsageError
@@ -33,6 +32,8 @@ from penstock.observe.build_health import build_findings, root_finding
 from penstock.observe.phrases import counted
 from penstock.observe.queue_health import queue_findings
 from penstock.process_mark import is_gone
+from penstock.stores.checkup import machine_findings, store_checkup
+from penstock.stores.url import default_store_url, default_stores
 
 PYTHON_MIN = (3, 11)
 EXIT_ILL = 1
@@ -90,7 +91,7 @@ class Visit:
     def findings(self) -> Iterator[Finding]:
         """One finding after the other; a failed one does not stop those that can go on."""
         yield python_finding(sys.version_info[:2], sys.platform)
-        yield from wiring.machine_findings()
+        yield from machine_findings()
         loaded, settings = self._settings()
         yield settings
         if loaded is not None:
@@ -126,7 +127,7 @@ class Visit:
     def _stores(self, loaded: Loaded | None) -> Iterator[Finding]:
         for url in self._urls(loaded):
             try:
-                checkup = wiring.store_checkup(url, folder=self._target.folder, full=self._full)
+                checkup = store_checkup(url, folder=self._target.folder, full=self._full)
             except UsageError as error:
                 yield problem("store", str(error))
                 continue
@@ -162,8 +163,8 @@ class Visit:
         if loaded is not None:
             outline = outline_of(loaded.settings.app, self._target.folder)
             if outline.name is not None:
-                return [wiring.default_store_url(outline.name)]
-        return wiring.default_stores(self._target.folder)[:STORES_GUESSED]
+                return [default_store_url(outline.name)]
+        return default_stores(self._target.folder)[:STORES_GUESSED]
 
 
 def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:

@@ -11,27 +11,10 @@ import sys
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from penstock.cli import (
-    backup,
-    build,
-    config_show,
-    dataset,
-    doctor,
-    explain,
-    init,
-    plan,
-    providers,
-    queue,
-    report,
-    restore,
-    why,
-)
-from penstock.cli.demo.command import demo
 from penstock.cli.invocation import Invocation
+from penstock.cli.lazy_command import CommandTable, LazyGroup, import_typed
 from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
-from penstock.cli.run import run_daemon
 from penstock.cli.text import (
     make_streams_forgiving,
     one_sentence,
@@ -53,8 +36,67 @@ _GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
 _TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this descendant of it
 
 
-class _Commands(TyperGroup):
+COMMANDS: CommandTable = {
+    "run": (
+        "penstock.cli.run:run_daemon",
+        "Run the preflights, then the schedules and the queue, until it is stopped.",
+    ),
+    "plan": (
+        "penstock.cli.plan:plan",
+        "Print what a build would do: levels, counts, what is skipped and why.",
+    ),
+    "build": (
+        "penstock.cli.build:build",
+        "Build slices of datasets, with all that they need; what is up to date is left alone.",
+    ),
+    "init": (
+        "penstock.cli.init:init",
+        "Write a small working project and say what to type next.",
+    ),
+    "demo": (
+        "penstock.cli.demo.command:demo",
+        "See a run meet 429s, die by kill -9, and go on; offline, in under a minute.",
+    ),
+    "why": (
+        "penstock.cli.why:why",
+        "Say why a job, schedule or slice is not done, what lets it go on, and which command "
+        "would.",
+    ),
+    "providers": (
+        "penstock.cli.providers:providers",
+        "Show the limits of providers, as running workers see them and as learned, and what was "
+        "spent.",
+    ),
+    "explain": (
+        "penstock.cli.explain:explain",
+        "Say what limited a run, in percent of its time, and the one change that would help most.",
+    ),
+    "report": (
+        "penstock.cli.report:report",
+        "Show what a run has done: jobs by end, rate, requests, refusals, and what was paid.",
+    ),
+    "doctor": (
+        "penstock.cli.doctor:doctor",
+        "Check the machine, the settings, the app and the store; say how to mend what is wrong.",
+    ),
+    "backup": (
+        "penstock.cli.backup:backup",
+        "Write a consistent copy of the store to a file, while workers run.",
+    ),
+    "restore": (
+        "penstock.cli.restore:restore",
+        "Put a backup in the place of the store; what was there is kept beside it.",
+    ),
+    "queue": ("penstock.cli.queue:commands", "Accept jobs, work on them, look at them."),
+    "config": ("penstock.cli.config_show:commands", "Look at the settings."),
+    "dataset": ("penstock.cli.dataset:commands", "Look at what has been built."),
+}
+
+
+class _Commands(LazyGroup):
     """Typer ends without a word at Ctrl-C; an abort comes through."""
+
+    table = COMMANDS
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         try:
@@ -71,21 +113,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(queue.commands, name="queue")
-app.add_typer(config_show.commands, name="config")
-app.command("run")(run_daemon)
-app.add_typer(dataset.commands, name="dataset")
-app.command("plan")(plan.plan)
-app.command("build")(build.build)
-app.command("init")(init.init)
-app.command("demo")(demo)
-app.command("why")(why.why)
-app.command("providers")(providers.providers)
-app.command("explain")(explain.explain)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
-app.command("backup")(backup.backup)
-app.command("restore")(restore.restore)
 
 
 def _version(wanted: bool) -> None:
@@ -112,6 +139,11 @@ def _globals(
 ) -> None:
     set_up_logging(log_level.value, log_format.value)
     context.obj = Invocation(debug, log_level.value, log_format.value)
+
+
+def import_command(arguments: list[str]) -> None:
+    """Import what the command that was typed needs, so that nothing is imported while it runs."""
+    import_typed(COMMANDS, arguments)
 
 
 def run(arguments: list[str] | None = None) -> None:

@@ -1,34 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which commands does `penstock queue` have? Each stands in a file of its own."""
+"""The commands of `penstock queue`; each stands in a file of its own."""
 
 from __future__ import annotations
 
 import typer
 
-from penstock.cli.queue_cancel import cancel
-from penstock.cli.queue_enqueue import enqueue
-from penstock.cli.queue_import import import_jobs
-from penstock.cli.queue_limit import limit
-from penstock.cli.queue_list import list_jobs
-from penstock.cli.queue_pause import pause, resume
-from penstock.cli.queue_purge import purge
-from penstock.cli.queue_retry import retry_failed
-from penstock.cli.queue_run import run_queue
-from penstock.cli.queue_show import show
-from penstock.cli.queue_stats import stats
+from penstock.cli.lazy_command import CommandTable, LazyGroup
+
+COMMANDS: CommandTable = {
+    "enqueue": (
+        "penstock.cli.queue_enqueue:enqueue",
+        "Accept one job; says whether it was new.",
+    ),
+    "import": (
+        "penstock.cli.queue_import:import_jobs",
+        "Accept the jobs of a file; the same command again goes on where it stopped.",
+    ),
+    "run": (
+        "penstock.cli.queue_run:run_queue",
+        "Work on the queue, until it is stopped or (--drain) empty.",
+    ),
+    "stats": (
+        "penstock.cli.queue_stats:stats",
+        "Show how many jobs are in which state, by task and by group.",
+    ),
+    "list": ("penstock.cli.queue_list:list_jobs", "List jobs, oldest first, one a line."),
+    "show": (
+        "penstock.cli.queue_show:show",
+        "Show everything about one job, its history included.",
+    ),
+    "cancel": (
+        "penstock.cli.queue_cancel:cancel",
+        "Cancel jobs that have not ended, also while they run; their dependants are skipped.",
+    ),
+    "retry-failed": (
+        "penstock.cli.queue_retry:retry_failed",
+        "Put failed jobs back, with what was skipped because of them.",
+    ),
+    "purge": (
+        "penstock.cli.queue_purge:purge",
+        "Forget jobs that ended long ago, with their history; their keys may be used again.",
+    ),
+    "limit": (
+        "penstock.cli.queue_limit:limit",
+        "Change a keyed limit while workers run; without arguments, show all of them.",
+    ),
+    "pause": (
+        "penstock.cli.queue_pause:pause",
+        "Let no worker take further jobs; what has begun goes on to its end.",
+    ),
+    "resume": ("penstock.cli.queue_pause:resume", "Let workers take jobs again."),
+}
+
+
+class _Commands(LazyGroup):
+    table = COMMANDS
+
 
 commands = typer.Typer(
-    help="Accept jobs, work on them, look at them.", no_args_is_help=True, rich_markup_mode=None
+    cls=_Commands,
+    help="Accept jobs, work on them, look at them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
-commands.command("enqueue")(enqueue)
-commands.command("import")(import_jobs)
-commands.command("run")(run_queue)
-commands.command("stats")(stats)
-commands.command("list")(list_jobs)
-commands.command("show")(show)
-commands.command("cancel")(cancel)
-commands.command("retry-failed")(retry_failed)
-commands.command("purge")(purge)
-commands.command("limit")(limit)
-commands.command("pause")(pause)
-commands.command("resume")(resume)

@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from penstock import wiring
 from penstock.cli.operator import answer, audit, audit_at, jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, print_document, say
 from penstock.clock import SystemClock, to_micros
-from penstock.config.store_url import is_server
 from penstock.errors import UsageError
+from penstock.stores.open import restore_of_store
+from penstock.stores.url import is_server
 
 
 def restore(
@@ -51,7 +51,7 @@ def restore(
 
 def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
     url, _ = target.store()
-    work = wiring.restore_of_store(url, Path(file), folder=target.folder)
+    work = restore_of_store(url, Path(file), folder=target.folder)
     plan = work.check()
     if work.replaces and not yes:
         there = "an unreadable file" if plan.replaced is None else jobs_counted(plan.replaced)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import typer
 
-from penstock import wiring
 from penstock.cli.display import make_display
 from penstock.cli.invocation import Invocation
 from penstock.cli.target import Target
@@ -19,6 +18,7 @@ from penstock.runtime.exits import EXIT_OVER_BUDGET
 from penstock.runtime.messages import BuildSpec, RunSpec
 from penstock.runtime.stop_signals import ignore_late_signals
 from penstock.runtime.supervisor import Supervisor
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 
 
@@ -64,10 +64,10 @@ def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int,
     """Run to the end and tell what was wrong; the exit code, and who knows how far the run came."""
     display = make_display(spec.log_format, daemon=spec.daemon, build=spec.build is not None)
 
-    def open_store(url: str, durability: str) -> Store:
-        return wiring.open_store(url, durability=durability, folder=target.folder)
+    def opened(url: str, durability: str) -> Store:
+        return open_store(url, durability=durability, folder=target.folder)
 
-    supervisor = Supervisor(spec, open_store, display, announcer=announcer)
+    supervisor = Supervisor(spec, opened, display, announcer=announcer)
     try:
         code = supervisor.run()
     finally:
@@ -90,7 +90,7 @@ def store_of(supervisor: Supervisor, target: Target) -> Iterator[Store | None]:
     if hello is None:
         yield None
         return
-    store = wiring.open_store(hello.store_url, durability=hello.durability, folder=target.folder)
+    store = open_store(hello.store_url, durability=hello.durability, folder=target.folder)
     try:
         yield store
     finally:

@@ -13,13 +13,12 @@ from typing import Annotated
 
 import typer
 
-from penstock import wiring
 from penstock.app import Penstock
-from penstock.builds import empty_store
 from penstock.cli.text import escaped, warn
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
 from penstock.errors import StoreMissing
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 
 AppOption = Annotated[
@@ -90,6 +89,8 @@ class Target:
         try:
             store = self._open(app.store_url(loaded), loaded, reading_will_do=True, make=False)
         except StoreMissing:
+            from penstock.builds import empty_store
+
             store = empty_store()
         app.use_store(store)
         try:
@@ -121,7 +122,7 @@ class Target:
     def _open(
         self, url: str, loaded: Loaded, *, reading_will_do: bool = False, make: bool = True
     ) -> Store:
-        return wiring.open_store(
+        return open_store(
             url,
             durability=loaded.settings.durability,
             folder=self.folder,

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,10 @@ from penstock.retry.classify import classify
 from penstock.retry.policy import RetryPolicy
 from penstock.runtime import remote
 from penstock.runtime.attempt import encode, kind_of, message_of, where_of
-from penstock.runtime.embedded import run_and_close
+from penstock.runtime.event_loop import run_on_new_loop
 from penstock.runtime.parent_death import end_with_parent
 from penstock.runtime.slicing import run_remote
 from penstock.runtime.wear import look
-from penstock.wiring import new_event_loop
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
 
@@ -138,13 +136,12 @@ def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa:
     if call.slices is not None:
         dataset = app.find_dataset(call.job.task.removeprefix(SLICE))
         at = msgspec.json.decode(call.payload, type=SlicePayload).at
-        run = partial(run_and_close, new_event_loop())
-        return run_remote(dataset, context, list(at), call.slices, run)
+        return run_remote(dataset, context, list(at), call.slices, run_on_new_loop)
     task = app.find_task(call.job.task)
     args, kwargs = task.codec.call_arguments(call.payload)
     if not task.is_async:
         return task.function(context, *args, **kwargs)
-    return run_and_close(new_event_loop(), task.function(context, *args, **kwargs))
+    return run_on_new_loop(task.function(context, *args, **kwargs))
 
 
 if __name__ == "__main__":

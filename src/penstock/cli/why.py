@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from penstock import wiring
 from penstock.cli.app_outline import outline_of
-from penstock.cli.completion import complete_key
+from penstock.cli.completion import complete_key, known_keys
 from penstock.cli.operator import only_utf8
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.cli.text import escaped, iso_time, print_document, say, span
@@ -145,7 +144,7 @@ def _nearest(target: Target, key: str) -> str:
     try:
         url = target.store()[0]
         for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
-            keys = wiring.keys_beginning(url, start, KEYS_COMPARED, folder=target.folder)
+            keys = known_keys(url, start, KEYS_COMPARED, folder=target.folder)
             known |= {other.casefold(): other for other in keys}
     except (PenstockError, TimeoutError):
         return ""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from datetime import date, timedelta
 
-from penstock import wiring
 from penstock.app import Penstock
+from penstock.cli.completion import known_keys
 from penstock.cli.target import Target
 from penstock.clock import SystemClock, to_micros
 from penstock.config.budgets import budgets_of
@@ -159,7 +159,7 @@ def _keys(target: Target, app: Penstock) -> Callable[[str, int], list[str]]:
 
     def keys(start: str, limit: int) -> list[str]:
         try:
-            return wiring.keys_beginning(url, start, limit, folder=target.folder)
+            return known_keys(url, start, limit, folder=target.folder)
         except (PenstockError, TimeoutError):
             return []
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from penstock import wiring
 from penstock.admission.requests.caps import ProcessShare
 from penstock.app import Penstock
-from penstock.builds import found_root, served_tasks
+from penstock.builds import served_tasks
 from penstock.cli import build_lead
 from penstock.cli.build_lead import BuildLead, tasks_of
 from penstock.cli.daemon_lead import DaemonLead
@@ -37,20 +37,23 @@ from penstock.cli.logs import set_up_logging
 from penstock.cli.reins import Reins
 from penstock.cli.text import warn_of_traceback
 from penstock.clock import SystemClock, blocking_sleep, to_micros
+from penstock.committed_slices import found_root
 from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
+from penstock.daemon import checked_values
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.outputs.parquet import load_arrow
 from penstock.planning.daemon import DaemonPlan
 from penstock.planning.submission import PlanKeys
 from penstock.runtime import interpreter, messages
-from penstock.runtime.embedded import run_and_close
+from penstock.runtime.event_loop import run_on_new_loop
 from penstock.runtime.keeping import TableKeeper
 from penstock.runtime.loop_watch import LoopWatch
 from penstock.runtime.parent_death import end_soon_after_parent
 from penstock.runtime.preflights import CheckTable
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
+from penstock.stores.open import open_store
 from penstock.stores.patience import STORE_WAIT_SECONDS, open_patiently
 from penstock.stores.store import Store
 
@@ -129,7 +132,7 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         build_lead.check(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
     store = _opened_when_it_can(
-        lambda: wiring.open_store(url, durability=settings.durability, folder=folder),
+        lambda: open_store(url, durability=settings.durability, folder=folder),
         order,
         channel,
     )
@@ -157,9 +160,8 @@ def _work(order: messages.WorkerOrder, channel: socket.socket, table_fd: int) ->
         store.close()
         return messages.Finished()
     try:
-        loop = wiring.new_event_loop()
         with interpreter.tuned():
-            return run_and_close(loop, _run(order, app, loaded, plan, table, channel, lines, words))
+            return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, words))
     finally:
         store.close()
 
@@ -272,7 +274,7 @@ async def _run(
         sources=loaded.sources,
         policy=app.retry_policy,
         preflights=app.preflights.values(),
-        checked=app.checked_values(plan),
+        checked=checked_values(app.name, app.preflights, plan),
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()

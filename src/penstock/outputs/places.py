@@ -16,7 +16,7 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.model.dataset import moment_name
+from penstock.model.dataset import DatasetSpec, moment_name
 
 STAGING = ".staging"
 ROOT_FILE = ".penstock-root"
@@ -57,6 +57,11 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
             day = datetime.fromisoformat(start).date()
             end = (day + timedelta(days=1)).isoformat()
         return f"penstock build {self.dataset} --from {start} --to {end} --force"
+
+
+def named_as(spec: DatasetSpec) -> Named:
+    """How outputs call a dataset and its slices."""
+    return Named(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
 
 
 def check_name(dataset: str) -> str:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from penstock.clock import Clock
-from penstock.errors import TRANSIENT, UsageError
+from penstock.errors import TRANSIENT
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime.keeping import BeatThread
@@ -22,10 +22,6 @@ from penstock.runtime.stop_signals import borrowed_signals
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, Stopping
 from penstock.stores.store import Store
-
-LEFTOVER_SECONDS = 0.2  # for bodies that still run when the loop is closed; they were told before
-
-T = TypeVar("T")
 
 
 class LeaseTimes(Protocol):
@@ -130,26 +126,3 @@ class EmbeddedRun:
         """First signal: graceful; second: now."""
         self._stopped += 1
         worker.stop(Stopping.GRACEFUL if self._stopped == 1 else Stopping.NOW)
-
-
-def refuse_running_loop() -> None:
-    """A loop cannot run inside another one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError("app.run() cannot be called on a running loop; await app.run_async() instead.")
-
-
-def run_and_close(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; bodies that swallow their cancellation are left behind, not waited for."""
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()

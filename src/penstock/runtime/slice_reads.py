@@ -19,13 +19,14 @@ from penstock.model.job import JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.lock import PlanState
 from penstock.model.plan import SlicePayload, StepPayload
+from penstock.outputs.places import named_as
 from penstock.outputs.slices import SlicesGiven
 from penstock.planning.gates import unbuilt
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.job_window import JobWindow
 from penstock.runtime.reach import Reach
 from penstock.runtime.resting import Resting
-from penstock.runtime.slicing import SliceInputs, SliceTask, named_as
+from penstock.runtime.slicing import SliceInputs, SliceTask
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.ticking import Ticks
 from penstock.stores.datasets import SliceRange, SliceRow

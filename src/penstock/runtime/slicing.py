@@ -19,12 +19,12 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, DatasetSpec, SliceOutput, built_as, task_name
+from penstock.model.dataset import SLICE, STEP, SliceOutput, built_as, task_name
 from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.plan import SlicePayload, Step, StepPayload
-from penstock.outputs.places import Named, attempt_mark
+from penstock.outputs.places import attempt_mark, named_as
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.sweeping import forget
@@ -151,11 +151,6 @@ def attempt_name(job_id: int, token: int) -> str:
 def step_task(root_id: str) -> str:
     """The task of barriers, gates, joins and ends of plans in a root."""
     return f"{STEP}#{root_id}"
-
-
-def named_as(spec: DatasetSpec) -> Named:
-    """How outputs call a dataset and its slices."""
-    return Named(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
 
 
 def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., Any]]:

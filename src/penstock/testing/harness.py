@@ -25,7 +25,7 @@ from penstock.config.daemon_plan import check_partitions
 from penstock.config.load import load_settings, overlaid
 from penstock.config.provider_policies import check_providers
 from penstock.config.settings import Settings
-from penstock.daemon import begun_now, preflight_run
+from penstock.daemon import begun_now, checked_values, preflight_run
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.definitions.task import Task
 from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
@@ -183,7 +183,7 @@ class Harness(BuildHarness):
                 request_events=self._request_events,
                 policy=self.app.retry_policy,
                 preflights=self.app.preflights.values(),
-                checked=self.app.checked_values(self._plan),
+                checked=checked_values(self.app.name, self.app.preflights, self._plan),
             )
             beside = [loop.create_task(beat.run()), loop.create_task(statistics.run())]
             yield worker

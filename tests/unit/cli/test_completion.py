@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.cli.completion import KEYS_MAX, complete_state
 from penstock.model.job import JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore
 from tests.forked import run_forked
+from tests.postgres_modules import put_module
 from tests.unit.cli.conftest import PIPELINE, Command
 
 
@@ -87,6 +89,21 @@ def test_keys_come_by_their_beginning_and_are_few(
     context.params = {"store": "sqlite:///elsewhere.db"}
     assert completion.complete_key(context, "") == []
     assert sorted(entry.name for entry in project.iterdir()) == [".penstock", "pipeline.py"]
+
+
+def test_a_shell_waits_only_a_moment_for_the_keys_of_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    url = "postgresql://me@h/db"
+    put_module(monkeypatch, "looking", keys_with_prefix=lambda url, start, limit: [start, "b"])
+    assert completion.known_keys(url, "a", 5, folder=Path()) == ["a", "b"]
+
+    put_module(monkeypatch, "looking", keys_with_prefix=lambda *_: gate.wait(60))
+    monkeypatch.setattr(completion, "ANSWER_SECONDS", 0.01)
+    with pytest.raises(TimeoutError):
+        completion.known_keys(url, "a", 5, folder=Path())
+    gate.set()
 
 
 def test_states_are_completed() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import wiring
 from penstock.model.job import JobId, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 
 WORKER = WorkerId("w")
@@ -28,7 +28,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sto
     url = f"sqlite:///{tmp_path}/store.db"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    with closing(wiring.open_store(url)) as one, closing(wiring.open_store(url)) as other:
+    with closing(open_store(url)) as one, closing(open_store(url)) as other:
         one.register(WorkerInfo(id=WORKER, run_id="r", tasks=("t",)), 600).result()
         lease = LeaseRequest(worker=WORKER, tasks=("t",), limit=1, caps=ConfiguredCaps())
         assert one.lease(lease).result().jobs == []

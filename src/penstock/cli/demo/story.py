@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
-from penstock import wiring
 from penstock.cli.demo.accounts import Accounts, AtTheKill, spent
 from penstock.cli.demo.processes import Shell
 from penstock.cli.demo.screen import Screen, bar
@@ -24,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.model.job import JobState
 from penstock.model.views import WorkerView
 from penstock.model.worker_status import read_status
+from penstock.stores.open import open_store
 from penstock.stores.store import Store
 
 STORE_URL = "sqlite:///.penstock/demo.db"
@@ -84,7 +84,7 @@ class Story:
         self._type("queue", "import", "documents.jsonl", "--task", "summarise")
         self._until(self._shell.has_ended)
         self._type("queue", "run", "--drain")
-        store = wiring.open_store(STORE_URL, folder=self._folder, reading_will_do=True)
+        store = open_store(STORE_URL, folder=self._folder, reading_will_do=True)
         end.callback(store.close)
 
         self._watch(store, lambda: self._limit >= FOUND_PART * sizes.allowed, SQUEEZED_AT)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kind of store does a URL name?"""
+"""Which kind of store a URL names, and where the store of an app is that names none."""
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.redaction import shown_url
@@ -20,6 +21,19 @@ _EXAMPLES = {
 def is_server(url: str) -> bool:
     """Is the store kept by a server, and not in a file?"""
     return url.startswith(SERVER_PREFIXES)
+
+
+def default_store_url(app_name: str) -> str:
+    """Where an app keeps its jobs that says nothing about it."""
+    return f"{SQLITE_PREFIX}.penstock/{app_name}.db"
+
+
+def default_stores(folder: Path) -> list[str]:
+    """The stores that lie where those of apps lie that name none."""
+    return [
+        f"{SQLITE_PREFIX}{path.relative_to(folder)}"
+        for path in sorted((folder / ".penstock").glob("*.db"))
+    ]
 
 
 def refuse_unknown(url: str) -> None:

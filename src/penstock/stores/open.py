@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens, copies and restores the store that a URL names.
+
+With `stores/checkup.py` the only importer of concrete stores. What a server needs is imported only
+for those who use one.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.errors import ConfigError, StoreMissing, UsageError
+from penstock.ids import SystemIds
+from penstock.redaction import shown_url
+from penstock.stores.sqlite.backing_up import BackupReport, back_up
+from penstock.stores.sqlite.looking import keys_with_prefix
+from penstock.stores.sqlite.restoring import Restore
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store import Store
+from penstock.stores.url import SQLITE_PREFIX, is_server, refuse_unknown
+
+PART_BYTES_MAX = 255  # file systems take no more
+NAME_BYTES_MAX = 220  # a store that was replaced has a longer name, and so has its log
+PATH_BYTES_MAX = 500  # SQLite takes 512, with what it adds
+SHOWN_MAX = 60  # characters of a name that is too long
+
+
+class OpenServer(Protocol):
+    """How a store on a server is opened."""
+
+    def __call__(
+        self, url: str, *, durability: str, reading_will_do: bool, make: bool
+    ) -> Store: ...
+
+
+def store_file(url: str, folder: Path | None = None) -> Path:
+    """The file of an embedded store; a relative one lies in `folder`."""
+    refuse_unknown(url)
+    path = Path(url.removeprefix(SQLITE_PREFIX))
+    if not path.name or path.name == ":memory:":
+        raise ConfigError(
+            f"The store {url!r} names no file; write sqlite:///path. A store in memory would be "
+            f"lost with its process; tests use penstock.testing.harness."
+        )
+    place = (folder or Path.cwd()) / path
+    if _no_name(place):
+        raise ConfigError(
+            f"The store {url[:SHOWN_MAX]!r} has a name that no file can have: it is longer than "
+            f"{NAME_BYTES_MAX} bytes, its whole path is longer than {PATH_BYTES_MAX}, or there is "
+            "a NUL in it. Name another place with --store."
+        )
+    return place
+
+
+def _no_name(path: Path) -> bool:
+    """Can neither the file system nor SQLite use it, with what they add to the names beside it?"""
+    longest = max(len(os.fsencode(part)) for part in path.parts)
+    return (
+        "\0" in str(path)
+        or len(os.fsencode(path.name)) > NAME_BYTES_MAX
+        or longest > PART_BYTES_MAX
+        or len(os.fsencode(path)) > PATH_BYTES_MAX
+    )
+
+
+def open_store(
+    url: str,
+    *,
+    durability: str = "full",
+    folder: Path | None = None,
+    reading_will_do: bool = False,
+    make: bool = True,
+) -> Store:
+    """Open the store that a URL names; relative files lie in `folder`.
+
+    Without `make` one that is not there yet is StoreMissing. With `reading_will_do` a store that
+    may not be written can still be read. A server that cannot be reached is StoreUnavailable at
+    once: whoever wants to wait for it asks again.
+    """
+    if is_server(url):
+        open_postgres: OpenServer = of_postgres("opening", url).open_postgres
+        return open_postgres(url, durability=durability, reading_will_do=reading_will_do, make=make)
+    path = store_file(url, folder)
+    if not make and not path.exists():
+        raise StoreMissing(shown_url(url))
+    return SqliteStore.open(path, durability=durability, reading_will_do=reading_will_do)
+
+
+def of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
+    """What only a store on PostgreSQL needs; psycopg is imported for nobody else."""
+    try:
+        return import_module(f"penstock.stores.postgres.{module}")
+    except ImportError as error:
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(
+            f"The store {shown_url(url)} needs psycopg, which cannot be imported ({why}); install "
+            "it with pip install 'penstock[postgres]'."
+        ) from None
+
+
+def keys_beginning(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
+    """Keys of jobs, by a look that leaves no trace."""
+    if is_server(url):
+        found: list[str] = of_postgres("looking", url).keys_with_prefix(url, start, limit)
+        return found
+    return keys_with_prefix(store_file(url, folder), start, limit)
+
+
+def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupReport:
+    """Copy an embedded store to a file while it is in use."""
+    _refuse_server(url, "is backed up by PostgreSQL's own tools, such as pg_dump")
+    path = store_file(url, folder)
+    if not os.path.lexists(path):
+        raise UsageError(f"There is no store {url} to back up; name another with --store.")
+    return back_up(path, folder / file, SystemIds(), force=force)
+
+
+def restore_of_store(url: str, file: Path, *, folder: Path) -> Restore:
+    """The restore of an embedded store from a file, still to be run."""
+    _refuse_server(
+        url,
+        "is restored by PostgreSQL's own tools, such as pg_restore; then run 'penstock restore "
+        "--after-pg-restore', so that nobody from before owns anything",
+    )
+    return Restore(folder / file, store_file(url, folder), SystemIds())
+
+
+def _refuse_server(url: str, instead: str) -> None:
+    if is_server(url):
+        raise UsageError(f"The store {shown_url(url)} {instead}.")
