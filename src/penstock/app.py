@@ -111,7 +111,7 @@ class Penstock(QueuedApp):
         )
         start = DaemonStart(
             checks,
-            Arming(self.name, store, clock),
+            Arming(self.name, store, clock, ids.random),
             lambda: begun_now(plan, self.schedules, to_micros(clock.now())),
         )
         return await self._work(loaded, options, {**tasks, **self.schedules}, plan, start)
@@ -223,7 +223,7 @@ class Penstock(QueuedApp):
         request = self._request(targets, start, end, now, **options)
         check_build(self.dataset_specs, request, now)
         settings, times = loaded.settings, loaded.settings.runtime
-        ids = SystemIds()
+        ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")
         store = await self._store_async()
         root = self.root(loaded)
@@ -234,14 +234,23 @@ class Penstock(QueuedApp):
             request,
             root,
             store,
-            SystemClock(),
+            clock,
             settings,
+            rand=ids.random,
             mark=own_mark(),
             aside=asyncio.to_thread,
         )
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
-        beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
+        beat = LockBeat(
+            store,
+            run_id,
+            clock,
+            ttl,
+            times.beat_seconds,
+            embedded.has_locks,
+            embedded.lost,
+        )
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
             tasks = build_tasks(self.datasets, root, build.names)

@@ -36,8 +36,8 @@ from penstock.ids import SystemIds
 from penstock.model.job import Edge, NewJob
 from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
-from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
+from penstock.stores.retry import open_when_reachable, repeat_unknown, repeat_unknown_async
 from penstock.stores.store import Store
 
 if TYPE_CHECKING:
@@ -114,16 +114,12 @@ class QueuedApp(DatasetDefinitions):
     def _open_store(self) -> Store:
         loaded = self.load()
         url, durability = self.store_url(loaded), loaded.settings.durability
-
-        def sleep(seconds: float) -> bool:
-            blocking_sleep(seconds)
-            return True
-
-        return open_patiently(
+        return open_when_reachable(
             lambda: wiring.open_store(url, durability=durability),
             SystemClock(),
-            sleep,
-            lambda error: log.warning("Waiting for the store: %s", error),
+            SystemIds().random,
+            log,
+            blocking_sleep,
         )
 
     async def _store_async(self) -> Store:
@@ -187,7 +183,7 @@ class QueuedApp(DatasetDefinitions):
         )
         store = self.store
         ask = partial(store.enqueue, [job])
-        report = insist(ask, store, UNCHANGED, ask())
+        report = repeat_unknown(ask, store, UNCHANGED, ask())
         return Enqueued(job.key, job.key in report.created)
 
     async def enqueue_async(
@@ -204,7 +200,7 @@ class QueuedApp(DatasetDefinitions):
             request, key=key, after=after, priority=priority, delay=delay, group=group
         )
         store = await self._store_async()
-        report = await insist_async(lambda: store.enqueue([job]))
+        report = await repeat_unknown_async(lambda: store.enqueue([job]))
         return Enqueued(job.key, job.key in report.created)
 
     def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
@@ -251,5 +247,5 @@ def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
 def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
     """How many jobs of a batch were new, and how many known (or twice in it)."""
     batch, reply = sent
-    report = insist(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
+    report = repeat_unknown(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
     return len(report.created), len(batch) - len(report.created)
