@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreError
 from penstock.ids import SeededIds
 from penstock.model.job import JobId, LeasedJob, NewJob
 from penstock.model.journal import CallRecord, CallState
@@ -22,17 +22,12 @@ from penstock.outbound.journal.writing import JournalWriter
 from penstock.outbound.standing import Standing
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.retry import StoreRetry
 from tests.outbound_run import PROVIDER, Run, outbound_run
 
 OPERATIONS = ("intend", "answered", "closed", "held", "reused", "calls", "answer_of")
 
-
-class Unheard:
-    """Nobody is told that the store is away."""
-
-    def waits(self, what: str, error: StoreError) -> None: ...
-
-    def answered(self, what: str) -> None: ...
+log = logging.getLogger("penstock.test")
 
 
 def slow(store: MemoryStore, seconds: float) -> None:
@@ -111,7 +106,7 @@ async def paid_run(
         slow(store, journal_seconds)
     if prepare is not None:
         prepare(store)
-    writer = JournalWriter(store, clock, Unheard(), budgets)
+    writer = JournalWriter(store, StoreRetry(log, clock, SeededIds(2).random), budgets)
     rules = rules or PaidRules(PROVIDER)
     paid = PaidCalls(rules, writer, clock, run_id="run-1", store="memory:test")
     async with outbound_run(base_url, clock=clock, paid=paid, **options) as run:

@@ -29,8 +29,8 @@ from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
 from penstock.planning.daemon import DaemonPlan
 from penstock.stores.open import open_store
-from penstock.stores.patience import insist, insist_async, open_patiently
 from penstock.stores.reply import Reply
+from penstock.stores.retry import open_when_reachable, repeat_unknown, repeat_unknown_async
 from penstock.stores.store import Store
 from penstock.stores.url import default_store_url
 
@@ -95,16 +95,12 @@ class Queue:
     def _open_store(self) -> Store:
         loaded = self.load()
         url, durability = self.store_url(loaded), loaded.settings.durability
-
-        def sleep(seconds: float) -> bool:
-            blocking_sleep(seconds)
-            return True
-
-        return open_patiently(
+        return open_when_reachable(
             lambda: open_store(url, durability=durability),
             SystemClock(),
-            sleep,
-            lambda error: log.warning("Waiting for the store: %s", error),
+            SystemIds().random,
+            log,
+            blocking_sleep,
         )
 
     async def store_async(self) -> Store:
@@ -146,13 +142,13 @@ class Queue:
         """Accept one job. When this returns, the job survives a crash, and power loss."""
         store = self.store
         ask = partial(store.enqueue, [job])
-        report = insist(ask, store, UNCHANGED, ask())
+        report = repeat_unknown(ask, store, UNCHANGED, ask())
         return Enqueued(job.key, job.key in report.created)
 
     async def enqueue_async(self, job: NewJob) -> Enqueued:
         """The same on an event loop."""
         store = await self.store_async()
-        report = await insist_async(lambda: store.enqueue([job]))
+        report = await repeat_unknown_async(lambda: store.enqueue([job]))
         return Enqueued(job.key, job.key in report.created)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> EnqueuedMany:
@@ -189,5 +185,5 @@ def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
 def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
     """How many jobs of a batch were new, and how many known (or twice in it)."""
     batch, reply = sent
-    report = insist(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
+    report = repeat_unknown(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
     return len(report.created), len(batch) - len(report.created)

@@ -77,7 +77,7 @@ class Runner:
         )
         start = DaemonStart(
             checks,
-            Arming(app.name, store, clock),
+            Arming(app.name, store, clock, ids.random),
             lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
         )
         return await self._work(loaded, options, {**tasks, **app.schedules}, plan, start)
@@ -165,7 +165,8 @@ class Runner:
         request = self.request(targets, start, end, now, **options)
         check_build(app.dataset_specs, request, now)
         settings, times = loaded.settings, loaded.settings.runtime
-        run_id = SystemIds().new_id("run")
+        ids, clock = SystemIds(), SystemClock()
+        run_id = ids.new_id("run")
         store = await self._queue.store_async()
         root = self._queue.root(loaded)
         build = made_build(
@@ -175,14 +176,17 @@ class Runner:
             request,
             root,
             store,
-            SystemClock(),
+            clock,
             settings,
+            rand=ids.random,
             mark=own_mark(),
             aside=asyncio.to_thread,
         )
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
-        beat = LockBeat(store, run_id, ttl, times.beat_seconds, embedded.has_locks, embedded.lost)
+        beat = LockBeat(
+            store, run_id, clock, ttl, times.beat_seconds, embedded.has_locks, embedded.lost
+        )
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
             tasks = build_tasks(app.datasets, root, build.names)

@@ -79,12 +79,12 @@ def test_a_run_waits_at_its_start_for_a_server_that_comes_up(shop: Shop) -> None
     shop.add("sleeps", 3, seconds=0)
     goes_away(shop)
     run = start(shop, "--drain", "--processes", "2")
-    said = hears(run, "Waiting up to 30 s for the store: " + SENTENCE)
+    said = hears(run, "The store is unreachable: " + SENTENCE + " It is waited for up to 30 s.")
     comes_back(shop)
     said += rest_of(run)
 
     assert run.returncode == 0, said
-    assert said.count("Waiting") == 1
+    assert said.count("is unreachable") == said.count("is reachable again after") == 1
     assert set(shop.states().values()) == {JobState.DONE}
 
 
@@ -94,7 +94,7 @@ def test_a_run_whose_server_does_not_come_up_ends_with_one_sentence(shop: Shop) 
     lines = rest_of(run).splitlines()
 
     assert run.returncode == 1
-    assert "Waiting up to 0.6 s" in lines[0]
+    assert "It is waited for up to 0.6 s." in lines[0]
     assert lines[1:] == [SENTENCE]
 
 
@@ -103,14 +103,14 @@ def test_work_goes_on_after_an_outage_and_nothing_is_done_twice(shop: Shop) -> N
     run = start(shop, "--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS=LONG)
     wait_until(lambda: len(shop.bodies()) >= 4)
     goes_away(shop)
-    said = hears(run, "does not answer; what runs goes on, nothing is begun")
+    said = hears(run, "Running jobs go on; none is started until it is reachable again.")
     wait_until(lambda: len(shop.bodies("end")) >= 4)
     assert not any(state is JobState.DONE for state in shop.states().values())
     comes_back(shop)
     said += rest_of(run)
 
     assert run.returncode == 0, said
-    assert "The store answers again" in said
+    assert "The store is reachable again after" in said
     assert set(shop.states().values()) == {JobState.DONE}
     assert set(shop.starts().values()) == {1}
 
@@ -125,7 +125,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     goes_away(shop)
     said = hears(run, "runs on after the end of its lease and is killed")
     wait_until(lambda: not is_alive(pid))
-    said += hears(run, "Waiting for the store")  # the next worker, however long
+    said += hears(run, "It is waited for.")  # the next worker, however long
     comes_back(shop)
     said += rest_of(run)
 
@@ -161,7 +161,7 @@ def test_a_run_that_is_stopped_while_the_server_is_away_ends_soon(
     run = start(shop, PENSTOCK_RUNTIME__LEASE_TTL_SECONDS=LONG)
     wait_until(lambda: len(shop.bodies()) == 1)
     goes_away(shop)
-    hears(run, "does not answer")
+    hears(run, "The store is unreachable")
     run.send_signal(number)
     said = rest_of(run)
 

@@ -81,7 +81,7 @@ class Started:
         )
         return DaemonStart(
             run if checks else None,
-            Arming(self.app.name, far, world.clock),
+            Arming(self.app.name, far, world.clock, world.ids.random),
             lambda: begun_now(plan, self.app.schedules, to_micros(world.clock.now())),
         )
 
@@ -172,9 +172,9 @@ def test_a_schedule_of_another_app_is_not_taken_over_in_silence(
 
     async def main(world: World) -> None:
         plan = started.app.plan_daemon(world.settings, to_micros(world.clock.now()))
-        await Arming("other", world.store, world.clock).arm(plan)
+        await Arming("other", world.store, world.clock, world.ids.random).arm(plan)
         for _ in range(2):
-            await Arming("started", world.store, world.clock).arm(plan)
+            await Arming("started", world.store, world.clock, world.ids.random).arm(plan)
 
     with caplog.at_level("WARNING", "penstock.daemon"):
         simulate(started.app, main)

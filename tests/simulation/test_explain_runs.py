@@ -273,10 +273,10 @@ def test_a_store_that_is_away_limits_a_run() -> None:
     nap = sleepy(app)
 
     with harness(app) as t:
-        register, tries = t.store.register, iter(range(40))
+        register, tries = t.store.register, iter(range(18))
 
         def away(worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
-            if next(tries, None) is not None:  # one every half second
+            if next(tries, None) is not None:  # about 20 s: every 2 s, after a few
                 raise StoreUnavailable("it restarts")
             return register(worker, ttl_seconds)
 

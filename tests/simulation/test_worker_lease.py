@@ -304,8 +304,8 @@ def test_a_waiting_acknowledgement_is_told_once_and_repeated_ever_more_slowly(
 
         await world.drain()
 
-        # 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 14 × 2 s
-        assert world.clock.monotonic() == pytest.approx(31.15, abs=1)
+        # 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 14 × 2 s, and half of each is random
+        assert 31.15 / 2 <= world.clock.monotonic() <= 31.15 + 1
         assert world.job("k").state is JobState.DONE
 
     with caplog.at_level(logging.WARNING, "penstock.worker"):

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from penstock import Context, Penstock
-from penstock.errors import StoreBusy
+from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.model.job import JobState
 from penstock.runtime.worker import STOPPED_SECONDS, TICK_SECONDS
 from penstock.runtime.worker_config import Stopping
@@ -208,15 +208,32 @@ def test_a_stop_while_a_lease_call_is_on_its_way_gives_its_jobs_back() -> None:
     async def main(world: World) -> None:
         for n in range(4):
             world.enqueue("sleeps", f"j{n}", seconds=1)
-        world.store.fails("lease", StoreBusy("held"), 1)
+        world.store.fails("lease", StoreBusy("held"), 4)
         worker = world.worker(drain=False)
         running = world.start(worker)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # 0.025 + 0.05 + 0.1 s is the least until the last of them
 
         worker.stop(Stopping.GRACEFUL)
         await running
 
         assert set(world.states().values()) == {JobState.QUEUED}
+
+    simulate(make_app([]), main, runtime=RUNTIME)
+
+
+def test_a_stop_does_not_wait_for_the_next_try_to_reach_the_store() -> None:
+    async def main(world: World) -> None:
+        world.enqueue("sleeps", "j", seconds=1)
+        world.store.fails("lease", StoreUnavailable("connection refused"), 10_000)
+        worker = world.worker(drain=False)
+        running = world.start(worker)
+        await asyncio.sleep(60)  # by now it waits for one second at least
+        asked = world.clock.monotonic()
+
+        worker.stop(Stopping.GRACEFUL)
+        await running
+
+        assert world.clock.monotonic() - asked < 0.1  # virtual
 
     simulate(make_app([]), main, runtime=RUNTIME)
 

@@ -71,7 +71,9 @@ def test_a_producer_waits_for_a_server_that_comes_up_and_says_so(
 
     assert len(opened) == 2
     assert caplog.messages == [
-        "Waiting for the store: The server of postgresql://me@h/db cannot be reached."
+        "The store is unreachable: The server of postgresql://me@h/db cannot be reached. It is "
+        "waited for up to 30 s.",
+        "The store is reachable again after 0.0 s.",
     ]
 
 

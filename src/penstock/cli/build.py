@@ -22,7 +22,7 @@ from penstock.runtime.announcing import Announcer
 from penstock.runtime.build_end import ended_build
 from penstock.runtime.messages import BuildSpec, Planned
 from penstock.runtime.supervisor import Supervisor
-from penstock.stores.patience import insist_async
+from penstock.stores.retry import repeat_unknown_async
 
 
 def build(
@@ -96,7 +96,9 @@ def _ended(supervisor: Supervisor, target: Target) -> BuildReport | None:
         if row is None or row.run_id != supervisor.run_id:
             return None  # another build has taken it over
         facts = PlanFacts.read(row.document)
-        return asyncio.run(ended_build(store, insist_async, plan_id, facts, supervisor.run_id))
+        return asyncio.run(
+            ended_build(store, repeat_unknown_async, plan_id, facts, supervisor.run_id)
+        )
 
 
 def _tell(report: BuildReport, planned: Planned, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from penstock.clock import Clock, to_micros
 from penstock.config.load import Loaded
 from penstock.definitions.task import Task
 from penstock.errors import InternalError
+from penstock.ids import SystemIds
 from penstock.planning.build_plan import check_build
 from penstock.planning.graph import closure
 from penstock.runtime import messages
@@ -45,6 +46,7 @@ class BuildLead:
             app.store,
             clock,
             loaded.settings,
+            rand=SystemIds().random,
             mark=spec.mark,
             aside=asyncio.to_thread,
             locked=lambda: messages.send(channel, messages.Locked(self._build.names)),

@@ -61,7 +61,7 @@ class DaemonLead:
         self._ended = [0, 0]  # how many have passed and failed in earlier rounds
         self._start = DaemonStart(
             _Rounds(self._look) if plan.preflights else None,
-            Arming(app.name, app.store, clock),
+            Arming(app.name, app.store, clock, SystemIds().random),
             lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
             self._told,
             check_only=self._check_only,

@@ -12,8 +12,8 @@ from penstock.cli.text import escaped, warn
 from penstock.errors import UsageError
 from penstock.model.dataset import SLICE, task_name
 from penstock.model.job import JobState
-from penstock.stores.patience import wait_for
 from penstock.stores.reply import Reply
+from penstock.stores.retry import wait_for
 from penstock.stores.store import Store
 
 T = TypeVar("T")

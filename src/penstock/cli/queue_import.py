@@ -31,8 +31,8 @@ from penstock.errors import EnqueueRefused, PenstockError, UsageError
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.redaction import redacted
-from penstock.stores.patience import insist
 from penstock.stores.reply import Reply
+from penstock.stores.retry import repeat_unknown
 
 KEPT_BEFORE = "the jobs before are kept. Run the same command again."
 BATCH_LINES = 1_000  # of one transaction
@@ -157,7 +157,8 @@ class Importer:
     def _accept(self, jobs: list[NewJob], lines: list[int], reply: Reply[EnqueueReport]) -> None:
         """Count what was accepted; what was refused is halved until one line is to blame."""
         try:
-            report = insist(lambda: self._store.enqueue(jobs), self._store, KEPT_BEFORE, reply)
+            store = self._store
+            report = repeat_unknown(lambda: store.enqueue(jobs), store, KEPT_BEFORE, reply)
         except EnqueueRefused as error:
             if len(jobs) == 1:
                 self._bad(lines[0], error)

@@ -42,6 +42,7 @@ from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
 from penstock.daemon import checked_values
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
+from penstock.ids import SystemIds
 from penstock.outputs.parquet import load_arrow
 from penstock.planning.daemon import DaemonPlan
 from penstock.planning.submission import PlanKeys
@@ -54,7 +55,7 @@ from penstock.runtime.preflights import CheckTable
 from penstock.runtime.remote import TaskOrder
 from penstock.runtime.slot_table import SlotTable
 from penstock.stores.open import open_store
-from penstock.stores.patience import STORE_WAIT_SECONDS, open_patiently
+from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
 from penstock.stores.store import Store
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
@@ -179,16 +180,18 @@ def _opened_when_it_can(
         nonlocal called
         readable, _, _ = select.select([channel], [], [], seconds)
         called = bool(readable)  # before a worker could begin, that can only be the end
-        return not called
+        return called
 
-    def say(error: StoreUnavailable) -> None:
-        level = logging.WARNING if order.first else logging.DEBUG
-        span = "" if order.patient else f" up to {STORE_WAIT_SECONDS:g} s"
-        log.log(level, "Waiting%s for the store: %s", span, error)
-
-    seconds = math.inf if order.patient else STORE_WAIT_SECONDS
     try:
-        return open_patiently(open_store, SystemClock(), wait, say, seconds)
+        return open_when_reachable(
+            open_store,
+            SystemClock(),
+            SystemIds().random,
+            log,
+            wait,
+            seconds=math.inf if order.patient else STORE_WAIT_SECONDS,
+            level=logging.WARNING if order.first else logging.DEBUG,
+        )
     except StoreUnavailable:
         if called:
             return None

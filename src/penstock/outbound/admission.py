@@ -31,6 +31,7 @@ from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 from penstock.outbound.telling import RequestTelling
+from penstock.timers import Timer
 
 #: What became of a request that was admitted and never left.
 NEVER_SENT = RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED, tokens_used=0, was_sent=False)
@@ -66,8 +67,7 @@ class RequestAdmissionController:
         #: What the stream of events hears of requests.
         self.telling = RequestTelling(core, events or RequestEvents(clock, ()), run_id)
         self._answers: dict[RequestWaiter, asyncio.Future[None] | _Ticket] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
+        self._timer = Timer(self._pump, clock.monotonic, self._loop)
         self._pump_is_due = False
         self._on_relief: Callable[[RequestResourceKey], None] | None = None
         self._lock = threading.Lock()  # of the two below
@@ -189,7 +189,7 @@ class RequestAdmissionController:
         for ticket in tickets:  # handed over, and not seen by the loop yet
             if ticket.waiter is None:
                 self._refuse(ticket, RequestDenialReason.SHUTDOWN)
-        self._set_timer(None)
+        self._timer.cancel()
 
     # ── Waking ────────────────────────────────────────────────────────────────────────────────
 
@@ -228,7 +228,7 @@ class RequestAdmissionController:
         self._pump_is_due = False
         core = self.core
         self._answer(core.pump(self._monotonic()))
-        self._set_timer(core.next_due())
+        self._timer.set(core.next_due())
         if self._on_relief is not None:
             for resource in core.take_relieved():
                 self._on_relief(resource)
@@ -245,24 +245,6 @@ class RequestAdmissionController:
                 self._answer_thread(answer, waiter)
             elif answer is not None and not answer.done():
                 answer.set_result(None)
-
-    def _set_timer(self, due: float | None) -> None:
-        """One timer for the earliest moment; one that is too early only sets it anew."""
-        if due is None or self._loop.is_closed():
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            return
-        if self._timer is not None:
-            if self._timer_due <= due:
-                return
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._loop.call_later(max(0.0, due - self._monotonic()), self._rang)
-
-    def _rang(self) -> None:
-        self._timer = None
-        self._pump()
 
     # ── Threads ───────────────────────────────────────────────────────────────────────────────
 

@@ -23,13 +23,13 @@ from penstock.clock import Clock
 from penstock.errors import ReplyOverdue, ReplyRefused
 from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.decoding import Decoder, decoder_for
 from penstock.outbound.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.outbound.heard import HeardBody
 from penstock.outbound.outcomes import outcome_of_error, outcome_of_status
 from penstock.outbound.telling import RequestTelling
 from penstock.outbound.usage import NOTHING_TOLD, TokensTold, UsageReader
+from penstock.timers import Deadlines
 
 log = logging.getLogger("penstock.outbound")
 
@@ -85,7 +85,7 @@ class Exchange:
         lease: RequestAdmissionLease,
         limits: ReplyLimits,
         clock: Clock,
-        deadlines: Deadlines,
+        deadlines: Deadlines[Exchange, None],
         on_used: Callable[[int], None] | None = None,
     ) -> None:
         self._releaser = releaser
@@ -93,11 +93,11 @@ class Exchange:
         self._limits = limits
         self._clock = clock
         self._deadlines = deadlines
-        self._loop = deadlines.loop
+        self._loop = asyncio.get_running_loop()
         if on_used is not None:  # else the reply's usage is of no interest
             self._usage = UsageReader()
         self._on_used = on_used
-        deadlines.add(self)
+        deadlines.add(self, None)
         if releaser.telling.is_on:
             releaser.telling.sent(lease)
 

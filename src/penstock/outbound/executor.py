@@ -28,7 +28,6 @@ from penstock.model.request import (
 )
 from penstock.outbound import standing
 from penstock.outbound.admission import NEVER_SENT, RequestAdmissionController
-from penstock.outbound.deadlines import Deadlines
 from penstock.outbound.exchange import Exchange, ReplyLimits, log
 from penstock.outbound.journal.paid_call import PaidCall
 from penstock.outbound.known_hosts import KnownHosts
@@ -41,6 +40,7 @@ from penstock.outbound.usage import (
     prompt_tokens,
     read_request,
 )
+from penstock.timers import Deadlines
 
 COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
 
@@ -115,7 +115,11 @@ class ModelRequestExecutor:
         self._hosts = hosts
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
         self.loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self.loop, self._limits.deadline_seconds)
+        self._deadlines: Deadlines[Exchange, None] = Deadlines(
+            self._limits.deadline_seconds,
+            lambda exchange, _: self.loop.call_soon(exchange.overdue),
+            self.loop.time,
+        )
 
     def __repr__(self) -> str:
         return f"<ModelRequestExecutor of {self.admission!r}>"

@@ -2,8 +2,8 @@
 """How do ends reach the store, and what if it cannot take them now?
 
 Ends are collected while one flush is on its way and leave together in the next: the group commit
-of the loop's side. A store that is busy, full or away is asked again until it answers. Nothing is
-dropped in silence.
+of the loop's side. A store that is busy, full or unreachable is asked again until it answers.
+Nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from penstock.clock import Clock
-from penstock.errors import TRANSIENT, PenstockError, StoreError, StoreUnknown
+from penstock.errors import PenstockError, StoreError, StoreUnknown
 from penstock.model.effects import CommitLevel, ForgetCalls, Rearm, SetCursor, StageManifest
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.runtime.dispatcher import WINDOW_MAX
-from penstock.runtime.reach import Reach
 from penstock.stores.reply import Reply
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import JobStore
 
-RETRY_FIRST_SECONDS = 0.05
-RETRY_MAX_SECONDS = 2.0
 FLUSH_MAX = 1_024  # ends of one call
 FLUSH_CHARACTERS = 8 * 1024 * 1024  # of results of one call, and one more end
 
@@ -50,8 +47,7 @@ class AckBuffer:
     def __init__(
         self,
         store: JobStore,
-        clock: Clock,
-        reach: Reach,
+        retry: StoreRetry,
         wake: Callable[[], None],
         refused: Refused,
         accepted: Callable[[int], None],
@@ -59,8 +55,7 @@ class AckBuffer:
         armed: Callable[[int], None] | None = None,
     ) -> None:
         self._store = store
-        self._clock = clock
-        self._reach = reach
+        self._retry = retry
         self._wake = wake
         self._refused = refused
         self._accepted = accepted
@@ -205,21 +200,16 @@ class AckBuffer:
         self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None
     ) -> tuple[T, bool]:
         """Ask until the store takes it; True if it may have taken it before already."""
-        delay, unknown = RETRY_FIRST_SECONDS, False
-        while True:
-            try:
-                answer = await (reply or call())
-            except TRANSIENT as error:
-                self._stuck = True
-                unknown = unknown or isinstance(error, StoreUnknown)
-                self._reach.waits(WAITS, error)
-            else:
-                self._stuck = False
-                self._reach.answered(WAITS)
-                return answer, unknown
-            reply = None
-            await self._clock.sleep(delay)
-            delay = min(delay * 2, RETRY_MAX_SECONDS)
+        unknown = False
+
+        def refused(error: StoreError) -> None:
+            nonlocal unknown
+            self._stuck = True
+            unknown = unknown or isinstance(error, StoreUnknown)
+
+        answer = await self._retry.until_answered(WAITS, call, first=reply, refused=refused)
+        self._stuck = False
+        return answer, unknown
 
 
 def _has_effects(end: JobEnd) -> bool:

@@ -40,7 +40,7 @@ class Announcer:
         self._readiness = readiness
         self._health = health
         self._is_ready = False
-        self._is_away = False
+        self._is_unreachable = False
 
     def turned(self) -> None:
         """The loop has come round."""
@@ -64,13 +64,16 @@ class Announcer:
         if self._health is not None:
             self._health.ready()
 
-    def store(self, *, away: bool) -> None:
-        """Whether the store answers; told at every look."""
-        if away == self._is_away or not self._is_ready:
+    def store(self, *, unreachable: bool) -> None:
+        """Whether the store can be reached; told at every look."""
+        if unreachable == self._is_unreachable or not self._is_ready:
             return
-        self._is_away = away
+        self._is_unreachable = unreachable
         if self._health is not None:
-            self._health.not_ready("The store does not answer.") if away else self._health.ready()
+            if unreachable:
+                self._health.not_ready("The store is unreachable.")
+            else:
+                self._health.ready()
 
     def stopping(self) -> None:
         """The end has begun; nothing makes it ready again."""

@@ -9,23 +9,23 @@ from penstock.model.job import TERMINAL
 from penstock.model.plan import BuildReport
 from penstock.model.plan_facts import PlanFacts
 from penstock.planning.submission import PlanKeys
-from penstock.runtime.build_report import Insist, read_report
+from penstock.runtime.build_report import AskStore, read_report
 from penstock.stores.store import Store
 
 TIDY_SLICE = 1_000
 
 
 async def ended_build(
-    store: Store, insist: Insist, plan_id: str, facts: PlanFacts, run_id: str
+    store: Store, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str
 ) -> BuildReport:
     """End a plan whose jobs have all ended; one that has not is left. The run's locks are free."""
-    last = await insist(partial(store.job, PlanKeys(plan_id).end))
+    last = await ask(partial(store.job, PlanKeys(plan_id).end))
     ended = last is None or last.state in TERMINAL
-    report = await read_report(store, insist, plan_id, facts, run_id, stopped=not ended)
+    report = await read_report(store, ask, plan_id, facts, run_id, stopped=not ended)
     if not ended:
-        await insist(partial(store.release_locks, run_id, facts.datasets))
+        await ask(partial(store.release_locks, run_id, facts.datasets))
         return report
-    await insist(partial(store.end_plan, plan_id))
-    while (await insist(partial(store.tidy_manifests, TIDY_SLICE))).more:
+    await ask(partial(store.end_plan, plan_id))
+    while (await ask(partial(store.tidy_manifests, TIDY_SLICE))).more:
         pass
     return report

@@ -25,21 +25,21 @@ _SKIPPED = frozenset({JobState.SKIPPED})
 _UPSTREAM = "upstream"
 
 
-class Insist(Protocol):
-    """Asks a store, again and again if it is away for a while."""
+class AskStore(Protocol):
+    """Asks a store, and again if it has no answer now."""
 
     def __call__(self, ask: Callable[[], Reply[T]], /) -> Awaitable[T]: ...
 
 
 async def read_report(
-    store: PlanStore, insist: Insist, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
+    store: PlanStore, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
 ) -> BuildReport:
     """Read what became of the jobs of a plan."""
-    found = await _jobs(store, insist, plan_id, _FAILED)
+    found = await _jobs(store, ask, plan_id, _FAILED)
     failed = [job for job in found if builds_slices(job.task)]
-    skipped = await _jobs(store, insist, plan_id, _SKIPPED)
+    skipped = await _jobs(store, ask, plan_id, _SKIPPED)
     causes = _Causes(failed, skipped)
-    levels = await insist(partial(store.plan_states, plan_id))
+    levels = await ask(partial(store.plan_states, plan_id))
     done = sum(level.states.get(JobState.DONE, 0) for level in levels)
     unmade = [job for job in skipped if builds_slices(job.task)]
     unbuilt = facts.slices if stopped else sum(map(_slices, [*failed, *unmade]))
@@ -56,11 +56,11 @@ async def read_report(
 
 
 async def _jobs(
-    store: PlanStore, insist: Insist, plan_id: str, states: Collection[JobState]
+    store: PlanStore, ask: AskStore, plan_id: str, states: Collection[JobState]
 ) -> list[Job]:
     found: list[Job] = []
     last = JobId(0)
-    while page := await insist(partial(store.plan_jobs, plan_id, states, last, PAGE)):
+    while page := await ask(partial(store.plan_jobs, plan_id, states, last, PAGE)):
         found += page
         last = page[-1].id
     return found

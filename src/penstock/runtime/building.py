@@ -32,11 +32,13 @@ from penstock.planning.descriptors import with_plan_id
 from penstock.planning.graph import closure
 from penstock.planning.submission import PlanKeys, plan_jobs
 from penstock.runtime.build_end import ended_build
-from penstock.runtime.insisting import RETRY_SECONDS, Insisting
 from penstock.runtime.lock_words import holders, lost_locks
 from penstock.runtime.slicing import attempt_name, step_task
+from penstock.stores.reply import Reply
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
+LOCKS_SECONDS = 0.5  # between two tries to get locks that others hold
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
 PATHS_AT_ONCE = 5_000
@@ -87,6 +89,7 @@ class Build:
         clock: Clock,
         *,
         ttl_seconds: float,
+        rand: Callable[[], float],
         mark: str,
         aside: Aside,
         now_at: int | None = None,
@@ -104,6 +107,7 @@ class Build:
             store: where plans are kept.
             clock: the time.
             ttl_seconds: how long the locks live without a beat.
+            rand: numbers in [0, 1), for back-offs.
             mark: of the process that keeps the locks alive.
             aside: does what blocks.
             now_at: what lies later is left out; None: what the clock says.
@@ -122,7 +126,7 @@ class Build:
         self._aside = aside
         self._now_at = now_at
         self._locked = locked
-        self._insist = Insisting(WAITS, log, clock)
+        self._retry = StoreRetry(log, clock, rand)
         self.names = tuple(sorted(closure(specs, request.targets)))
         self.prepared: Prepared | None = None
         self.has_locks = False
@@ -137,7 +141,7 @@ class Build:
             BuildLost: somebody else has taken the locks meanwhile.
             UsageError: what is asked for cannot be planned, or the root is another store's.
         """
-        owner = await self._insist(partial(self._store.own_name, f"store-{self._run_id}"))
+        owner = await self._ask(partial(self._store.own_name, f"store-{self._run_id}"))
         await self._aside(lambda: claim_root(self._root, owner))
         await self._lock()
         digest = request_digest(self._specs, self._request, self._root.id)
@@ -159,7 +163,7 @@ class Build:
             fresh = 0 if self.facts is None else self.facts.fresh
             return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
         report = await ended_build(
-            self._store, self._insist, prepared.plan_id, prepared.facts, self._run_id
+            self._store, self._ask, prepared.plan_id, prepared.facts, self._run_id
         )
         self.has_locks = False
         return report
@@ -168,12 +172,15 @@ class Build:
         """Let the locks go; a plan that has not ended is left."""
         if self.has_locks:
             self.has_locks = False
-            await self._insist(partial(self._store.release_locks, self._run_id, self.names))
+            await self._ask(partial(self._store.release_locks, self._run_id, self.names))
 
     async def lost(self) -> BuildLost:
         """Who has the locks now, as an error."""
-        locks = await self._insist(self._store.locks)
+        locks = await self._ask(self._store.locks)
         return BuildLost(lost_locks(locks, self.names, self._run_id))
+
+    async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
+        return await self._retry.until_answered(WAITS, ask)
 
     # Locks
 
@@ -183,7 +190,7 @@ class Build:
             if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
                 told = True
                 log.info("Waiting: %s.", holders(answer.held))
-            await self._clock.sleep(RETRY_SECONDS)
+            await self._clock.sleep(LOCKS_SECONDS)
         self.has_locks = True
         self._locked()
         if told:
@@ -193,7 +200,7 @@ class Build:
         """Ask for the locks; whoever is certainly gone has none any more."""
         gone: list[str] = []
         while True:
-            answer = await self._insist(
+            answer = await self._ask(
                 partial(
                     self._store.take_locks,
                     self.names,
@@ -213,13 +220,13 @@ class Build:
     async def _take_up(self, digest: str) -> Prepared | None:
         """Go on with a plan of the same request that was left; give up every other one."""
         taken: Prepared | None = None
-        for row in await self._insist(self._store.open_plans):
+        for row in await self._ask(self._store.open_plans):
             facts = PlanFacts.read(row.document)
             if not set(facts.datasets) & set(self.names):
                 continue  # others hold its locks, or may take it up
             same = row.digest == digest and row.state is PlanState.LEFT and taken is None
             adopt = partial(self._store.adopt_plan, row.id, self._run_id)
-            if same and await self._insist(adopt):
+            if same and await self._ask(adopt):
                 taken = Prepared(
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
@@ -233,8 +240,8 @@ class Build:
 
     async def _abandon(self, plan_id: str) -> None:
         self._has_abandoned = True
-        await self._insist(partial(self._store.abandon_plan, plan_id))
-        while (await self._insist(partial(self._store.cancel_plan, plan_id))).more:
+        await self._ask(partial(self._store.abandon_plan, plan_id))
+        while (await self._ask(partial(self._store.cancel_plan, plan_id))).more:
             pass
 
     async def _begin(self, digest: str) -> Prepared | None:
@@ -251,7 +258,7 @@ class Build:
         for name in self._to_sweep(plan):
             await self._sweep(name, plan.plan_id)
         await self._enqueue(plan)
-        if not await self._insist(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
+        if not await self._ask(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
             self.has_locks = False
             raise await self.lost()
         size = _size(facts, plan.jobs, len(plan.levels))
@@ -321,7 +328,7 @@ class Build:
                 levels=len(plan.levels),
                 jobs=plan.jobs,
             )
-            if await self._insist(partial(self._store.add_plan, row)):
+            if await self._ask(partial(self._store.add_plan, row)):
                 return plan
         raise UsageError(
             f"This build has failed {PLAN_IDS_MAX:,} times before; forget old jobs with "
@@ -339,7 +346,7 @@ class Build:
             fail_fast=request.fail_fast,
         )
         while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
-            await self._insist(partial(self._store.enqueue, batch))
+            await self._ask(partial(self._store.enqueue, batch))
 
 
 def _size(facts: PlanFacts, jobs: int, levels: int) -> str:

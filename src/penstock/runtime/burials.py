@@ -21,12 +21,13 @@ from penstock.retry.classify import TimeLimitError
 from penstock.runtime.asking import aside, within
 from penstock.runtime.slot_table import SlotRecord
 from penstock.stores.reply import Reply
+from penstock.stores.retry import Outage, RetryDelay, retry_in_thread
 from penstock.stores.store import JobFilter, Store
 
 AT_ONCE_SECONDS = 0.5  # mostly it is done by then
 ANSWER_SECONDS = 10.0  # how long one step may wait for the store before it is tried again
-AGAIN_SECONDS = 1.0
 NAMED_MAX = 5  # jobs that are named when their worker died
+WORTH_RETRYING = (*TRANSIENT, TimeoutError)
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -71,26 +72,23 @@ class Burials:
         self._over.set()
 
     def _bury(self, death: Death) -> None:
-        told = False
-        while True:
-            try:
-                self._try(death)
-            except (*TRANSIENT, TimeoutError) as error:
-                if not told:
-                    told = True
-                    log.warning(
-                        "The jobs of worker %d, which is dead, come back when the store answers or "
-                        "its lease ends: %s",
-                        death.pid,
-                        str(error) or "no answer in time",
-                    )
-                if self._over.wait(AGAIN_SECONDS):
-                    return
-            except PenstockError as error:
-                log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
-                return
-            else:
-                return
+        begins = (
+            f"The jobs of worker {death.pid}, which is dead, come back when the store answers or "
+            "its lease ends"
+        )
+        try:
+            retry_in_thread(
+                lambda: self._try(death),
+                self._clock,
+                RetryDelay(self._ids.random),
+                Outage(log, self._clock, begins, None),
+                self._over.wait,
+                retried=WORTH_RETRYING,
+            )
+        except WORTH_RETRYING:
+            return  # nobody waits any more; the lease ends by itself
+        except PenstockError as error:
+            log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
 
     def _try(self, death: Death) -> None:
         """Repeated after a doubt it changes nothing: a worker that has ended holds nothing."""

@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from penstock.clock import Clock
 from penstock.definitions.preflight import Preflight, checks_of
 from penstock.definitions.schedule import Schedule
-from penstock.errors import TRANSIENT
 from penstock.model.schedule import PreflightResult
-from penstock.runtime.reach import Reach
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import ScheduleStore
 
 PAGE = 1_000  # results that are read at once
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Reading what preflights found has to wait"
 
 _NO_SHARES: Mapping[str, tuple[str, ...]] = {}
@@ -47,17 +45,12 @@ class CheckedValues:
     def __repr__(self) -> str:
         return f"<CheckedValues of {self.app!r}: {len(self._kept)}>"
 
-    async def read(self, store: ScheduleStore, clock: Clock, reach: Reach) -> None:
-        """Read what is kept; a store that is away is waited for."""
+    async def read(self, store: ScheduleStore, retry: StoreRetry) -> None:
+        """Read what is kept; a store that is unreachable is waited for."""
         last = ""
         while True:
-            try:
-                page = await store.preflights(self.app, last, PAGE)
-            except TRANSIENT as error:
-                reach.waits(WAITS, error)
-                await clock.sleep(RETRY_SECONDS)
-                continue
-            reach.answered(WAITS)
+            ask = partial(store.preflights, self.app, last, PAGE)
+            page = await retry.until_answered(WAITS, ask)
             for result in page:
                 self.take(result)
             if len(page) < PAGE:

@@ -57,5 +57,5 @@ class Display(Protocol):
         ...
 
     def close(self, run_id: str | None) -> None:
-        """Say what the run did; nothing if it has no name: it failed, or its store is away."""
+        """Say what the run did; nothing without a name: it failed, or its store is unreachable."""
         ...

@@ -19,7 +19,7 @@ from penstock.model.lease import LeaseBatch
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
 from penstock.runtime.full_limits import FullLimits
-from penstock.runtime.reach import Reach
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
 LOOK_SECONDS = 0.2  # between two questions whether anything is left
@@ -43,7 +43,7 @@ class Drain:
         tasks: Iterable[str],
         run_id: str,
         clock: Clock,
-        reach: Reach,
+        retry: StoreRetry,
         ends: bool = True,
         until: str | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Drain:
         self._tasks = frozenset(tasks)
         self._run_id = run_id
         self._clock = clock
-        self._reach = reach
+        self._retry = retry
         self.ends = ends  # with the work; else only a budget ends it
         self._until = until  # the key of the job whose end is the end; None: of all
         self._waiting_since: float | None = None
@@ -88,9 +88,9 @@ class Drain:
             outlook = await self._store.outlook(worker, self._run_id)
             last = None if self._until is None else await self._store.job(self._until)
         except TRANSIENT as error:
-            self._reach.waits(WAITS, error)
+            self._retry.refused(WAITS, error)
             return
-        self._reach.answered(WAITS)
+        self._retry.answered(WAITS)
         self.outlook = outlook
         self.is_out_of_money = bool(held) and self._is_held_back(outlook, held)
         if self.is_out_of_money or not self.ends:

@@ -4,24 +4,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.clock import Clock
-from penstock.errors import TRANSIENT
+from penstock.ids import SystemIds
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
 from penstock.runtime.keeping import BeatThread
 from penstock.runtime.loop_watch import LoopWatch
-from penstock.runtime.registration import RETRY_SECONDS
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.starting import DaemonStart
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.stop_signals import borrowed_signals
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import LeaseKeeper, Stopping
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
+
+WAITS = "The report of the run has to wait"
+
+log = logging.getLogger("penstock.worker")
 
 
 class LeaseTimes(Protocol):
@@ -54,6 +59,7 @@ class EmbeddedRun:
         self._store = store
         self._clock = clock
         self._times = times
+        self._retry = StoreRetry(log, clock, SystemIds().random)
         self._stopped = 0
 
     async def run(
@@ -99,14 +105,12 @@ class EmbeddedRun:
         )
 
     async def _outlook(self, run_id: str) -> Outlook:
-        """What came of the run; who has drained a queue waits for a store that is away."""
-        while True:
-            try:
-                return await self._store.outlook(WorkerId(""), run_id)
-            except TRANSIENT:
-                if self._stopped:
-                    raise
-                await self._clock.sleep(RETRY_SECONDS)
+        """What came of the run; who has drained a queue waits for an unreachable store."""
+        return await self._retry.until_answered(
+            WAITS,
+            lambda: self._store.outlook(WorkerId(""), run_id),
+            wanted=lambda: not self._stopped,
+        )
 
     async def _until_done(self, worker: Worker) -> None:
         """Run the worker; if we are cancelled, let it stop gracefully first."""

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT, StoreError
-from penstock.runtime.reach import Reach
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
+from penstock.timers import Timer
 
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 HELD_BACK_SECONDS = 0.1  # the same while it passes over some jobs, and is told of all of them
 BUDGET_SECONDS = 0.5  # the same if that may last for hours
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Leasing has to wait"
 
 
@@ -25,18 +25,19 @@ class Idling:
         self,
         store: Store,
         clock: Clock,
-        reach: Reach,
+        retry: StoreRetry,
         woken: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._clock = clock
-        self._reach = reach
+        self._retry = retry
+        self._delay = retry.delay()
         self._woken = woken
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
         self._until = 0.0  # when the present wait ends, at the latest; by the wall clock
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = Timer(self.cancel, clock.monotonic)
 
     @property
     def waits(self) -> bool:
@@ -64,16 +65,12 @@ class Idling:
         if self._task is None or at / MICROSECONDS >= self._until:
             return
         self._until = at / MICROSECONDS
-        if self._alarm is not None:
-            self._alarm.cancel()
         left = max(self._until - self._clock.now(), 0.0)
-        self._alarm = asyncio.get_running_loop().call_later(left, self._task.cancel)
+        self._alarm.set(self._clock.monotonic() + left)
 
     def _ended(self) -> None:
         self._task = None
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
         self._woken()
 
     async def _wait(self, next_due_at: int | None) -> None:
@@ -99,8 +96,8 @@ class Idling:
 
     async def back_off(self, error: StoreError) -> None:
         """The store cannot say now whether there is something."""
-        self._reach.waits(WAITS, error)
-        await self._clock.sleep(RETRY_SECONDS)
+        await self._retry.pause(WAITS, error, self._delay)
 
     def answered(self) -> None:
-        self._reach.answered(WAITS)
+        self._delay.reset()
+        self._retry.answered(WAITS)

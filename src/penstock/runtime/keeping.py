@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.model.job import WorkerId
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
+from penstock.stores.retry import Outage
 from penstock.stores.store import JobStore
 
 MARGIN_SHARE = 0.1  # of the time to live
@@ -74,7 +75,7 @@ class BeatThread(RepeatingThread):
         self._ttl_seconds = ttl_seconds
         self._worker: WorkerId | None = None
         self._until = float("inf")
-        self._told = False  # that it was not renewed
+        self._outage = Outage(log, clock, "The lease was not renewed", "The lease is renewed again")
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
         self._worker = worker  # first: an answer about the old name must not touch the new belief
@@ -92,12 +93,9 @@ class BeatThread(RepeatingThread):
         try:
             alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            if not self._told:
-                self._told = True
-                why = str(error) or "no answer in time"
-                log.warning("The lease of worker %s was not renewed: %s", worker, why)
+            self._outage.began(error)
             return
-        self._told = False
+        self._outage.ended()
         if worker != self._worker:
             return
         if worker in alive:

@@ -68,7 +68,7 @@ class LearnedLimits:
         return not self._is_saving and self._clock.monotonic() >= self._next_monotonic
 
     async def save(self, found: Mapping[ProviderModelKey, LearnedLimit]) -> None:
-        """Write down what has changed; a store that is away is tried again later."""
+        """Write down what has changed; an unreachable store is tried again later."""
         self._next_monotonic = self._clock.monotonic() + SAVE_SECONDS
         documents = {
             key: msgspec.json.encode(scaled(limit, self._processes)).decode()

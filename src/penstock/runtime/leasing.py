@@ -19,12 +19,12 @@ from penstock.runtime.background import Background
 from penstock.runtime.drain import Drain
 from penstock.runtime.idling import Idling
 from penstock.runtime.job_window import JobWindow
-from penstock.runtime.reach import Reach
 from penstock.runtime.reclaiming import Reclaiming
 from penstock.runtime.registration import Registration
 from penstock.runtime.slots import Slots
 from penstock.runtime.worker_config import WorkerConfig
 from penstock.stores.reply import Reply
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
 #: Jobs have come for the worker of this name; what must happen before some of them may start.
@@ -41,7 +41,7 @@ class Leasing:
         store: Store,
         caps: Caps,
         clock: Clock,
-        reach: Reach,
+        retry: StoreRetry,
         name: Registration,
         window: JobWindow,
         slots: Slots,
@@ -68,7 +68,7 @@ class Leasing:
         self._lose = lose
         self._fail = fail
         self._wake = wake
-        self._idling = Idling(store, clock, reach, self.look_again, fail)
+        self._idling = Idling(store, clock, retry, self.look_again, fail)
         self._reclaiming = Reclaiming(store, clock, self._known, acks.add)
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0

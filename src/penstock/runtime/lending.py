@@ -10,11 +10,10 @@ twice as many bodies as slots.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 
 from penstock.model.resource import SUBMISSION
+from penstock.timers import Deadlines
 
 LEND_SECONDS = 0.25  # a permit that comes sooner is waited for with the slot in hand
 
@@ -32,13 +31,10 @@ class SlotLending:
         self, counts: Mapping[str, int], monotonic: Callable[[], float], set_limit: SetLimit
     ) -> None:
         self._counts = counts
-        self._monotonic = monotonic
         self._set_limit = set_limit
-        self._loop = asyncio.get_running_loop()
-        self._waiting: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()  # oldest first
+        self._waiting: Deadlines[Hashable, str] = Deadlines(LEND_SECONDS, self._lend, monotonic)
         self._lenders: dict[Hashable, str] = {}  # attempt → kind of its slot
         self._lent = dict.fromkeys(counts, 0)
-        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<SlotLending {self._lent}, {len(self._waiting)} may follow>"
@@ -49,13 +45,11 @@ class SlotLending:
 
     def wait_begins(self, attempt: Hashable, kind: str) -> None:
         """An attempt waits for a permit."""
-        self._waiting[attempt] = (kind, self._monotonic() + LEND_SECONDS)
-        if self._timer is None:
-            self._set_timer()
+        self._waiting.add(attempt, kind)
 
     def wait_ends(self, attempt: Hashable) -> None:
         """It has its permit, gave up, or has ended; safe to repeat."""
-        self._waiting.pop(attempt, None)
+        self._waiting.drop(attempt)
         kind = self._lenders.pop(attempt, None)
         if kind is not None:
             self._change(kind, -1)
@@ -63,9 +57,6 @@ class SlotLending:
     def close(self) -> None:
         """The run ends."""
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _lend(self, attempt: Hashable, kind: str) -> None:
         if self._lent[kind] < self._counts[kind]:
@@ -76,20 +67,3 @@ class SlotLending:
         self._lent[kind] += by
         self._set_limit(SUBMISSION, sum(self._counts.values()) + sum(self._lent.values()))
         self._set_limit(kind, self._counts[kind] + self._lent[kind])
-
-    def _set_timer(self) -> None:
-        first = next(iter(self._waiting.values()), None)
-        if first is not None:
-            delay = max(0.0, first[1] - self._monotonic())
-            self._timer = self._loop.call_later(delay, self._rang)
-
-    def _rang(self) -> None:
-        self._timer = None
-        now = self._monotonic()
-        while self._waiting:
-            attempt, (kind, due) = next(iter(self._waiting.items()))
-            if due > now:
-                break
-            del self._waiting[attempt]
-            self._lend(attempt, kind)
-        self._set_timer()

@@ -6,9 +6,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.runtime.repeating import RepeatingThread
 from penstock.stores.datasets import LockStore
+from penstock.stores.retry import Outage
 
 log = logging.getLogger("penstock.build")
 
@@ -20,6 +22,7 @@ class LockBeat(RepeatingThread):
         self,
         store: LockStore,
         run_id: str,
+        clock: Clock,
         ttl_seconds: float,
         beat_seconds: float,
         has_locks: Callable[[], bool],
@@ -31,19 +34,19 @@ class LockBeat(RepeatingThread):
         self._ttl_seconds = ttl_seconds
         self._has_locks = has_locks
         self._lost = lost
-        self._told = False  # that they were not renewed
+        self._outage = Outage(
+            log, clock, "The locks were not renewed", "The locks are renewed again"
+        )
 
     def run_once(self) -> None:
-        """Renew once; a store that is away is asked again, and nobody can take them meanwhile."""
+        """Renew once; an unreachable store is asked again, and nobody can take them meanwhile."""
         if not self._has_locks():
             return
         try:
             ours = self._store.beat_locks(self._run_id, self._ttl_seconds).result(self._ttl_seconds)
         except (PenstockError, TimeoutError) as error:
-            if not self._told:
-                self._told = True
-                log.warning("The locks were not renewed: %s", str(error) or "no answer in time")
+            self._outage.began(error)
             return
-        self._told = False
+        self._outage.ended()
         if not ours and self._has_locks():
             self._lost()

@@ -45,10 +45,10 @@ from penstock.runtime.attempt_standing import AttemptStanding
 from penstock.runtime.learned_limits import LearnedLimits, lesser
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.limiting import Limiting
-from penstock.runtime.reach import Reach
 from penstock.runtime.request_counts import CountedAdmission, ModelCounts
 from penstock.runtime.task_pressure import TaskPressure
 from penstock.stores.journal import JournalStore
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import LearnedLimitStore
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
@@ -112,7 +112,7 @@ class ProviderRun:
         self._store_url = store.url
         self._journal: JournalWriter | None = None  # None: no call costs money
         if any(one.paid is not None for one in served):
-            self._journal = JournalWriter(store, clock, Reach(log, clock), budgets)
+            self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 

@@ -9,16 +9,15 @@ import os
 import socket
 
 from penstock.clock import Clock
-from penstock.errors import TRANSIENT, PenstockError, StoreBusy
+from penstock.errors import PenstockError, StoreBusy
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
-from penstock.runtime.reach import Reach
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.worker_config import LeaseKeeper, WorkerConfig
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import JobStore
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself
 UNSURE_SECONDS = 1.5  # the same for a name that the store has perhaps never heard
 FRESH_SHARE = 0.25  # of the time to live: an older answer is asked for again
@@ -39,7 +38,7 @@ class Registration:
         table: SlotTable,
         clock: Clock,
         ids: IdSource,
-        reach: Reach,
+        retry: StoreRetry,
     ) -> None:
         self._config = config
         self._tasks = tasks
@@ -48,7 +47,7 @@ class Registration:
         self._table = table
         self._clock = clock
         self._ids = ids
-        self._reach = reach
+        self._retry = retry
         self.worker_id = WorkerId("")
         self._asked: WorkerId | None = None  # a name that the store may have accepted already
         self.losing = False  # the lease is over, or never was, and no new one is there yet
@@ -59,16 +58,8 @@ class Registration:
         Never go on under the old name: its jobs were given up, and a late beat may save it.
         """
         self.losing = True
-        while True:
-            try:
-                await self._sign_on()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                self.losing = False
-                return
+        await self._retry.until_answered(WAITS, self._sign_on)
+        self.losing = False
 
     async def _sign_on(self) -> None:
         worker = WorkerInfo(

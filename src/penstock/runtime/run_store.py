@@ -31,14 +31,14 @@ from penstock.runtime.asking import Question, aside
 from penstock.runtime.burials import Burials, Death
 from penstock.runtime.lock_beat import LockBeat
 from penstock.runtime.lock_words import lost_locks
-from penstock.runtime.reach import Reach
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.supervisor_beat import SupervisorBeat
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
 BURY_SECONDS = 10.0  # how long the end of a run waits for burials
-AWAY_SECONDS = 1.0  # the same while the store is away
+UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
 READ_FAILS = "The store cannot be read"
 
@@ -63,7 +63,7 @@ class RunStore:
         self._tables = tables
         self._clock = clock
         self._ids = ids
-        self._reach = Reach(log, clock)
+        self._retry = StoreRetry(log, clock, ids.random)
         self._hello: messages.Hello | None = None
         self._opening: Question[Store] | None = None
         self._burials: Burials | None = None
@@ -76,9 +76,9 @@ class RunStore:
         self.suspects = 0  # jobs that have to run alone, as was last seen
 
     @property
-    def away(self) -> bool:
+    def unreachable(self) -> bool:
         """Can it not be reached just now?"""
-        return self._reach.away
+        return self._retry.unreachable
 
     def meet(self, hello: messages.Hello) -> None:
         """The first worker has told where it is."""
@@ -98,7 +98,7 @@ class RunStore:
         try:
             store = self._opening.answer(wait_seconds)
         except StoreUnavailable as error:
-            self._reach.waits(READ_FAILS, error)
+            self._retry.refused(READ_FAILS, error)
             return False
         except PenstockError:
             self._opening = None
@@ -126,6 +126,7 @@ class RunStore:
         self._locks = LockBeat(
             store,
             self._run_id,
+            self._clock,
             hello.lease_ttl_seconds,
             hello.beat_seconds,
             has_locks=lambda: self._lost_locks is None,
@@ -140,7 +141,7 @@ class RunStore:
         self._lost_locks = lost_locks(locks, names, self._run_id)
 
     def look(self, show: Callable[[], None]) -> None:
-        """Learn and show how the run stands; a store that is away is waited for.
+        """Learn and show how the run stands; an unreachable store is waited for.
 
         Raises:
             StoreFailed, StoreCorrupt: it cannot be used any more.
@@ -152,32 +153,33 @@ class RunStore:
             outlook = None if self.outlook is None else self.outlook.answer()
             if outlook is not None:
                 self.suspects = outlook.suspects
-                self._reach.answered(READ_FAILS)
+                self._retry.answered(READ_FAILS)
             show()
             if self._statistics is not None:
                 self._statistics.tick()
         except (StoreFailed, StoreCorrupt):
             raise
         except StoreError as error:
-            self._reach.waits(READ_FAILS, error)
+            self._retry.refused(READ_FAILS, error)
         if self._beat is not None and self._beat.failed is not None:
             raise self._beat.failed
 
     def last_outlook(self, is_over: Callable[[float], bool]) -> Outlook | None:
-        """What came of the run; a store that is away is waited for.
+        """What came of the run; an unreachable store is waited for.
 
         Args:
             is_over: waits so many seconds, and says whether nobody wants to know any more.
         """
         if self.outlook is not None:
             self.outlook.forget()  # it may have been asked before the last job ended
+        delay = self._retry.delay()
         while self.outlook is not None:
             wait_seconds = 0.0
             try:
                 outlook = self.outlook.answer(ASK_SECONDS)
             except TRANSIENT as error:
-                self._reach.waits(READ_FAILS, error)
-                wait_seconds = ASK_SECONDS
+                self._retry.refused(READ_FAILS, error)
+                wait_seconds = delay.next_seconds()
             else:
                 if outlook is not None:
                     return outlook
@@ -191,9 +193,9 @@ class RunStore:
             self._burials.begin(death)
 
     def finish_burials(self) -> None:
-        """Wait for them; not long, if it is away."""
+        """Wait for them; not long, if it is unreachable."""
         if self._burials is not None:
-            self._burials.finish(AWAY_SECONDS if self.away else BURY_SECONDS)
+            self._burials.finish(UNREACHABLE_SECONDS if self.unreachable else BURY_SECONDS)
 
     def stop_beating(self) -> None:
         if self._locks is not None:

@@ -26,6 +26,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.readiness import ReadinessSource
 from penstock.model.task import SchedulableTask
 from penstock.runtime.gate_times import GateTimes, GateTimesSnapshot
+from penstock.timers import Timer
 
 
 class Starter(Protocol):
@@ -68,7 +69,7 @@ class AsyncTaskScheduler:
         self.times = GateTimes(monotonic())
         self._is_turning = False
         self.is_cut_short = False  # the last turn; another follows
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(wake, monotonic)  # for what opens by itself
         self._said: Hashable = None  # why nothing was selected, when it was last told
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ class AsyncTaskScheduler:
     def shut(self) -> None:
         """Start nothing any more."""
         self.controller.shut()
-        self._cancel_timer()
+        self._timer.cancel()
         self._wake()
 
     def set_limit(self, resource: str, limit: int | None) -> None:
@@ -203,7 +204,7 @@ class AsyncTaskScheduler:
     def _nothing_selected(self, started: int) -> None:
         """Say why, if it is news: the queue is empty, or all that is queued is kept back."""
         if not len(self.queue):
-            self._cancel_timer()
+            self._timer.cancel()
             if started or self._said != "empty":
                 self._said = "empty"
                 self._events.emit(Kind.QUEUE_EMPTY, self._run)
@@ -213,7 +214,8 @@ class AsyncTaskScheduler:
         if started or self._said != said:
             self._said = said
             self._tell_blocked(summary)
-        self._set_timer(summary.available_after)
+        after = summary.available_after
+        self._timer.set(None if after is None else self._monotonic() + after)
 
     def _tell_blocked(self, summary: TaskAdmissionBlockSummary) -> None:
         kinds = {
@@ -226,15 +228,3 @@ class AsyncTaskScheduler:
         for name, count in summary.dominant_denial_reasons.items():
             numbers[name] = count
         self._events.emit(kind, self._run, reason, numbers)
-
-    def _set_timer(self, seconds: float | None) -> None:
-        """Wake up when the first thing opens that opens by itself."""
-        self._cancel_timer()
-        if seconds is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._wake)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

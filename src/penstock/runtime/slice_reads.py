@@ -8,6 +8,7 @@ together, with the store's commit number in the same snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -24,15 +25,14 @@ from penstock.outputs.slices import SlicesGiven
 from penstock.planning.gates import unbuilt
 from penstock.planning.mapping import CalendarReader, index_ranges, needed_moments
 from penstock.runtime.job_window import JobWindow
-from penstock.runtime.reach import Reach
 from penstock.runtime.resting import Resting
 from penstock.runtime.slicing import SliceInputs, SliceTask
 from penstock.runtime.threads import ThreadRunner
 from penstock.runtime.ticking import Ticks
 from penstock.stores.datasets import SliceRange, SliceRow
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Reading needed slices has to wait"
 
 _output = msgspec.json.Decoder(SliceOutput).decode
@@ -139,7 +139,7 @@ class SliceReads:
         tasks: Mapping[str, tuple[Any, object]],
         store: Store,
         clock: Clock,
-        reach: Reach,
+        retry: StoreRetry,
         threads: ThreadRunner,
         ticks: Ticks,
     ) -> None:
@@ -149,7 +149,7 @@ class SliceReads:
             tasks: of the worker.
             store: where manifests are kept.
             clock: the time.
-            reach: hears of a store that is away.
+            retry: waits for the store.
             threads: write what coroutines return.
             ticks: takes all other jobs.
         """
@@ -158,7 +158,7 @@ class SliceReads:
             task.site.connect(threads)
         self._store = store
         self._clock = clock
-        self._reach = reach
+        self._retry = retry
         self._ticks = ticks
         self._resting: Resting | None = None
         self._waiting: dict[JobRef, LeasedJob] = {}
@@ -197,16 +197,16 @@ class SliceReads:
         """Read for all of them at once, and let those start that are still wanted."""
         wanted, steps = self._wanted(jobs)
         running: set[str | None] = set()
-        while self._waiting:
-            try:
-                running = await self._running(jobs)
-                await self._read(wanted, steps)
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                break
+
+        async def ask() -> set[str | None]:
+            running = await self._running(jobs)
+            await self._read(wanted, steps)
+            return running
+
+        with suppress(*TRANSIENT):  # no job waits any more
+            running = await self._retry.until_answered(
+                WAITS, ask, wanted=lambda: bool(self._waiting)
+            )
         ready, self._waiting = list(self._waiting.values()), {}
         if self._resting is not None:
             self._resting.rest([job for job in ready if job.plan_id not in running])

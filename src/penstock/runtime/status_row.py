@@ -98,7 +98,7 @@ class StatusRow:
         return self._looked
 
     async def publish(self, worker: WorkerId) -> None:
-        """Write the row; if the store is away, the next second tries again."""
+        """Write the row; if the store is unreachable, the next second tries again."""
         if self._looked is None:
             return
         status, self._publishing = self._looked, True

@@ -149,7 +149,7 @@ class Supervisor:
 
     def _told_as(self) -> str | None:
         """The run in the closing line, if there is to be one."""
-        if self._failed is not None or self._kept.away or not self.phases.is_working:
+        if self._failed is not None or self._kept.unreachable or not self.phases.is_working:
             return None
         return self.run_id
 
@@ -175,7 +175,7 @@ class Supervisor:
         if self._clock.monotonic() >= self._tick_at:
             self._tick_at = self._clock.monotonic() + TICK_SECONDS
             self._look_around()
-            self._announcer.store(away=self._kept.away)
+            self._announcer.store(unreachable=self._kept.unreachable)
         self._announcer.turned()
 
     def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
 from penstock.runtime.keeping import LOST_MONOTONIC, margin
 from penstock.runtime.repeating import RepeatingThread
 from penstock.runtime.slot_table import SlotTable
+from penstock.stores.retry import Outage
 from penstock.stores.store import JobStore
 
 RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
@@ -38,7 +39,7 @@ class SupervisorBeat(RepeatingThread):
         self._tables = tables
         self._clock = clock
         self._ttl_seconds = ttl_seconds
-        self._told = False  # that nothing was renewed
+        self._outage = Outage(log, clock, "Leases were not renewed", "Leases are renewed again")
         self._rested_monotonic = clock.monotonic()  # since then it waits for its next turn
         self.failed: StoreError | None = None  # nothing will ever be renewed again
 
@@ -85,13 +86,9 @@ class SupervisorBeat(RepeatingThread):
             self.failed = error
             return 0
         except (PenstockError, TimeoutError) as error:
-            if not self._told:
-                self._told = True
-                log.warning("Leases were not renewed: %s", str(error) or "no answer in time")
+            self._outage.began(error)
             return 0
-        if self._told:
-            self._told = False
-            log.warning("Leases are renewed again.")
+        self._outage.ended()
         until = now + self._ttl_seconds - margin(self._ttl_seconds)
         for worker, table in wanted.items():
             try:

@@ -12,7 +12,6 @@ A task of several providers needs room at each of them: the fullest one speaks f
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 import msgspec
@@ -20,6 +19,7 @@ import msgspec
 from penstock.admission.tasks.provider_aware import is_pressed
 from penstock.model.pressure import PressureSnapshot, RequestPressure
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
+from penstock.timers import Deadlines
 
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first
 FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anything yet
@@ -41,13 +41,13 @@ class TaskPressure:
         self._cap_of = cap_of  # a provider's, or its model's: requests at once
         self._requests = requests
         self._counted_as = counted_as  # providers with one base URL are one
-        self._monotonic = monotonic
         self._loop = asyncio.get_running_loop()
         self._changed: Changed | None = None
-        self._fresh: OrderedDict[Hashable, tuple[Hashable, float]] = OrderedDict()  # oldest first
+        self._fresh: Deadlines[Hashable, Hashable] = Deadlines(  # job → its gate
+            FRESH_SECONDS, self._is_fresh_no_more, monotonic
+        )
         self._counts: dict[Hashable, int] = {}  # of the fresh ones, by resource
         self._closed: dict[Hashable, asyncio.TimerHandle | None] = {}  # gates; when they open
-        self._timer: asyncio.TimerHandle | None = None
 
     def connect(self, changed: Changed) -> None:
         self._changed = changed
@@ -72,26 +72,26 @@ class TaskPressure:
 
     def began(self, job: Hashable, gate: Hashable) -> None:
         """A job that calls what this gate stands for runs."""
-        self._fresh[job] = (gate, self._monotonic() + FRESH_SECONDS)
         for one in _parts(gate):
             self._counts[one] = self._counts.get(one, 0) + 1
-        if self._timer is None:
-            self._set_timer()
+        self._fresh.add(job, gate)
 
     def asked(self, job: Hashable) -> None:
         """A job has asked its provider, or has ended; safe to repeat."""
-        found = self._fresh.pop(job, None)
-        if found is None:
-            return
-        parts = _parts(found[0])
+        gate = self._fresh.drop(job)
+        if gate is not None:
+            self._is_fresh_no_more(job, gate)
+
+    def _is_fresh_no_more(self, _job: Hashable, gate: Hashable) -> None:
+        parts = _parts(gate)
         for one in parts:
             left = self._counts[one] - 1
             if left:
                 self._counts[one] = left
             else:
                 del self._counts[one]
-        for gate in [gate for gate in self._closed if not set(parts).isdisjoint(_parts(gate))]:
-            self._open(gate)
+        for closed in [one for one in self._closed if not set(parts).isdisjoint(_parts(one))]:
+            self._open(closed)
 
     def relieved(self, resource: RequestResourceKey) -> None:
         """Fewer wait for a resource, or its cool-down has ended."""
@@ -104,10 +104,10 @@ class TaskPressure:
     def close(self) -> None:
         """The run ends."""
         self._changed = None
-        for timer in [self._timer, *self._closed.values()]:
+        self._fresh.clear()
+        for timer in self._closed.values():
             if timer is not None:
                 timer.cancel()
-        self._timer = None
         self._closed.clear()
 
     def _close(self, gate: Hashable, cooldown_seconds: float) -> None:
@@ -126,22 +126,6 @@ class TaskPressure:
             timer.cancel()
         if self._changed is not None:
             self._changed(gate)
-
-    def _set_timer(self) -> None:
-        first = next(iter(self._fresh.values()), None)
-        if first is not None:
-            delay = max(0.0, first[1] - self._monotonic())
-            self._timer = self._loop.call_later(delay, self._rang)
-
-    def _rang(self) -> None:
-        self._timer = None
-        now = self._monotonic()
-        while self._fresh:
-            job, (_, until) = next(iter(self._fresh.items()))
-            if until > now:
-                break
-            self.asked(job)
-        self._set_timer()
 
     def _unknown(self, key: Hashable) -> PressureSnapshot:
         """A provider that nobody has asked for anything yet."""

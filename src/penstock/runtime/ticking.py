@@ -8,9 +8,9 @@ ticks are read before they may start.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from penstock.clock import Clock
 from penstock.definitions.context import JobInfo, TickContext
 from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, UsageError
 from penstock.model.effects import Effect, EnqueueJobs, ForgetCalls, Rearm, SetCursor
@@ -29,12 +29,11 @@ from penstock.runtime.attempt import (
     time_limit_error,
 )
 from penstock.runtime.checked_values import CheckedValues
-from penstock.runtime.reach import Reach
 from penstock.runtime.recurring import Recurring
 from penstock.runtime.telling import Telling
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import ScheduleStore
 
-RETRY_SECONDS = 0.5  # between two tries when the store cannot be reached
 WAITS = "Reading cursors has to wait"
 
 NOTHING: Mapping[str, str] = {}
@@ -145,10 +144,9 @@ class Ticks:
         self,
         tasks: Mapping[str, tuple[Any, TaskLimits]],
         store: ScheduleStore,
-        clock: Clock,
         policy: RetryPolicy,
         rand: Callable[[], float],
-        reach: Reach,
+        retry: StoreRetry,
         telling: Telling,
         enter: Callable[[Sequence[LeasedJob]], None],
         stop: Callable[[str], None],
@@ -158,10 +156,9 @@ class Ticks:
         Args:
             tasks: of the worker, jobs and schedules.
             store: where cursors are kept.
-            clock: the time.
             policy: what failures cost.
             rand: numbers in [0, 1), for back-offs.
-            reach: hears of a store that is away.
+            retry: waits for the store.
             telling: hears of ends that the store refused.
             enter: takes ticks that may start.
             stop: hears why the run cannot go on.
@@ -169,10 +166,9 @@ class Ticks:
         self._limits = {name: limits for name, (_, limits) in tasks.items() if limits.recurring}
         self.names = frozenset(self._limits)  # of tasks that are schedules
         self._store = store
-        self._clock = clock
         self._policy = policy
         self._rand = rand
-        self._reach = reach
+        self._retry = retry
         self._telling = telling
         self.enter = enter
         self._stop = stop
@@ -195,15 +191,12 @@ class Ticks:
         """Read the cursors of ticks, all at once, and let those start that are still wanted."""
         self._waiting.update((JobRef(job.id, job.token), job) for job in ticks)
         cursors: Mapping[str, str] = {}
-        while self._waiting:
-            try:
-                cursors = await self._store.cursors([job.key for job in ticks])
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-                await self._clock.sleep(RETRY_SECONDS)
-            else:
-                self._reach.answered(WAITS)
-                break
+        with suppress(*TRANSIENT):  # no tick waits any more
+            cursors = await self._retry.until_answered(
+                WAITS,
+                lambda: self._store.cursors([job.key for job in ticks]),
+                wanted=lambda: bool(self._waiting),
+            )
         wanted, self._waiting = list(self._waiting.values()), {}
         for job in wanted:
             job.brought = cursors.get(job.key)

@@ -35,7 +35,6 @@ from penstock.runtime.leasing import Leasing
 from penstock.runtime.lending import SlotLending
 from penstock.runtime.processes import ProcessRunner
 from penstock.runtime.provider_run import ProviderRun
-from penstock.runtime.reach import Reach
 from penstock.runtime.rechecking import Rechecking
 from penstock.runtime.registration import Registration
 from penstock.runtime.run_end import RunEnd
@@ -52,10 +51,12 @@ from penstock.runtime.wear import Wear
 from penstock.runtime.wear_watch import WearWatch
 from penstock.runtime.withdrawals import Withdrawals
 from penstock.runtime.worker_config import LeaseKeeper, Stopping, Totals, WorkerConfig
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store import Store
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
+MEANWHILE = "Running jobs go on; none is started until it is reachable again."
 
 log = logging.getLogger("penstock.worker")
 
@@ -92,9 +93,9 @@ class Worker:
         self._threads = threads
         self._processes = processes
         self._clock = clock
-        self._reach = Reach(log, clock)
+        self._retry = StoreRetry(log, clock, ids.random, MEANWHILE)
         self._name = Registration(
-            config, self._task_names, store, keeper, table, clock, ids, self._reach
+            config, self._task_names, store, keeper, table, clock, ids, self._retry
         )
         self._events = events
         self._correlation = Correlation(config.run_id)
@@ -105,19 +106,17 @@ class Worker:
         self._ticks = Ticks(
             tasks,
             store,
-            clock,
             policy,
             ids.random,
-            self._reach,
+            self._retry,
             self._telling,
             lambda jobs: self._window.add(jobs),
             self._stop_for,
         )
-        self._reads = SliceReads(tasks, store, clock, self._reach, threads, self._ticks)
+        self._reads = SliceReads(tasks, store, clock, self._retry, threads, self._ticks)
         self._acks = AckBuffer(
             store,
-            clock,
-            self._reach,
+            self._retry,
             self._wake.set,
             self._refused,
             self.totals.accept,
@@ -160,7 +159,7 @@ class Worker:
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
         until = config.until
-        self._drain = Drain(store, known, config.run_id, clock, self._reach, config.drain, until)
+        self._drain = Drain(store, known, config.run_id, clock, self._retry, config.drain, until)
         self._status = StatusRow(
             config, store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
         )
@@ -185,7 +184,7 @@ class Worker:
             store,
             caps,
             clock,
-            self._reach,
+            self._retry,
             self._name,
             self._window,
             self._slots,
@@ -301,6 +300,7 @@ class Worker:
             self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
         self._stop_hopeless()
+        self._retry.wake()  # what waits for the store shall not hold up the end
         self._wake.set()
 
     def drain(self) -> None:
@@ -383,7 +383,7 @@ class Worker:
         first = not self.worker_id
         await self._name.sign_on()
         if first and self._checked is not None:
-            await self._checked.read(self._store, self._clock, self._reach)
+            await self._checked.read(self._store, self._retry)
         if first and self._providers is not None:
             await self._providers.begin()
         self._is_ready = True

@@ -86,6 +86,7 @@ class BuildHarness(ABC):
             self.store,
             self.clock,
             self._settings,
+            rand=self._ids.random,
             mark=run_id,
             aside=_at_once,
             now_at=max(to_micros(self.clock.now()), *(end for _, end in request.ranges)),

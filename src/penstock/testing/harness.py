@@ -240,7 +240,7 @@ class Harness(BuildHarness):
             events=self._events,
             request_events=self._request_events,
         )
-        arming = Arming(self.app.name, self.store, self.clock)
+        arming = Arming(self.app.name, self.store, self.clock, self._ids.random)
         start = DaemonStart(
             checks,
             arming,

@@ -12,6 +12,7 @@ from penstock.app import Penstock
 from penstock.builds import build_request, made_build
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import find_app
+from penstock.ids import SeededIds
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.plan import BuildReport
@@ -115,6 +116,7 @@ class Shop:
             self.store,
             SystemClock(),
             loaded.settings,
+            rand=SeededIds(0).random,
             mark=own_mark() if mark is None else mark,
             aside=asyncio.to_thread,
         )

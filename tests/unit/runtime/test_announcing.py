@@ -51,22 +51,22 @@ def test_the_story_of_a_daemon() -> None:
 
 def test_it_is_not_ready_while_the_store_is_away() -> None:
     world = World()
-    world.announcer.store(away=True)
+    world.announcer.store(unreachable=True)
     assert world.readiness == (503, "The run has not begun.")
-    world.announcer.store(away=False)
+    world.announcer.store(unreachable=False)
     world.announcer.ready("so")
-    world.announcer.store(away=True)
-    assert world.readiness == (503, "The store does not answer.")
-    world.announcer.store(away=False)
+    world.announcer.store(unreachable=True)
+    assert world.readiness == (503, "The store is unreachable.")
+    world.announcer.store(unreachable=False)
     assert world.readiness == (200, "ready")
 
 
 def test_a_store_that_comes_back_does_not_make_it_ready_while_it_stops() -> None:
     world = World()
     world.announcer.ready("so")
-    world.announcer.store(away=True)
+    world.announcer.store(unreachable=True)
     world.announcer.stopping()
-    world.announcer.store(away=False)
+    world.announcer.store(unreachable=False)
     assert world.readiness == (503, "The run is stopping.")
 
 
@@ -76,4 +76,4 @@ def test_nobody_need_listen() -> None:
         tell()
     announcer.begins("so")
     announcer.ready("so")
-    announcer.store(away=True)
+    announcer.store(unreachable=True)

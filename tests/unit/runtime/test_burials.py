@@ -17,6 +17,7 @@ from penstock.model.lease import ConfiguredCaps, JobFailure, JobRef, LeaseReques
 from penstock.model.views import Progress
 from penstock.runtime import burials
 from penstock.runtime.burials import Burials, Death
+from penstock.stores import retry
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing import ManualClock
@@ -51,7 +52,7 @@ class AwayStore(MemoryStore):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burials, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(retry, "RETRY_MAX_SECONDS", 0.001)
 
 
 @pytest.fixture

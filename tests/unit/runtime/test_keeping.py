@@ -281,7 +281,8 @@ def test_a_lease_that_cannot_be_renewed_is_told_once(
         for beat in beats:
             beat.run_once()
 
-    assert caplog.text.count("was not renewed: gone") == 1
+    assert caplog.text.count("The lease was not renewed: gone") == 1
+    assert caplog.text.count("The lease is renewed again after ") == 1
     assert caplog.text.count("Leases were not renewed: gone") == 1
-    assert caplog.text.count("Leases are renewed again.") == 1
+    assert caplog.text.count("Leases are renewed again after ") == 1
     assert caplog.text.count("renewed: x") == 2

@@ -1,19 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long between two tries to connect, and is a server known again?"""
+"""Is a server known again?"""
 
 from __future__ import annotations
 
-import pytest
-
-from penstock.stores.postgres.connecting import Server, pausing
-
-
-@pytest.mark.parametrize("drawn", [0.0, 0.5, 0.999])
-def test_pauses_grow_to_two_seconds_and_are_jittered(drawn: float) -> None:
-    pauses = [pausing(lambda: drawn, failures) for failures in (0, 1, 2, 5, 6, 100)]
-
-    share = 0.5 + drawn / 2
-    assert pauses == pytest.approx([share * s for s in (0.05, 0.1, 0.2, 1.6, 2.0, 2.0)])
+from penstock.stores.postgres.connecting import Server
 
 
 def test_a_server_lives_another_life_after_a_restore_or_a_promotion() -> None:

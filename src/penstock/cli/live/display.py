@@ -111,7 +111,7 @@ class LiveDisplay:
                 self._fresh, self._paused = True, None
                 for news in self._news.of(look.picture):
                     log.warning("%s.", news)
-        finally:  # a store that is away is told in the log, which is shown here
+        finally:  # an unreachable store is told in the log, which is shown here
             self._draw(look, course)
 
     def _draw(self, look: RunLook, course: Course) -> None:

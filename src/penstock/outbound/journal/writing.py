@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do the steps of calls reach the store, and what if it cannot take them now?
 
-What is said in one turn of the loop leaves together. A store that is busy, full or away is asked
-again until it answers, as with the ends of jobs; whoever waits is cancelled with his attempt, and
-what he said is still written.
+What is said in one turn of the loop leaves together. A store that is busy, full or unreachable
+is asked again until it answers, as with the ends of jobs; whoever waits is cancelled with his
+attempt, and what he said is still written.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from penstock.clock import Clock
-from penstock.errors import TRANSIENT, StoreClosed, StoreError, StoreUnknown
+from penstock.errors import StoreClosed, StoreError, StoreUnknown
 from penstock.model.job import JobId
 from penstock.model.journal import (
     Answer,
@@ -28,9 +27,8 @@ from penstock.model.spending import Account, Budget
 from penstock.outbound.journal.reserves import Reserves
 from penstock.stores.journal import JournalStore
 from penstock.stores.reply import Reply
+from penstock.stores.retry import StoreRetry
 
-RETRY_FIRST_SECONDS = 0.05
-RETRY_MAX_SECONDS = 2.0
 BATCH_MAX = 256  # steps of one call
 BATCH_BYTES = 8 * 1024 * 1024  # of answers of one call, and one more
 WAITS = "Calls that cost money have to wait"
@@ -41,27 +39,14 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Reach(Protocol):
-    """Who tells people that the store is away, once."""
-
-    def waits(self, what: str, error: StoreError) -> None: ...
-
-    def answered(self, what: str) -> None: ...
-
-
 class JournalWriter:
     """Owns what is said about calls and not yet durable. Belongs to one loop."""
 
     def __init__(
-        self,
-        store: JournalStore,
-        clock: Clock,
-        reach: Reach,
-        budgets: Sequence[Budget] = (),
+        self, store: JournalStore, retry: StoreRetry, budgets: Sequence[Budget] = ()
     ) -> None:
         self._store = store
-        self._clock = clock
-        self._reach = reach
+        self._retry = retry
         self._loop = asyncio.get_running_loop()
         self.reserves = Reserves()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -104,17 +89,7 @@ class JournalWriter:
 
     async def persist(self, ask: Callable[[], Reply[T]]) -> T:
         """Ask until the store takes it; what it has taken already may be told again."""
-        delay = RETRY_FIRST_SECONDS
-        while True:
-            try:
-                answer = await ask()
-            except TRANSIENT as error:
-                self._reach.waits(WAITS, error)
-            else:
-                self._reach.answered(WAITS)
-                return answer
-            await self._clock.sleep(delay)
-            delay = min(delay * 2, RETRY_MAX_SECONDS)
+        return await self._retry.until_answered(WAITS, ask)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:  # noqa: ANN401 (a coroutine)
         """Do it beside whatever runs; it is done even if nobody waits for it any more."""
@@ -138,19 +113,14 @@ class JournalWriter:
             task.exception()  # whoever waited has it; a run ends by the acknowledgements
 
     async def _count(self, key: CallKey, accounts: Sequence[Account]) -> None:
-        delay = RETRY_FIRST_SECONDS
-        while True:
-            try:
-                await self._store.reused([key], accounts)
-                return
-            except StoreUnknown:
-                return  # it may be counted already
-            except TRANSIENT:
-                await self._clock.sleep(delay)
-                delay = min(delay * 2, RETRY_MAX_SECONDS)
-            except StoreError as error:
-                log.debug("A reused answer was not counted: %s", error)
-                return
+        try:
+            await self._retry.until_answered(
+                WAITS, lambda: self._store.reused([key], accounts), repeatable=False
+            )
+        except StoreUnknown:
+            return  # it may be counted already
+        except StoreError as error:
+            log.debug("A reused answer was not counted: %s", error)
 
 
 class _Lane(Generic[S, T]):

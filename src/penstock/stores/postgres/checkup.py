@@ -13,13 +13,13 @@ from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
-from penstock.stores.patience import seen_twice
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import Connected, PgConnection, closed_quietly, connect
 from penstock.stores.postgres.opening import known_steps, statements, version_of
 from penstock.stores.postgres.reading import ServerReader
 from penstock.stores.postgres.vacuuming import DeadRows
+from penstock.stores.retry import seen_twice
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.locking import locks_of
 from penstock.stores.sql.slice_reading import datasets_of, open_plans_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import NamedTuple
 
 import psycopg
@@ -98,9 +97,3 @@ def closed_quietly(connection: PgConnection | None) -> None:
     if connection is not None:
         with contextlib.suppress(psycopg.Error, OSError):
             connection.close()
-
-
-def pausing(random: Callable[[], float], failures: int) -> float:
-    """How long to wait before the next try: growing, jittered, at most two seconds."""
-    ceiling = min(2.0, 0.05 * 2.0 ** min(failures, 10))
-    return ceiling * (0.5 + random() / 2)

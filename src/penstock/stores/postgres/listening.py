@@ -7,7 +7,6 @@ of its own. Behind a pooler nothing may arrive, so the store is asked now and th
 
 from __future__ import annotations
 
-import random
 import select
 import threading
 from collections.abc import Callable
@@ -16,14 +15,15 @@ import psycopg
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
+from penstock.ids import SystemIds
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
     PgConnection,
     closed_quietly,
     connect,
-    pausing,
 )
 from penstock.stores.postgres.silence import CALL_SECONDS, Guard
+from penstock.stores.retry import RetryDelay
 
 LISTEN_SECONDS = 5.0  # of silence, after which the server is asked whether it is there
 CLOSE_SECONDS = 1.0  # close() waits at most this long for the thread
@@ -57,7 +57,7 @@ class Listener:
         self._thread.join(CLOSE_SECONDS)
 
     def _loop(self) -> None:
-        failures = 0
+        delay = RetryDelay(SystemIds().random)
         while not self._closed.is_set():
             connection = None
             try:
@@ -66,16 +66,16 @@ class Listener:
                 self._guard.watch_over(connection)
                 self._ask(connection, "listen")
                 self.works = connected.is_direct
-                failures = 0
+                delay.reset()
                 self._told()  # what came before we listened
                 self._listen(connection)
             except (psycopg.Error, PenstockError, OSError):
-                failures += 1
+                pass  # it is connected to again
             finally:
                 self.works = False
                 self._guard.watch_over(None)
                 closed_quietly(connection)
-            self._closed.wait(pausing(random.SystemRandom().random, failures))
+            self._closed.wait(delay.next_seconds())
 
     def _listen(self, connection: PgConnection) -> None:
         """Ask libpq itself: what psycopg does about a notification holds up the loop we wake."""

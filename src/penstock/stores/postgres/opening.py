@@ -13,7 +13,6 @@ from penstock.clock import SystemClock
 from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreMissing, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
-from penstock.stores.patience import seen_twice
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
@@ -24,6 +23,7 @@ from penstock.stores.postgres.connecting import (
     connect,
 )
 from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.retry import seen_twice
 from penstock.stores.store import Store
 
 PACKAGE = "penstock.stores.postgres"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import queue
-import random
 import sys
 import threading
 from array import array
@@ -15,6 +14,7 @@ import psycopg
 
 from penstock.clock import BootTime, Clock, blocking_sleep
 from penstock.errors import PenstockError, SchemaTooNew, StoreCorrupt, StoreError
+from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
@@ -23,16 +23,16 @@ from penstock.stores.postgres.connecting import (
     Connected,
     closed_quietly,
     connect,
-    pausing,
 )
 from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.refusals import closed
 from penstock.stores.reply import Reply
+from penstock.stores.retry import RetryDelay
 from penstock.stores.sql.reading import SqlReader
 from penstock.stores.sql.statements import Row
 
 READ_SECONDS = 3 * CALL_SECONDS  # a statement for people may take longer than one of a worker
-ASK_SECONDS = 10.0  # how long a question waits for a server that is away
+ASK_SECONDS = 10.0  # how long a question waits for an unreachable server
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class PostgresReader(ServerReader):
         )
         self._closed = False
         self._closing = threading.Lock()  # nothing is asked after the thread was told to end
-        self._failures = 0
+        self._delay = RetryDelay(SystemIds().random)
         self._thread = threading.Thread(target=self._loop, name="penstock-reader", daemon=True)
         self._thread.start()
 
@@ -95,28 +95,27 @@ class PostgresReader(ServerReader):
         return reply
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
-        """Rows of one statement; waits for a server that is away, for a while."""
+        """Rows of one statement; waits for an unreachable server, for a while."""
         until = self._clock.monotonic() + ASK_SECONDS
         while True:
             try:
                 connected = self._connect()
                 self._guard.until = self._clock.monotonic() + READ_SECONDS
                 found = connected.connection.execute(self._queries[query], parameters).fetchall()
-                self._failures = 0
+                self._delay.reset()
                 return found
             except psycopg.Error as error:
                 mapped = meaning.as_store_error(error, self._address.shown, "reading")
                 if not isinstance(mapped, Contended):
                     raise self._newer_schema(mapped) or mapped from error
                 self._drop()
-                self._failures += 1
                 if self._closed or self._clock.monotonic() >= until:
                     raise meaning.unreachable(
                         self._address.shown, meaning.first_line(error)
                     ) from error
             finally:
                 self._guard.until = None
-            blocking_sleep(pausing(random.SystemRandom().random, self._failures))
+            blocking_sleep(self._delay.next_seconds())
 
     def _newer_schema(self, error: StoreError) -> SchemaTooNew | None:
         """Has another process migrated the tables, so that the statement had to fail?"""

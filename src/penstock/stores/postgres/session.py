@@ -8,7 +8,6 @@ A commit whose answer is lost is not guessed at: the server is asked what became
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +26,7 @@ from penstock.errors import (
     StoreUnknown,
     StoreUnsupported,
 )
+from penstock.ids import SystemIds
 from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
@@ -37,13 +37,13 @@ from penstock.stores.postgres.connecting import (
     ask_server,
     closed_quietly,
     connect,
-    pausing,
 )
 from penstock.stores.postgres.known_lanes import KnownLanes
 from penstock.stores.postgres.round_trip import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
+from penstock.stores.retry import Outage, RetryDelay
 from penstock.stores.sql.statements import Row
 
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
@@ -75,8 +75,8 @@ class PostgresSession:
         self._connected: Connected | None = None
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._round_trip: RoundTrip | None = None
-        self._failures = 0
-        self._away_since: float | None = None
+        self._delay = RetryDelay(SystemIds().random)
+        self._outage = Outage(log, clock)
         self._lanes = KnownLanes()
         self._places = ScanPlaces(clock)
         self._tx: PostgresTransaction | None = None
@@ -385,26 +385,23 @@ class PostgresSession:
             self._pause()
             raise meaning.read_only(self._address.shown)
         self._use(connected)
-        if self._away_since is not None:
-            seconds = self._clock.monotonic() - self._away_since
-            log.warning("The store %s is back after %.1f s.", self._address.shown, seconds)
-            self._away_since = None
-        self._failures = 0
+        self._outage.ended()
+        self._delay.reset()
 
     def _unreachable(self, error: psycopg.Error) -> StoreError:
         mapped = meaning.as_store_error(error, self._address.shown, "connecting to")
-        if self._away_since is None:
-            self._away_since = self._clock.monotonic()
-            log.warning("The store %s is away: %s", self._address.shown, meaning.first_line(error))
-        self._pause()
         if isinstance(mapped, StoreUnsupported):
-            return StoreUnavailable(*mapped.args)
-        return meaning.unreachable(self._address.shown, meaning.first_line(error))
+            mapped = StoreUnavailable(*mapped.args)
+        else:
+            mapped = meaning.unreachable(self._address.shown, meaning.first_line(error))
+        self._outage.began(mapped)
+        self._pause()
+        return mapped
 
     def _pause(self) -> None:
-        self._failures += 1
+        seconds = self._delay.next_seconds()
         if not self._closing:
-            blocking_sleep(pausing(random.SystemRandom().random, self._failures))
+            blocking_sleep(seconds)
 
     def _use(self, connected: Connected) -> None:
         self._connected = connected

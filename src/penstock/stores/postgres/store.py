@@ -170,7 +170,7 @@ class PostgresStore(SqlStore):
             return await self._read(self._anything_to_lease)
         except StoreClosed:
             raise
-        except StoreError:  # it is away: nothing new is seen
+        except StoreError:  # it is unreachable: nothing new is seen
             return False
 
     def _anything_to_lease(self) -> bool:

@@ -19,7 +19,7 @@ from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
-from penstock.stores.patience import seen_twice
+from penstock.stores.retry import seen_twice
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.locking import locks_of
 from penstock.stores.sql.slice_reading import datasets_of, open_plans_of

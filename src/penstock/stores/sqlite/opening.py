@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
-from penstock.stores.patience import seen_twice
+from penstock.stores.retry import seen_twice
 from penstock.stores.sqlite import placing
 from penstock.stores.sqlite.connection import (
     connect,

@@ -21,6 +21,7 @@ from penstock.errors import (
     StoreFull,
     StoreReplaced,
 )
+from penstock.stores.retry import Outage
 from penstock.stores.sql.statements import Row
 from penstock.stores.sqlite.checkpointing import Checkpoints
 from penstock.stores.sqlite.connection import (
@@ -60,7 +61,7 @@ class SqliteSession:
         self._checkpoints = Checkpoints(path, connection, clock)
         self._log = NamedFile(str(beside(path, "-wal")))  # there is one since we are connected
         self._moved = ctypes.c_int(0)
-        self._waits_since: float | None = None  # somebody else has held the database since then
+        self._busy = Outage(log, clock, "Writing has to wait", "The store is free again")
         self._full = False
         self._tx: SqliteTransaction | None = None
         self._mark: tuple[Any, ...] = ()
@@ -80,7 +81,7 @@ class SqliteSession:
         except StoreBusy as error:
             self.rollback()
             if wait:
-                self._tell_busy(error, began)
+                self._busy.began(error, began)
             raise
         except BaseException:
             self.rollback()
@@ -89,9 +90,7 @@ class SqliteSession:
             if not wait:
                 self._connection.set_busy_timeout(BUSY_MILLISECONDS)
         self._began_monotonic = self._clock.monotonic()
-        if self._waits_since is not None:
-            log.warning("The store is free again after %.1f s.", began - self._waits_since)
-            self._waits_since = None
+        self._busy.ended()
         self._tx = SqliteTransaction(
             self._connection,
             self._queries,
@@ -99,12 +98,6 @@ class SqliteSession:
             self._boot_clock.boot_time(),
         )
         return self._tx
-
-    def _tell_busy(self, error: StoreBusy, began: float) -> None:
-        """Say it once, however long it lasts."""
-        if self._waits_since is None:
-            self._waits_since = began
-            log.warning("Writing has to wait: %s", error)
 
     def _look_at_files(self) -> None:
         """What is written to a file that was removed or replaced is lost: see it, and stop.
