@@ -76,7 +76,10 @@ def compare(
                 found[side.name] += _measured(workload, side, setup)
         rounds.append(found)
     old, new = (side.name for side in sides)
-    return to_outcome(name, paired([(found[old], found[new]) for found in rounds]))
+    outcome = to_outcome(name, paired([(found[old], found[new]) for found in rounds]))
+    for check in outcome.checks:  # for whoever does not wait for the other sections
+        tell(f"{check.name}: {check.value:.3f}")
+    return outcome
 
 
 def _measured(workload: Workload, side: Side, setup: Setup) -> list[Figure]:
