@@ -33,7 +33,7 @@ SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-
   soak-calendar soak-daemon soak-daemons soak-builds
 SECONDS ?= 1800
 
-.PHONY: help setup nginx demo test coverage check faults reference bench bench-peers bench-smoke soak $(SOAKS) workflows lock clean
+.PHONY: help setup nginx demo test coverage check house faults reference bench bench-peers bench-smoke soak $(SOAKS) workflows lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ check: .venv/ok ## Lint, format, types, import contracts, licence headers
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_headers.py
+
+house: .venv/ok ## Measure the house: files, code lines, imports, constructors, the walk of a job, beside their bounds
+	$(BIN)/python tools/house.py
 
 faults: .venv/ok ## Run every fault test and write docs/faults.md
 	$(BIN)/python -m tools.faults_page --workers $(TEST_WORKERS)

@@ -22,7 +22,7 @@ pytest_plugins = [
     "tests.nginx.fixtures",
     "tests.suite_canaries",
 ]
-pytest.register_assert_rewrite("penstock.testing.store_contract")
+pytest.register_assert_rewrite("tests.contract")
 
 # A busy machine is no bug: no example has a deadline, and slow ones are not complained about.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,8 +12,8 @@ from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract import *  # noqa: F403
-from penstock.testing.store_contract import StoreWorld
+from tests.contract import *  # noqa: F403
+from tests.contract import StoreWorld
 
 
 def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> Store:

@@ -25,8 +25,9 @@ from penstock.runtime.acks import AckBuffer
 from penstock.stores.reply import Reply
 from penstock.stores.sqlite.opening import statements
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.testing import ManualClock, store_contract
-from penstock.testing.store_contract import StoreWorld
+from penstock.testing import ManualClock
+from tests import contract
+from tests.contract import StoreWorld
 
 QUERIES = "penstock.stores.sqlite.store.statements"
 SEEDS = 3  # a simulation that takes a seed is tried with so many
@@ -74,7 +75,7 @@ def _resolve(place: str) -> Any:
 
 def rules() -> dict[str, Callable[[StoreWorld], None]]:
     """The rules of the store contract, by name."""
-    found = {name: getattr(store_contract, name) for name in dir(store_contract)}
+    found = {name: getattr(contract, name) for name in dir(contract)}
     return {
         name: rule
         for name, rule in found.items()

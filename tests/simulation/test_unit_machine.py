@@ -31,8 +31,8 @@ from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract.unit_words import APP, POLL, SECOND, arm, unit
-from penstock.testing.store_contract.world import StoreWorld
+from tests.contract.unit_words import APP, POLL, SECOND, arm, unit
+from tests.contract.world import StoreWorld
 
 NAMES = ["a", "b", "c"]
 TTL = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import StoreBusy, StoreUnavailable, StoreUnknown
+from penstock.errors import StoreBusy, StoreCorrupt, StoreUnavailable, StoreUnknown
 from penstock.stores.reply import Reply
 from penstock.stores.store import Store
 
@@ -49,6 +49,14 @@ async def insist_async(ask: Callable[[], Reply[T]]) -> T:
         except StoreUnknown:
             continue
     return await ask()
+
+
+def seen_twice(look: Callable[[], T]) -> T:
+    """Look again before a store is called damaged: another process may open or migrate it now."""
+    try:
+        return look()
+    except StoreCorrupt:
+        return look()
 
 
 def open_patiently(

@@ -15,7 +15,7 @@ import pytest
 from penstock.model.job import Edge, JobState, finished
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract.world import StoreWorld
+from tests.contract.world import StoreWorld
 from tests.unit.cli.conftest import Command
 
 OPERATING = (

@@ -18,7 +18,7 @@ from penstock.observe.why_gather import ASKED_MAX, CHAIN_MAX, gather
 from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract.world import StoreWorld, ref
+from tests.contract.world import StoreWorld, ref
 
 BUSY = WorkerStatus(captured_at=5, running=1)
 

@@ -15,7 +15,7 @@ from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.postgres.checkup import postgres_facts, postgres_findings
 from penstock.stores.postgres.opening import open_postgres
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract.world import StoreWorld
+from tests.contract.world import StoreWorld
 from tests.postgres.fixtures import MakeCluster
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from penstock.stores.sql.reading import WINDOW_JOBS
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter
 from penstock.testing.manual_clock import ManualClock
-from penstock.testing.store_contract.world import StoreWorld
+from tests.contract.world import StoreWorld
 
 STEP = 50  # instructions of SQLite between two counts
 

@@ -13,6 +13,7 @@ from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
+from penstock.stores.patience import seen_twice
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import Connected, PgConnection, closed_quietly, connect
@@ -45,11 +46,17 @@ def postgres_findings(url: str, *, full: bool = False) -> list[Finding]:
         return [problem("server", str(error))]
     except psycopg.Error as error:
         return [problem("server", str(meaning.not_connected(error, address.shown)))]
+
+    def look() -> list[Finding]:
+        try:
+            return list(_Look(address, connected, queries, full=full).findings())
+        except psycopg.Error as error:
+            raise meaning.as_store_error(error, address.shown, "looking at") from error
+
     try:
-        return list(_Look(address, connected, queries, full=full).findings())
-    except psycopg.Error as error:
-        said = meaning.as_store_error(error, address.shown, "looking at")
-        return [problem("store", str(said))]
+        return seen_twice(look)
+    except StoreError as error:
+        return [problem("store", str(error))]
     finally:
         closed_quietly(connected.connection)
 
@@ -122,9 +129,7 @@ class _Look:
         yield self._clock()
         yield self._connections()
         try:
-            version = version_of(
-                self._address, self._connected.connection, self._queries, known_steps()
-            )
+            version = self._version()
         except (SchemaTooNew, StoreForeign) as error:
             yield problem("schema", str(error))
             return
@@ -140,7 +145,13 @@ class _Look:
         yield self._transactions()
         yield self._dead_rows()
         if self._full:
-            yield self._invariants()
+            try:
+                yield self._invariants()
+            except SchemaTooNew as error:
+                yield problem("schema", str(error))
+
+    def _version(self) -> int:
+        return version_of(self._address, self._connected.connection, self._queries, known_steps())
 
     def _rows(self, query: str) -> list[Row]:
         return self._connected.connection.execute(self._queries[query]).fetchall()
@@ -203,6 +214,7 @@ class _Look:
         broken = _Reader(self._connected.connection, self._queries).check()
         if not broken:
             return well("invariants", "all hold")
+        self._version()  # they are those of a schema, and another process may have migrated it
         more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
         return problem(
             "invariants",

@@ -13,6 +13,7 @@ from penstock.clock import SystemClock
 from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreMissing, StoreReadOnly
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
+from penstock.stores.patience import seen_twice
 from penstock.stores.postgres import meaning
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connecting import (
@@ -76,6 +77,15 @@ def open_postgres(
     address = Address.of(url)
     queries = statements_for(durability)
     steps = known_steps() if migrations is None else tuple(migrations)
+    connected = seen_twice(
+        lambda: _opened(address, queries, steps, make=make, reading_will_do=reading_will_do)
+    )
+    return PostgresStore(address, queries, SystemClock(), len(steps), connected, server_time)
+
+
+def _opened(
+    address: Address, queries: dict[str, str], steps: Steps, *, make: bool, reading_will_do: bool
+) -> Connected:
     connected = _connected(address, queries)
     try:
         if not make and version_of(address, connected.connection, queries, steps) == 0:
@@ -90,7 +100,7 @@ def open_postgres(
     except BaseException:
         closed_quietly(connected.connection)
         raise
-    return PostgresStore(address, queries, SystemClock(), len(steps), connected, server_time)
+    return connected
 
 
 def _connected(address: Address, queries: dict[str, str]) -> Connected:

@@ -76,9 +76,10 @@ select
 
 -- schema_exists --
 -- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
+-- All three are rows of one snapshot; to_regclass would look at another one while a store is being made.
 select
-    to_regnamespace('penstock') is not null, to_regclass('penstock.schema_versions') is not null,
-    exists (select 1 from pg_class where relnamespace = to_regnamespace('penstock'))
+    count(distinct pg_namespace.oid) > 0, count(*) filter (where relname = 'schema_versions') > 0, count(pg_class.oid) > 0
+from pg_namespace left join pg_class on relnamespace = pg_namespace.oid where nspname = 'penstock'
 
 -- schema_version --
 -- The number of the last migration applied.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from penstock.clock import BootTime, Clock, blocking_sleep
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SchemaTooNew, StoreCorrupt, StoreError
 from penstock.model.dataset import SliceMarks
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import meaning
@@ -68,12 +68,13 @@ class PostgresReader(ServerReader):
     """Owns a connection for reading and the thread that uses it."""
 
     def __init__(
-        self, address: Address, queries: dict[str, str], clock: Clock, guard: Guard
+        self, address: Address, queries: dict[str, str], clock: Clock, guard: Guard, schema: int
     ) -> None:
         self._address = address
         self._queries = queries
         self._clock = clock
         self._guard = guard
+        self._schema = schema
         self._connected: Connected | None = None
         self._asked: queue.SimpleQueue[tuple[Reply[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
@@ -106,7 +107,7 @@ class PostgresReader(ServerReader):
             except psycopg.Error as error:
                 mapped = meaning.as_store_error(error, self._address.shown, "reading")
                 if not isinstance(mapped, Contended):
-                    raise mapped from error
+                    raise self._newer_schema(mapped) or mapped from error
                 self._drop()
                 self._failures += 1
                 if self._closed or self._clock.monotonic() >= until:
@@ -116,6 +117,19 @@ class PostgresReader(ServerReader):
             finally:
                 self._guard.until = None
             blocking_sleep(pausing(random.SystemRandom().random, self._failures))
+
+    def _newer_schema(self, error: StoreError) -> SchemaTooNew | None:
+        """Has another process migrated the tables, so that the statement had to fail?"""
+        if type(error) not in (StoreError, StoreCorrupt):
+            return None
+        try:
+            connection = self._connect().connection
+            ((found,),) = connection.execute(self._queries["schema_version"]).fetchall()
+        except psycopg.Error:
+            return None
+        if found == self._schema:
+            return None
+        return meaning.newer_schema(self._address.shown, found, self._schema)
 
     def boot_time(self, server_time: Callable[[], int] | None) -> BootTime:
         """The server's life and time."""

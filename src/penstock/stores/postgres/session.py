@@ -20,6 +20,7 @@ from penstock.errors import (
     InternalError,
     SchemaTooNew,
     StoreBusy,
+    StoreCorrupt,
     StoreError,
     StoreReadOnly,
     StoreUnavailable,
@@ -107,11 +108,7 @@ class PostgresSession:
         self._began_monotonic = self._clock.monotonic()
         if begun.schema != self._schema:
             self.rollback()
-            raise SchemaTooNew(
-                f"The store {self._address.shown} was brought to schema {begun.schema} by another "
-                f"version of Penstock; this process knows {self._schema} and writes nothing more. "
-                "Start it again with that version."
-            )
+            raise meaning.newer_schema(self._address.shown, begun.schema, self._schema)
         ahead, now = opened.opening.ahead, opened.now
         if ahead is not None and not begun.life == server.life == life:
             self.rollback()
@@ -346,11 +343,27 @@ class PostgresSession:
         mapped = meaning.as_store_error(error, self._address.shown, "writing to")
         if meaning.is_lost(error):
             self._drop()
+        if type(mapped) in (StoreError, StoreCorrupt):
+            newer = self._newer_schema()
+            if newer is not None:
+                newer.__cause__ = error
+                return newer
         if type(mapped) is not StoreError:
             return mapped
         ours = InternalError(f"{mapped} This is a bug of Penstock; please report it.")
         ours.__cause__ = error
         return ours
+
+    def _newer_schema(self) -> SchemaTooNew | None:
+        """Has another process migrated the tables since the transaction began?"""
+        self.rollback()
+        try:
+            ((found,),) = self._ask("schema_version")
+        except psycopg.Error:
+            return None
+        if found == self._schema:
+            return None
+        return meaning.newer_schema(self._address.shown, found, self._schema)
 
     def close(self, *, sound: bool) -> None:
         self._closing = True

@@ -61,7 +61,7 @@ class PostgresStore(SqlStore):
         self._pid = os.getpid()
         self._server_time = server_time
         self._watch = Watch(clock)
-        self._reader = PostgresReader(address, queries, clock, self._watch.guard())
+        self._reader = PostgresReader(address, queries, clock, self._watch.guard(), schema)
         self._vacuum = Vacuum(address, queries, clock, self._watch.guard(), self._count_dead)
         self._cursor = leasing.LeaseCursor()
         self._lease_calls = 0  # counted by the writer

@@ -19,6 +19,7 @@ from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
+from penstock.stores.patience import seen_twice
 from penstock.stores.sql.call_reading import figures_of
 from penstock.stores.sql.locking import locks_of
 from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
@@ -103,8 +104,7 @@ class Checkup:
             yield well("store", f"{str(self._path)!r} is made when the first job is enqueued")
             return
         try:
-            refuse_file(self._path)
-            seen = look(self._path, self._see)
+            seen = seen_twice(self._look)
         except LogUnmerged as error:
             yield well("store", f"not looked at: {str(error)[0].lower()}{str(error)[1:-1]}")
         except StoreForeign as error:
@@ -124,6 +124,10 @@ class Checkup:
             f"The store {str(self._path)!r} is corrupted ({what.rstrip('.')}); stop its workers "
             f"and {RESTORE}.",
         )
+
+    def _look(self) -> _Seen:
+        refuse_file(self._path)
+        return look(self._path, self._see)
 
     def _see(self, connection: apsw.Connection) -> _Seen:
         version = identify(self._path, connection, self._queries, known_steps())

@@ -105,6 +105,20 @@ def mapped_errors(
         raise as_store_error(error, path, doing, connection, committing=committing) from error
 
 
+@contextmanager
+def snapshot(connection: apsw.Connection, queries: dict[str, str]) -> Generator[None]:
+    """All that is read within is of one state of the store, whatever others commit meanwhile."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute(queries["begin_read"]).fetchall()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(apsw.Error):  # an I/O error has ended it already
+            connection.execute(queries["rollback"]).fetchall()
+
+
 def as_store_error(
     error: apsw.Error,
     path: Path,

@@ -62,10 +62,12 @@ def copy_store(store: Path, target: Path, queries: dict[str, str]) -> int:
 
 
 def _begin_reading(store: Path, queries: dict[str, str]) -> tuple[apsw.Connection, int]:
+    """From here on all that is read is of one state; how many jobs there are."""
     reading = connect(store)
     try:
         with mapped_errors(store, "reading the store", reading):
-            return reading, _begin(reading, queries)
+            reading.execute(queries["begin_read"]).fetchall()
+            return reading, _jobs(reading, queries)
     except BaseException:
         disconnect(reading)
         raise
@@ -75,18 +77,11 @@ def copy_backup(backup: Path, target: Path, queries: dict[str, str]) -> int:
     """The same for a file that must stay as it is, with nothing made beside it."""
 
     def see(reading: apsw.Connection) -> int:
-        jobs = _begin(reading, queries)
+        jobs = _jobs(reading, queries)
         _copy_pages(reading, target, queries)
-        reading.execute(queries["commit"]).fetchall()
         return jobs
 
     return look(backup, see)
-
-
-def _begin(reading: apsw.Connection, queries: dict[str, str]) -> int:
-    """From here on all that is read is of one moment; how many jobs there are."""
-    reading.execute(queries["begin_read"]).fetchall()
-    return _jobs(reading, queries)
 
 
 def _copy_pages(reading: apsw.Connection, target: Path, queries: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import apsw
 
 from penstock.errors import StoreBusy, StoreError
-from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, mapped_errors
+from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, mapped_errors, snapshot
 from penstock.stores.sqlite.opening import statements
 from penstock.stores.sqlite.placing import beside, has_log, size_of
 
@@ -34,7 +34,7 @@ class LogUnmerged(StoreError):
 
 
 def look(path: Path, see: Callable[[apsw.Connection], T]) -> T:
-    """What `see` makes of the file; it may be called several times."""
+    """What `see` makes of one state of the file; it may be called several times."""
     path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
     for _ in range(LOOKS_MAX):
         log, index = (beside(path, end) for end in ("-wal", "-shm"))
@@ -91,7 +91,8 @@ def _see(path: Path, options: str, see: Callable[[apsw.Connection], T]) -> T:
         connection = apsw.Connection(name, flags=flags)
         try:
             connection.set_busy_timeout(BUSY_MILLISECONDS)
-            return see(connection)
+            with snapshot(connection, statements()):
+                return see(connection)
         finally:
             with contextlib.suppress(apsw.Error):
                 connection.close()

@@ -30,6 +30,7 @@ from penstock.errors import (
 )
 from penstock.stores.migrate import Migration, read_migrations
 from penstock.stores.named_sql import read_queries
+from penstock.stores.patience import seen_twice
 from penstock.stores.sqlite import placing
 from penstock.stores.sqlite.connection import (
     connect,
@@ -38,6 +39,7 @@ from penstock.stores.sqlite.connection import (
     disconnect,
     mapped_errors,
     prepare_to_write,
+    snapshot,
 )
 from penstock.stores.sqlite.turn import Turn
 
@@ -81,7 +83,8 @@ def open_to_write(
     placing.refuse_library(placing.sqlite_version())
     placing.refuse_place(path)
     return _anew_if_replaced(
-        path, lambda: _made_and_opened(path, queries, durability, clock, steps)
+        path,
+        lambda: seen_twice(lambda: _made_and_opened(path, queries, durability, clock, steps)),
     )
 
 
@@ -122,9 +125,11 @@ def open_to_read(
     path: Path, queries: dict[str, str], clock: Clock, steps: Steps, *, alone: bool = False
 ) -> apsw.Connection:
     """Open a store of the present schema, for reading only."""
-    return _anew_if_replaced(
-        path, lambda: _patiently(clock, lambda: _opened_to_read(path, queries, steps, alone))
-    )
+
+    def attempt() -> apsw.Connection:
+        return _patiently(clock, lambda: _opened_to_read(path, queries, steps, alone))
+
+    return _anew_if_replaced(path, lambda: seen_twice(attempt))
 
 
 def _opened_to_read(
@@ -255,7 +260,7 @@ def _sync_folder(folder: Path) -> None:
 
 def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> int:
     """Refuse the database of another program, and one that is newer or not whole; its version."""
-    with mapped_errors(path, "opening the store", connection):
+    with mapped_errors(path, "opening the store", connection), snapshot(connection, queries):
         owner = _number(connection, queries["application_id"])
         version = _number(connection, queries["schema_version"])
         objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}

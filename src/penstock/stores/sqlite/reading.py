@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from penstock.clock import BootTime
-from penstock.errors import StoreError
+from penstock.errors import SchemaTooNew, StoreCorrupt, StoreError
 from penstock.model.dataset import SliceMarks
 from penstock.stores.refusals import closed
 from penstock.stores.sql.reading import SqlReader
@@ -72,7 +72,13 @@ class SqliteReader(SqlReader):
     def as_damage(self, error: Exception) -> Exception:
         """What an unexpected error means, seen in the light of the file's state."""
         with self._lock:
-            return as_damage(error, self._path, self._connection, self._queries)
+            meaning = as_damage(error, self._path, self._connection, self._queries)
+        if isinstance(meaning, StoreCorrupt):
+            try:
+                self.refuse_changed_schema()  # what another version has written is no damage
+            except SchemaTooNew as newer:
+                return newer
+        return meaning
 
     def close(self) -> None:
         with self._lock:

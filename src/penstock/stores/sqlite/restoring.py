@@ -37,7 +37,7 @@ from penstock.errors import (
 from penstock.ids import IdSource
 from penstock.model.views import WorkerView
 from penstock.stores.sqlite.backing_up import refuse_companion, refuse_unnameable
-from penstock.stores.sqlite.connection import busy, connect, disconnect, mapped_errors
+from penstock.stores.sqlite.connection import busy, connect, disconnect, mapped_errors, snapshot
 from penstock.stores.sqlite.copying import (
     check_store,
     copy_backup,
@@ -263,9 +263,13 @@ class Restore:
     def _refuse_alive(self) -> None:
         connection = connect(self._store)
         try:
-            with contextlib.suppress(SchemaTooNew):
-                identify(self._store, connection, self._queries, known_steps())
-            self._refuse_living(connection)
+            with (
+                mapped_errors(self._store, "reading the store", connection),
+                snapshot(connection, self._queries),
+            ):
+                with contextlib.suppress(SchemaTooNew):
+                    identify(self._store, connection, self._queries, known_steps())
+                self._refuse_living(connection)
         finally:
             disconnect(connection)
 
