@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,6 +72,21 @@ def ask(connection: psycopg.Connection[tuple[Any, ...]], question: str) -> Any:
     """The first value of the first row."""
     row = connection.execute(question.encode()).fetchone()
     return row[0] if row else None
+
+
+def ended_connections_cpu(url: str) -> float:
+    """CPU seconds of all connections that have ended, and of vacuums that ran meanwhile."""
+    with connect(url) as connection:
+        ours = ask(connection, "select pg_backend_pid()")
+        server = _process_status(ours)[1]  # whose children all connections are
+        user, system = _process_status(server)[13:15]
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _process_status(pid: int) -> list[int]:
+    """Numbers of `/proc/PID/stat` that follow the command: a 0 for the state, the parent, …"""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return [0, *map(int, text.rpartition(")")[2].split()[1:])]
 
 
 def rounds_of(setup: Setup) -> int:
