@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import StoreError
-from penstock.ids import SeededIds
 from penstock.model.job import JobId, LeasedJob, NewJob
 from penstock.model.journal import CallRecord, CallState
 from penstock.model.spending import Budget
@@ -20,8 +19,8 @@ from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.journal.rules import PaidRules
 from penstock.outbound.journal.writing import JournalWriter
 from penstock.outbound.standing import Standing
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from tests.outbound_run import PROVIDER, Run, outbound_run
 
 OPERATIONS = ("intend", "answered", "closed", "held", "reused", "calls", "answer_of")
@@ -35,7 +34,7 @@ class Unheard:
     def answered(self, what: str) -> None: ...
 
 
-def slow(store: MemoryStore, seconds: float) -> None:
+def slow(store: InProcessStore, seconds: float) -> None:
     """Let what concerns calls take time: half of it before it is done, half after."""
     loop = asyncio.get_running_loop()
     for name in OPERATIONS:
@@ -63,7 +62,7 @@ def _later(loop: asyncio.AbstractEventLoop, inner: Any, seconds: float) -> Any:
 class PaidRun:
     """What a test needs: clients, the journal, and attempts of one job."""
 
-    def __init__(self, run: Run, store: MemoryStore, writer: JournalWriter) -> None:
+    def __init__(self, run: Run, store: InProcessStore, writer: JournalWriter) -> None:
         self.clients = run.clients
         self.admission = run.admission
         self.run = run
@@ -86,7 +85,7 @@ class PaidRun:
             standing.current.reset(before)
 
     def records(self) -> list[CallRecord]:
-        return MemoryStore.calls(self.store, JobId(1)).result()
+        return InProcessStore.calls(self.store, JobId(1)).result()
 
     def states(self) -> list[CallState]:
         return [record.state for record in self.records()]
@@ -100,12 +99,12 @@ async def paid_run(
     clock: Clock | None = None,
     journal_seconds: float = 0.0,
     budgets: Sequence[Budget] = (),
-    prepare: Callable[[MemoryStore], None] | None = None,
+    prepare: Callable[[InProcessStore], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[PaidRun]:
     """Clients of one provider that costs money, with a journal in memory."""
     clock = clock or SystemClock()
-    store = MemoryStore(clock, SeededIds(1))
+    store = InProcessStore(clock)
     store.enqueue([NewJob(key="job", task="task", payload="[]", group="g")]).result()
     if journal_seconds:
         slow(store, journal_seconds)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
 from tests.contract import *  # noqa: F403
 from tests.contract import StoreWorld
+from tests.model.memory import MemoryStore
 
 
 def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> Store:

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.errors import StoreBusy, StoreUnavailable, StoreUnknown
 from penstock.stores import patience
-from penstock.stores.memory import MemoryStore
 from penstock.stores.patience import insist, insist_async, open_patiently, wait_for
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 
 
@@ -87,7 +87,7 @@ class Asked:
 def test_what_may_have_been_done_is_asked_for_again(lost: int) -> None:
     ask, other = Asked(lost), Asked(lost)
 
-    assert insist(ask, MemoryStore(ManualClock()), "-", ask()) == "done"
+    assert insist(ask, InProcessStore(ManualClock()), "-", ask()) == "done"
     assert asyncio.run(insist_async(other)) == "done"
 
     assert ask.count == other.count == lost + 1
@@ -97,7 +97,7 @@ def test_whoever_never_hears_an_answer_is_told_so() -> None:
     ask, other = Asked(100), Asked(100)
 
     with pytest.raises(StoreUnknown):
-        insist(ask, MemoryStore(ManualClock()), "-", ask())
+        insist(ask, InProcessStore(ManualClock()), "-", ask())
     with pytest.raises(StoreUnknown):
         asyncio.run(insist_async(other))
 
@@ -111,7 +111,7 @@ def test_a_store_that_gives_no_answer_is_told_whatever_it_is_kept_by(
     reply: Reply[int] = Reply(withdraw=lambda: True)
 
     with pytest.raises(StoreBusy) as refused:
-        wait_for(reply, MemoryStore(ManualClock()), "nothing was changed.")
+        wait_for(reply, InProcessStore(ManualClock()), "nothing was changed.")
 
     assert str(refused.value) == (
         "The store memory: gave no answer for 0.01 s, others hold it or it is too slow; nothing "

@@ -29,7 +29,7 @@ from penstock.stores.sqlite.opening import known_steps, statements
 from penstock.stores.sqlite.reading import SqliteReader
 from penstock.stores.sqlite.transaction import SqliteTransaction
 
-WAIT_SECONDS = 1.0  # whoever waits for work looks again after this long: jobs fall due, leases end
+WAIT_SECONDS = 1.0  # who waits for work looks again after this long: jobs fall due, leases end
 STATEMENTS_KEPT = 400  # prepared statements of a connection: all that there are
 
 _BOOT_ID = "in process"
@@ -57,7 +57,11 @@ class InProcessStore(SqlStore):
         return "memory:"
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
-        return self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor))
+        reply = self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor))
+        with suppress(PenstockError):
+            if not reply.result().more:  # all that was made so far has been seen
+                self._waiters.saw()
+        return reply
 
     def close(self) -> None:
         self._writer.close()
@@ -115,22 +119,13 @@ class _InlineWriter:
                 return Reply.failed(closed())
             tx = SqliteTransaction(self._connection, self._queries, *self._times())
             try:
-                value = self._run(tx, run)
+                with self._connection:  # one transaction
+                    value = run(tx)
+                    tx.finish()
             except Exception as error:
                 return Reply.failed(error)
         self._committed(tx)
         return Reply.of(value)
-
-    def _run(self, tx: SqliteTransaction, run: Callable[[Transaction], T]) -> T:
-        tx.run("begin_write")
-        try:
-            value = run(tx)
-            tx.finish()
-        except BaseException:
-            tx.run("rollback")
-            raise
-        tx.run("commit")
-        return value
 
     def close(self) -> None:
         self._closed = True
@@ -139,16 +134,16 @@ class _InlineWriter:
 def _connection() -> apsw.Connection:
     """An empty store of the present schema."""
     connection = apsw.Connection(":memory:", statementcachesize=STATEMENTS_KEPT)
-    with connection.backup("main", _template(), "main") as copy:
-        copy.step()
+    connection.deserialize("main", _empty())
+    connection.pragma("temp_store", "memory")
     return connection
 
 
 @lru_cache(maxsize=1)
-def _template() -> apsw.Connection:
-    """What every store is a copy of: to copy it costs a hundredth of running the migrations."""
+def _empty() -> bytes:
+    """What every store begins with: to copy it costs a hundredth of running the migrations."""
     connection = apsw.Connection(":memory:")
     for step in known_steps():
         connection.execute(step.script).fetchall()
     connection.pragma("user_version", len(known_steps()))
-    return connection
+    return connection.serialize("main")
