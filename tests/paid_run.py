@@ -20,9 +20,9 @@ from penstock.outbound.journal.paid_calls import PaidCalls
 from penstock.outbound.journal.rules import PaidRules
 from penstock.outbound.journal.writing import JournalWriter
 from penstock.outbound.standing import Standing
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.stores.retry import StoreRetry
+from penstock.stores.sqlite.in_process import InProcessStore
 from tests.outbound_run import PROVIDER, Run, outbound_run
 
 OPERATIONS = ("intend", "answered", "closed", "held", "reused", "calls", "answer_of")
@@ -30,7 +30,7 @@ OPERATIONS = ("intend", "answered", "closed", "held", "reused", "calls", "answer
 log = logging.getLogger("penstock.test")
 
 
-def slow(store: MemoryStore, seconds: float) -> None:
+def slow(store: InProcessStore, seconds: float) -> None:
     """Let what concerns calls take time: half of it before it is done, half after."""
     loop = asyncio.get_running_loop()
     for name in OPERATIONS:
@@ -58,7 +58,7 @@ def _later(loop: asyncio.AbstractEventLoop, inner: Any, seconds: float) -> Any:
 class PaidRun:
     """What a test needs: clients, the journal, and attempts of one job."""
 
-    def __init__(self, run: Run, store: MemoryStore, writer: JournalWriter) -> None:
+    def __init__(self, run: Run, store: InProcessStore, writer: JournalWriter) -> None:
         self.clients = run.clients
         self.admission = run.admission
         self.run = run
@@ -81,7 +81,7 @@ class PaidRun:
             standing.current.reset(before)
 
     def records(self) -> list[CallRecord]:
-        return MemoryStore.calls(self.store, JobId(1)).result()
+        return InProcessStore.calls(self.store, JobId(1)).result()
 
     def states(self) -> list[CallState]:
         return [record.state for record in self.records()]
@@ -95,12 +95,12 @@ async def paid_run(
     clock: Clock | None = None,
     journal_seconds: float = 0.0,
     budgets: Sequence[Budget] = (),
-    prepare: Callable[[MemoryStore], None] | None = None,
+    prepare: Callable[[InProcessStore], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[PaidRun]:
     """Clients of one provider that costs money, with a journal in memory."""
     clock = clock or SystemClock()
-    store = MemoryStore(clock, SeededIds(1))
+    store = InProcessStore(clock)
     store.enqueue([NewJob(key="job", task="task", payload="[]", group="g")]).result()
     if journal_seconds:
         slow(store, journal_seconds)

@@ -14,7 +14,6 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.moments import Moment
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
-from penstock.ids import SystemIds
 from penstock.model.calendar import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
@@ -22,7 +21,7 @@ from penstock.planning.calendars.slice_names import moment_of
 from penstock.runtime.building import Aside, Build
 from penstock.runtime.messages import BuildSpec
 from penstock.runtime.slicing import SliceSite, slice_task, slice_tasks
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store import Store
 
 NOW = "now"
@@ -150,4 +149,4 @@ def served_tasks(
 
 def empty_store() -> Store:
     """A store in memory, for whoever plans where there is none yet."""
-    return MemoryStore(SystemClock(), SystemIds())
+    return InProcessStore(SystemClock())

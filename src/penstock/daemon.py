@@ -24,7 +24,7 @@ from penstock.runtime.checked_values import CheckedValues
 from penstock.runtime.preflights import CheckTable, EndlessLease, PreflightRun
 from penstock.runtime.threads import ThreadPool, ThreadRunner
 from penstock.runtime.worker import Worker
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.wiring import RunOptions, build_worker, slot_count
 
 LEASE_SECONDS = 1e9  # of the worker of the first phase, whose store nobody else has
@@ -54,7 +54,7 @@ def preflight_run(
     """
     if not plan.preflights:
         return None
-    store = MemoryStore(clock, ids)
+    store = InProcessStore(clock)
 
     def build() -> Worker:
         return build_worker(

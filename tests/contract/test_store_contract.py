@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
 from tests.contract import *  # noqa: F403
 from tests.contract import StoreWorld
+from tests.model.memory import MemoryStore
 
 
 def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> Store:
     if request.param == "memory":
         return MemoryStore(clock)
+    if request.param == "in_process":
+        return InProcessStore(clock)
     if request.param == "postgres":
         from penstock.stores.postgres.opening import open_postgres
 
@@ -28,7 +31,7 @@ def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> S
     return SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "in_process", "sqlite", "postgres"])
 def store_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
     clock = ManualClock()
     store = _open(request, tmp_path, clock)

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from penstock import Context, Penstock
 from penstock.errors import PayloadError, StrictJsonError
-from penstock.ids import SeededIds
 from penstock.model.job import ERROR_BYTES_MAX, JobState
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing import ManualClock
@@ -77,8 +76,8 @@ named = pytest.mark.parametrize(
 )
 
 
-def memory() -> MemoryStore:
-    return MemoryStore(ManualClock(), SeededIds(7))
+def memory() -> InProcessStore:
+    return InProcessStore(ManualClock())
 
 
 @contextmanager
@@ -178,13 +177,13 @@ def run_returning(values: list[Any], store: Store) -> dict[str, tuple[Any, ...]]
     return found
 
 
-class SystemMemory(MemoryStore):
+class SystemMemory(InProcessStore):
     """The memory store in real time, for a run beside a real one."""
 
     def __init__(self) -> None:
         from penstock.clock import SystemClock
 
-        super().__init__(SystemClock(), SeededIds(7))
+        super().__init__(SystemClock())
 
 
 def test_f57_a_bad_result_ends_its_job_with_the_path_and_the_same_on_both_stores(

@@ -23,7 +23,7 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.model.effects import EnqueueJobs, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter, Store
 from penstock.testing import ManualClock
@@ -74,7 +74,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     path = tmp_path / "s.db"
     store: Store
     if request.param == "memory":
-        store, found = MemoryStore(clock), None
+        store, found = InProcessStore(clock), None
     else:
         store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
         found = path

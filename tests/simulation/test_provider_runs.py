@@ -321,16 +321,16 @@ def seen_statuses(t: Any) -> list[WorkerStatus]:
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the memory store remember what workers have said."""
-    from penstock.stores.memory import MemoryStore
+    from penstock.stores.sqlite.in_process import InProcessStore
 
-    publish = MemoryStore.publish
+    publish = InProcessStore.publish
 
     def noting(self: Any, worker: Any, document: str) -> Any:
         self.published.append(document)
         return publish(self, worker, document)
 
-    monkeypatch.setattr(MemoryStore, "published", [], raising=False)
-    monkeypatch.setattr(MemoryStore, "publish", noting)
+    monkeypatch.setattr(InProcessStore, "published", [], raising=False)
+    monkeypatch.setattr(InProcessStore, "publish", noting)
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,22 @@ import pytest
 from penstock import Context, Penstock
 from penstock.model.job import WorkerId
 from penstock.model.worker_status import read_status
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import Bucket, ProviderRules, SimulatedProvider, harness
 
 
 def test_a_worker_tells_the_rate_it_has_found_and_what_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    publish = MemoryStore.publish
+    publish = InProcessStore.publish
     said: list[str] = []
 
-    def noting(self: MemoryStore, worker: WorkerId, document: str) -> Reply[None]:
+    def noting(self: InProcessStore, worker: WorkerId, document: str) -> Reply[None]:
         said.append(document)
         return publish(self, worker, document)
 
-    monkeypatch.setattr(MemoryStore, "publish", noting)
+    monkeypatch.setattr(InProcessStore, "publish", noting)
     app = Penstock("shop")
     api = app.provider("api", base_url="http://simulated.invalid")
 

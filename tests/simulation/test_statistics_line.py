@@ -14,11 +14,10 @@ from penstock import Context, Penstock
 from penstock.errors import StoreBusy
 from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.ids import SeededIds
 from penstock.model.views import Stats
 from penstock.runtime.statistics_line import SILENT_MAX, StatisticsLine
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import (
     Harness,
     ManualClock,
@@ -135,7 +134,7 @@ def test_zero_turns_it_off(app: Penstock, caplog: pytest.LogCaptureFixture) -> N
         assert told(caplog) == []
 
 
-class _Busy(MemoryStore):
+class _Busy(InProcessStore):
     def stats(self) -> Reply[Stats]:
         return Reply.failed(StoreBusy("held by somebody"))
 
@@ -144,7 +143,7 @@ def test_a_store_that_cannot_be_read_is_told_and_stops_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    store = _Busy(clock, SeededIds(1))
+    store = _Busy(clock)
     line = StatisticsLine(10, "run", store, clock, SchedulerEvents(clock, (RecordingSink(),)))
 
     clock.advance(10)
@@ -159,15 +158,13 @@ def test_only_counters_and_workers_are_asked() -> None:
     clock = ManualClock()
     asked: list[str] = []
 
-    class Watched(MemoryStore):
+    class Watched(InProcessStore):
         def __getattribute__(self, name: str) -> object:
             if not name.startswith("_"):
                 asked.append(name)
             return super().__getattribute__(name)
 
-    line = StatisticsLine(
-        10, "run", Watched(clock, SeededIds(1)), clock, SchedulerEvents(clock, ())
-    )
+    line = StatisticsLine(10, "run", Watched(clock), clock, SchedulerEvents(clock, ()))
     asked.clear()
     clock.advance(10)
 

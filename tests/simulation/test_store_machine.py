@@ -61,14 +61,14 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END, Progress
-from penstock.stores.memory import MemoryStore
-from penstock.stores.memory_choice import FairChoice
-from penstock.stores.memory_rows import JobRow, WorkerRow
 from penstock.stores.reply import Reply
 from penstock.stores.row_state import RowState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import JobFilter, Store
 from penstock.testing.manual_clock import ManualClock
+from tests.model.memory import MemoryStore
+from tests.model.memory_choice import FairChoice
+from tests.model.memory_rows import JobRow, WorkerRow
 from tests.simulation.dataset_rules import DatasetRules, levels, seen_of_datasets, slices
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"

@@ -218,7 +218,7 @@ def test_a_tick_is_on_time_also_if_no_lease_call_could_know_of_it() -> None:
 
     async def main(world: World) -> None:
         world_of.append(world)
-        world.store = DeafStore(world.clock, world.ids)
+        world.store = DeafStore(world.clock)
         plan = app.plan_daemon(world.settings, to_micros(world.clock.now()))
         world.store.arm("punctual", plan.schedules).result()
         worker = world.worker(drain=False, schedules=True)

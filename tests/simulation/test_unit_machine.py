@@ -27,12 +27,12 @@ from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import JobState, LeasedJob, WorkerId
 from penstock.model.lease import JobRef, Verdict
 from penstock.model.schedule import ArmReport, UnitView
-from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store import Store
 from penstock.testing.manual_clock import ManualClock
 from tests.contract.unit_words import APP, POLL, SECOND, arm, unit
 from tests.contract.world import StoreWorld
+from tests.model.memory import MemoryStore
 
 NAMES = ["a", "b", "c"]
 TTL = 30.0

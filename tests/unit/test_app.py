@@ -14,15 +14,15 @@ from penstock import Context, Penstock, app_queue
 from penstock.errors import StoreUnavailable, StoreUnknown
 from penstock.model.job import JobState, NewJob
 from penstock.model.views import EnqueueReport
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 from tests.postgres_modules import put_module
 
 URL = "postgresql://me:hunter2hunter2@h/db"
 
 
-class Served(MemoryStore):
+class Served(InProcessStore):
     """Loses answers of enqueue calls that were done."""
 
     def __init__(self) -> None:

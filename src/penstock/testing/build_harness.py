@@ -21,7 +21,7 @@ from penstock.model.plan import BuildReport, BuildRequest
 from penstock.outputs.root import OutputRoot
 from penstock.runtime.embedded_build import EmbeddedBuild
 from penstock.runtime.worker import Worker
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class BuildHarness(ABC):
     """The part of a harness that builds and reads datasets."""
 
     app: Penstock
-    store: MemoryStore
+    store: InProcessStore
     clock: VirtualClock
     _loop: VirtualLoop
     _ids: IdSource
@@ -114,7 +114,7 @@ class _VirtualLocks:
 
     def __init__(
         self,
-        store: MemoryStore,
+        store: InProcessStore,
         clock: VirtualClock,
         run_id: str,
         build: EmbeddedBuild,

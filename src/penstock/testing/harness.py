@@ -52,7 +52,7 @@ from penstock.runtime.statistics_line import StatisticsLine
 from penstock.runtime.threads import InlineRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Stopping
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store import JobFilter
 from penstock.testing.build_harness import BuildHarness
 from penstock.testing.by_key import ByKey
@@ -92,7 +92,7 @@ class Harness(BuildHarness):
         self._loop = VirtualLoop(seed=seed)
         self._ids = SeededIds(seed)
         self.clock = VirtualClock(self._loop)
-        self.store = MemoryStore(self.clock, self._ids)
+        self.store = InProcessStore(self.clock)
         self.sink = RecordingSink()
         self._events = SchedulerEvents(self.clock, (self.sink,))
         self._request_events = RequestEvents(self.clock, (self.sink,))

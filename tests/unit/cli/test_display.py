@@ -22,7 +22,7 @@ from penstock.observe.live import RunPicture, Work
 from penstock.runtime.display import Course, Display
 from penstock.runtime.messages import Checking
 from penstock.runtime.moving_limits import LimitWatch
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 
 
@@ -31,8 +31,8 @@ def live_display(*, clock: ManualClock) -> LiveDisplay:
     return LiveDisplay(Terminal(-1, None), io.StringIO(), colour=False, clock=clock)
 
 
-def make_store(clock: ManualClock) -> MemoryStore:
-    store = MemoryStore(clock)
+def make_store(clock: ManualClock) -> InProcessStore:
+    store = InProcessStore(clock)
     jobs = [NewJob(key=f"k{n}", task="t", payload="{}", group="t") for n in range(4)]
     store.enqueue(jobs).result()
     return store
@@ -67,7 +67,7 @@ def test_the_plain_display_says_something_every_ten_seconds(
     assert err == "a \\x1b worker's line\n"
 
 
-def publish_limit(store: MemoryStore, limit: int) -> None:
+def publish_limit(store: InProcessStore, limit: int) -> None:
     worker = WorkerId("w-limits")
     if not store.workers().result():
         store.register(WorkerInfo(id=worker, run_id="run-1", tasks=("t",)), 60).result()
@@ -115,7 +115,7 @@ def test_the_closing_line_counts_what_this_run_did_and_nobody_else(
     assert rest == ["Next: penstock queue run --drain goes on with what is left"]
 
 
-def end_jobs(store: MemoryStore, run_id: str, count: int) -> None:
+def end_jobs(store: InProcessStore, run_id: str, count: int) -> None:
     worker = WorkerId(f"w-{run_id}")
     store.register(WorkerInfo(id=worker, run_id=run_id, tasks=("t",)), 60).result()
     request = LeaseRequest(worker=worker, tasks=("t",), limit=count, caps=ConfiguredCaps())
@@ -149,7 +149,7 @@ def test_a_closed_store_costs_only_the_summary(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
 
 
-def publish_outage(store: MemoryStore, clock: ManualClock, failed_in_row: int) -> None:
+def publish_outage(store: InProcessStore, clock: ManualClock, failed_in_row: int) -> None:
     worker = WorkerId("w-limits")
     if not store.workers().result():
         store.register(WorkerInfo(id=worker, run_id="run-1", tasks=("t",)), 600).result()
@@ -206,7 +206,7 @@ def test_lines_go_to_stderr_while_no_screen_is_shown() -> None:
     assert errors.getvalue() == "[bold]not markup[/] \\x1b[2J\n"
 
 
-def arm_units(store: MemoryStore, count: int) -> None:
+def arm_units(store: InProcessStore, count: int) -> None:
     plans = [
         UnitPlan(
             key=f"schedule:poll:{n}",
@@ -268,7 +268,7 @@ def test_a_run_of_the_queue_does_not_speak_of_units(caplog: pytest.LogCaptureFix
 
 def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
     clock = ManualClock()
-    store = MemoryStore(clock)
+    store = InProcessStore(clock)
     arm_units(store, 700)
     round_ = UnitRound(store)
 

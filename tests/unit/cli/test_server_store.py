@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import StoreUnavailable
 from penstock.model.job import LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store import Store
 from penstock.testing import ManualClock
 from tests.postgres_modules import put_module
@@ -20,7 +20,7 @@ from tests.unit.cli.conftest import Command
 SERVER = "postgresql://me:hunter2@h/db"
 
 
-class Served(MemoryStore):
+class Served(InProcessStore):
     """A store on a server, as its commands see it."""
 
     url = "postgresql://me@h/db"

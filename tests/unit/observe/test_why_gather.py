@@ -15,15 +15,15 @@ from penstock.model.worker_status import JobStanding, Standing, WorkerStatus
 from penstock.observe.why import explain
 from penstock.observe.why_facts import Facts, Gate
 from penstock.observe.why_gather import ASKED_MAX, CHAIN_MAX, gather
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing.manual_clock import ManualClock
 from tests.contract.world import StoreWorld, ref
 
 BUSY = WorkerStatus(captured_at=5, running=1)
 
 
-class Answering(MemoryStore):
+class Answering(InProcessStore):
     """A store whose workers answer at once, and whose questions are kept."""
 
     def __init__(self, clock: ManualClock, document: str) -> None:

@@ -20,8 +20,8 @@ from penstock.model.journal import CallState
 from penstock.model.spending import Amount, Price
 from penstock.outbound import standing
 from penstock.outbound.journal.rules import PaidRules
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from tests.outbound_run import PROVIDER
 from tests.paid_run import PaidRun, paid_run
 from tests.scripted_server import Call, ScriptedServer, scripted
@@ -327,7 +327,7 @@ def test_a_held_call_is_known_whatever_an_sdk_makes_of_the_error() -> None:
 
 @pytest.mark.parametrize("name", ["intend", "answered"])
 def test_a_store_that_has_failed_lets_nothing_out(name: str) -> None:
-    def fail(store: MemoryStore) -> None:
+    def fail(store: InProcessStore) -> None:
         setattr(store, name, lambda *args: Reply.failed(StoreFailed("disk I/O error")))
 
     async def read(run: PaidRun) -> None:

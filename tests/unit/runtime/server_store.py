@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from penstock.clock import Clock
 from penstock.errors import StoreUnavailable, StoreUnknown
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store import Store
 
 ROUND_TRIP_SECONDS = 0.002
@@ -22,7 +22,7 @@ AT_ONCE = frozenset({"url", "close"})
 class ServerStore:
     """Stands between a worker and a memory store; one for each end of a wire."""
 
-    def __init__(self, server: MemoryStore, clock: Clock) -> None:
+    def __init__(self, server: InProcessStore, clock: Clock) -> None:
         self._server = server
         self._clock = clock
         self.away: set[str] | None = None  # names of calls that do not get through; empty: all

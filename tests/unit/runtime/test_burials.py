@@ -18,15 +18,15 @@ from penstock.model.views import Progress
 from penstock.runtime import burials
 from penstock.runtime.burials import Burials, Death
 from penstock.stores import retry
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 from tests.waiting import wait_until
 
 WORKER = WorkerId("w-1")
 
 
-class AwayStore(MemoryStore):
+class AwayStore(InProcessStore):
     """Refuses burials as a test says; an unknown one is done all the same."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -13,8 +13,8 @@ from penstock.model.lease import WorkerInfo
 from penstock.runtime.keeping import LOST_MONOTONIC, BeatThread, Overrun, TableKeeper, margin
 from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.supervisor_beat import RENEWED_PAST_SECONDS, SupervisorBeat
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 from tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ BEAT = 10.0
 ONE, TWO = WorkerId("w-1"), WorkerId("w-2")
 
 
-class SlowStore(MemoryStore):
+class SlowStore(InProcessStore):
     """Lets time pass, or fails, when it is asked for a beat."""
 
     def __init__(self, clock: ManualClock) -> None:

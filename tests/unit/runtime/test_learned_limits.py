@@ -16,21 +16,21 @@ from penstock.runtime.learned_limits import (
     LearnedLimits,
     lesser,
 )
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 
 KEY = ProviderModelKey("ai", "m")
 FOUND = LearnedLimit(ceiling=6.0, confidence=2, rate=3.0)
 
 
-def kept(store: MemoryStore) -> list[LearnedLimit | None]:
+def kept(store: InProcessStore) -> list[LearnedLimit | None]:
     return [read_learned(one.document) for one in store.learned().result()]
 
 
 def test_what_a_part_has_found_is_kept_for_the_whole() -> None:
     clock = ManualClock()
-    store = MemoryStore(clock)
+    store = InProcessStore(clock)
 
     asyncio.run(LearnedLimits(store, clock, 2).save({KEY: FOUND}))
     clock.advance(100)
@@ -47,7 +47,7 @@ def test_what_a_part_has_found_is_kept_for_the_whole() -> None:
 
 def test_only_what_is_new_is_written() -> None:
     clock = ManualClock()
-    store = MemoryStore(clock)
+    store = InProcessStore(clock)
     limits = LearnedLimits(store, clock, 1)
     asyncio.run(limits.save({KEY: FOUND, ProviderModelKey("ai", "idle"): LearnedLimit()}))
     (first,) = store.learned().result()
@@ -60,7 +60,7 @@ def test_only_what_is_new_is_written() -> None:
 
 def test_it_is_due_soon_for_a_run_that_is_short_and_then_once_a_minute() -> None:
     clock = ManualClock()
-    limits = LearnedLimits(MemoryStore(clock), clock, 1)
+    limits = LearnedLimits(InProcessStore(clock), clock, 1)
     due = [limits.is_due]
     for seconds in (FIRST_SAVE_SECONDS, FIRST_SAVE_SECONDS, SAVE_SECONDS - FIRST_SAVE_SECONDS):
         clock.advance(seconds)
@@ -72,18 +72,18 @@ def test_it_is_due_soon_for_a_run_that_is_short_and_then_once_a_minute() -> None
 
 
 def test_a_store_that_is_away_stops_nobody_and_is_tried_again() -> None:
-    class Away(MemoryStore):
+    class Away(InProcessStore):
         is_away = True
 
         def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
             if self.is_away:
                 return Reply.failed(StoreBusy("away"))
-            return MemoryStore.save_learned(self, limits)
+            return InProcessStore.save_learned(self, limits)
 
         def learned(self) -> Reply[list[KeptLimit]]:
             if self.is_away:
                 return Reply.failed(StoreBusy("away"))
-            return MemoryStore.learned(self)
+            return InProcessStore.learned(self)
 
     clock = ManualClock()
     store = Away(clock)
@@ -99,7 +99,7 @@ def test_a_store_that_is_away_stops_nobody_and_is_tried_again() -> None:
 
 def test_a_document_of_another_version_is_passed_over() -> None:
     clock = ManualClock()
-    store = MemoryStore(clock)
+    store = InProcessStore(clock)
     store.save_learned({KEY: '{"mode": "later"}', ProviderModelKey("b", "m"): "no JSON"}).result()
     limits = LearnedLimits(store, clock, 1)
 

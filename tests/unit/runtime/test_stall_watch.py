@@ -12,8 +12,8 @@ from penstock.model.job import JobId, NewJob
 from penstock.model.lease import JobRef
 from penstock.runtime.slot_table import SlotRecord, SlotSnapshot
 from penstock.runtime.stall_watch import NAMED_MAX, STALLED_SECONDS, StallWatch
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 
 TURN = 100.0
@@ -24,8 +24,8 @@ def snapshot(*ids: int, turn: float = TURN) -> SlotSnapshot:
     return SlotSnapshot(None, turn, running)
 
 
-def filled(count: int, task: str = "t") -> MemoryStore:
-    store = MemoryStore(ManualClock())
+def filled(count: int, task: str = "t") -> InProcessStore:
+    store = InProcessStore(ManualClock())
     jobs = [NewJob(key=f"k{n}", task=task, payload="{}", group="g") for n in range(count)]
     store.enqueue(jobs).result()
     return store

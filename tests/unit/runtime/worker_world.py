@@ -23,8 +23,8 @@ from penstock.runtime.slot_table import SlotTable
 from penstock.runtime.threads import InlineRunner, ThreadRunner
 from penstock.runtime.worker import Worker
 from penstock.runtime.worker_config import Totals
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store import JobFilter, Store
 from penstock.testing import RecordingSink, VirtualClock, run_virtual
 
@@ -33,11 +33,11 @@ T = TypeVar("T")
 Runner = Callable[[asyncio.AbstractEventLoop], ThreadRunner]
 
 
-class FlakyStore(MemoryStore):
+class FlakyStore(InProcessStore):
     """Raises what a test has laid out for a call, then works."""
 
-    def __init__(self, clock: Clock, ids: SeededIds) -> None:
-        super().__init__(clock, ids)
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
         self.trouble: dict[str, deque[BaseException]] = {}
         self.asked_for: list[str] = []
         self.registered: list[WorkerId] = []
@@ -143,7 +143,7 @@ class World:
         self.settings = Settings.model_validate(dict(settings))
         self.ids = SeededIds(0)
         self.clock = VirtualClock()
-        self.store = FlakyStore(self.clock, self.ids)
+        self.store = FlakyStore(self.clock)
         self.sink = RecordingSink()
         self._tables: list[SlotTable] = []
         self._beating: list[asyncio.Task[None]] = []

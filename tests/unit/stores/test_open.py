@@ -13,8 +13,8 @@ import pytest
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model.finding import Finding, well
 from penstock.stores.checkup import store_checkup
-from penstock.stores.memory import MemoryStore
 from penstock.stores.open import keys_beginning, open_store
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 from tests.postgres_modules import put_module, without_psycopg
 
@@ -25,11 +25,11 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
     monkeypatch: pytest.MonkeyPatch, scheme: str, durability: str
 ) -> None:
     asked: list[tuple[str, str, bool, bool]] = []
-    store = MemoryStore(ManualClock())
+    store = InProcessStore(ManualClock())
 
     def open_postgres(
         url: str, *, durability: str, reading_will_do: bool, make: bool
-    ) -> MemoryStore:
+    ) -> InProcessStore:
         asked.append((url, durability, reading_will_do, make))
         return store
 

@@ -22,7 +22,6 @@ from penstock.errors import (
 )
 from penstock.ids import SeededIds
 from penstock.stores import retry
-from penstock.stores.memory import MemoryStore
 from penstock.stores.reply import Reply
 from penstock.stores.retry import (
     RETRY_FIRST_SECONDS,
@@ -36,6 +35,7 @@ from penstock.stores.retry import (
     retry_in_thread,
     wait_for,
 )
+from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
 from penstock.testing.virtual_loop import VirtualClock, run_virtual
 
@@ -436,7 +436,7 @@ class Asked:
 def test_what_may_have_been_done_is_asked_for_again(lost: int) -> None:
     ask, other = Asked(lost), Asked(lost)
 
-    assert repeat_unknown(ask, MemoryStore(ManualClock()), "-", ask()) == "done"
+    assert repeat_unknown(ask, InProcessStore(ManualClock()), "-", ask()) == "done"
     assert asyncio.run(repeat_unknown_async(other)) == "done"
 
     assert ask.count == other.count == lost + 1
@@ -446,7 +446,7 @@ def test_whoever_never_hears_an_answer_is_told_so() -> None:
     ask, other = Asked(100), Asked(100)
 
     with pytest.raises(StoreUnknown):
-        repeat_unknown(ask, MemoryStore(ManualClock()), "-", ask())
+        repeat_unknown(ask, InProcessStore(ManualClock()), "-", ask())
     with pytest.raises(StoreUnknown):
         asyncio.run(repeat_unknown_async(other))
 
@@ -460,7 +460,7 @@ def test_a_store_that_gives_no_answer_is_told_whatever_it_is_kept_by(
     reply: Reply[int] = Reply(withdraw=lambda: True)
 
     with pytest.raises(StoreBusy) as refused:
-        wait_for(reply, MemoryStore(ManualClock()), "nothing was changed.")
+        wait_for(reply, InProcessStore(ManualClock()), "nothing was changed.")
 
     assert str(refused.value) == (
         "The store memory: gave no answer for 0.01 s, others hold it or it is too slow; nothing "

@@ -49,8 +49,10 @@ class SqlDatasetStore(ABC):
     def _times(self) -> tuple[int, BootTime]:
         """The time for people and the time that leases live by; part of a question."""
 
-    @abstractmethod
-    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]: ...
+    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
+        return self._writer.submit(
+            lambda tx: locking.beat_locks(tx, run_id, ttl_seconds), urgent=True
+        )
 
     def slice_marks(self, dataset: str, start: int, end: int, version: str) -> Reply[SliceMarks]:
         return self._read(lambda: self._reader.slice_marks(dataset, start, end, version))

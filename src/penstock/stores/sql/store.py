@@ -86,10 +86,10 @@ class SqlStore(SqlDatasetStore):
     @abstractmethod
     def close(self) -> None: ...
 
-    @abstractmethod
-    def beat(
-        self, workers: Sequence[WorkerId], ttl_seconds: float
-    ) -> Reply[frozenset[WorkerId]]: ...
+    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+        return self._writer.submit(
+            lambda tx: registering.beat(tx, workers, ttl_seconds), urgent=True
+        )
 
     @abstractmethod
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]: ...

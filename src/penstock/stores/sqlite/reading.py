@@ -34,7 +34,7 @@ class SqliteReader(SqlReader):
         self._schema = schema
         self._connection = connection
         self._queries = queries
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # guards the connection
         self._closed = False
 
     def rows(self, query: str, *parameters: object) -> list[Row]:
@@ -51,7 +51,7 @@ class SqliteReader(SqlReader):
         refuse_changed_schema(self._path, version, self._schema)
 
     def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
-        with self._lock, mapped_errors(self._path, "reading the store", self._connection):
+        with self.lock, mapped_errors(self._path, "reading the store", self._connection):
             if self._closed:
                 raise closed()
             return self._connection.execute(self._queries[query], parameters).fetchall()
@@ -71,7 +71,7 @@ class SqliteReader(SqlReader):
 
     def as_damage(self, error: Exception) -> Exception:
         """What an unexpected error means, seen in the light of the file's state."""
-        with self._lock:
+        with self.lock:
             meaning = as_damage(error, self._path, self._connection, self._queries)
         if isinstance(meaning, StoreCorrupt):
             try:
@@ -81,7 +81,7 @@ class SqliteReader(SqlReader):
         return meaning
 
     def close(self) -> None:
-        with self._lock:
+        with self.lock:
             self._closed = True
             disconnect(self._connection)
 

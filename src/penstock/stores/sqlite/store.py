@@ -20,12 +20,11 @@ from penstock.clock import (
     SystemClock,
 )
 from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreFull, StoreReadOnly
-from penstock.model.job import WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import FINAL, GroupCommit
 from penstock.stores.migrate import Migration
 from penstock.stores.reply import Reply
-from penstock.stores.sql import leasing, locking, registering
+from penstock.stores.sql import leasing
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.forking import forked_from
@@ -113,16 +112,6 @@ class SqliteStore(SqlStore):
     @property
     def url(self) -> str:
         return f"sqlite:///{self._path}"
-
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
-        return self._writer.submit(
-            lambda tx: registering.beat(tx, workers, ttl_seconds), urgent=True
-        )
-
-    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
-        return self._writer.submit(
-            lambda tx: locking.beat_locks(tx, run_id, ttl_seconds), urgent=True
-        )
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
         return self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor), atomic=True)

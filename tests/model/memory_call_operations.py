@@ -20,10 +20,10 @@ from penstock.model.run import RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
 from penstock.stores.journal import check_run
-from penstock.stores.memory_calls import Calls
-from penstock.stores.memory_operation import Operated, operation
-from penstock.stores.memory_rows import Tables
-from penstock.stores.memory_runs import Runs
+from tests.model.memory_calls import Calls
+from tests.model.memory_operation import Operated, operation
+from tests.model.memory_rows import Tables
+from tests.model.memory_runs import Runs
 
 
 class CallOperations(Operated):

@@ -24,8 +24,8 @@ from penstock.model.job import (
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
 from penstock.stores.arming_rules import no_end
-from penstock.stores.memory_rows import JobRow, Need, Tables
 from penstock.stores.row_state import RowState
+from tests.model.memory_rows import JobRow, Need, Tables
 
 
 class Dependants:

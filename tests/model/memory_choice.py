@@ -13,10 +13,10 @@ import heapq
 from collections.abc import Iterator
 
 from penstock.model.lease import BlockedKey, LeaseRequest
-from penstock.stores.memory_rows import JobRow, Lane, Tables, WorkerRow
 from penstock.stores.row_state import RowState
 from penstock.stores.shares import WeightedShares, weight_of
 from penstock.stores.store import GROUPS_PER_LEASE
+from tests.model.memory_rows import JobRow, Lane, Tables, WorkerRow
 
 
 class FairChoice:

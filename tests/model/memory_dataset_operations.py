@@ -11,12 +11,12 @@ from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
 from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
-from penstock.stores.memory_locks import Locks
-from penstock.stores.memory_manifests import Manifests
-from penstock.stores.memory_operation import operation
-from penstock.stores.memory_plans import Plans
-from penstock.stores.memory_rows import Tables
-from penstock.stores.memory_unit_operations import UnitOperations
+from tests.model.memory_locks import Locks
+from tests.model.memory_manifests import Manifests
+from tests.model.memory_operation import operation
+from tests.model.memory_plans import Plans
+from tests.model.memory_rows import Tables
+from tests.model.memory_unit_operations import UnitOperations
 
 
 class DatasetOperations(UnitOperations):

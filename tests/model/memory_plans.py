@@ -13,13 +13,13 @@ from penstock.model.dataset import BUILD, START
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, PlanRow, PlanState
 from penstock.model.views import Progress
-from penstock.stores.memory_dataset_rows import OPEN
-from penstock.stores.memory_edges import Dependants
-from penstock.stores.memory_ends import Ends
-from penstock.stores.memory_locks import Locks
-from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.row_state import RowState
 from penstock.stores.store import CHORE_SLICE
+from tests.model.memory_dataset_rows import OPEN
+from tests.model.memory_edges import Dependants
+from tests.model.memory_ends import Ends
+from tests.model.memory_locks import Locks
+from tests.model.memory_rows import JobRow, Tables
 
 
 class Plans:

@@ -24,10 +24,10 @@ from penstock.model.job import (
 )
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import FAILED_TICKS_KEPT
-from penstock.stores.memory_edges import Dependants
-from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.row_state import OF_STATE, RowState
 from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
+from tests.model.memory_edges import Dependants
+from tests.model.memory_rows import JobRow, Tables, WorkerRow
 
 EXPIRED = "its lease expired"  # the cause of a death that nobody saw
 

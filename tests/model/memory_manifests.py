@@ -13,7 +13,7 @@ from penstock.model.job import JobId
 from penstock.model.lock import PlanState
 from penstock.model.views import Progress
 from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
-from penstock.stores.memory_dataset_rows import OPEN, DatasetTables
+from tests.model.memory_dataset_rows import OPEN, DatasetTables
 
 
 class Manifests:

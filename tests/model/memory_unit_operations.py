@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from penstock.clock import Clock
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
-from penstock.stores.memory_call_operations import CallOperations
-from penstock.stores.memory_edges import Dependants
-from penstock.stores.memory_ends import Ends
-from penstock.stores.memory_operation import operation
-from penstock.stores.memory_rows import Tables
-from penstock.stores.memory_units import Preflights, Units
+from tests.model.memory_call_operations import CallOperations
+from tests.model.memory_edges import Dependants
+from tests.model.memory_ends import Ends
+from tests.model.memory_operation import operation
+from tests.model.memory_rows import Tables
+from tests.model.memory_units import Preflights, Units
 
 
 class UnitOperations(CallOperations):

@@ -9,9 +9,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, to_micros
 from penstock.errors import PenstockError, StoreClosed
-from penstock.stores.memory_idlers import Idlers
-from penstock.stores.memory_rows import Tables
 from penstock.stores.reply import Reply
+from tests.model.memory_idlers import Idlers
+from tests.model.memory_rows import Tables
 
 P = ParamSpec("P")
 T = TypeVar("T")

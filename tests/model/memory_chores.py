@@ -8,12 +8,12 @@ from itertools import islice
 
 from penstock.model.job import JobId
 from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCounts
-from penstock.stores.memory_calls import Calls
-from penstock.stores.memory_edges import Dependants
-from penstock.stores.memory_ends import Ends
-from penstock.stores.memory_plans import Plans
-from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.store import CHORE_SLICE
+from tests.model.memory_calls import Calls
+from tests.model.memory_edges import Dependants
+from tests.model.memory_ends import Ends
+from tests.model.memory_plans import Plans
+from tests.model.memory_rows import JobRow, Tables
 
 
 class Chores:

@@ -13,7 +13,6 @@ from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook, Stats
-from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
 from penstock.stores.store import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
@@ -21,6 +20,7 @@ from penstock.stores.store import (
     HOLDERS_SHOWN,
     JobFilter,
 )
+from tests.model.memory_rows import JobRow, Tables, WorkerRow
 
 _OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
 

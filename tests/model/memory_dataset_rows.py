@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.model.lock import LockView, PlanRow, PlanState
 from penstock.stores.datasets import SliceRow
-from penstock.stores.memory_index import Ordered
+from tests.model.memory_index import Ordered
 
 OPEN = frozenset({PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT})
 

@@ -23,10 +23,10 @@ from penstock.stores.arming_rules import (
     refuse_many,
     report,
 )
-from penstock.stores.memory_ends import Ends
-from penstock.stores.memory_rows import JobRow, Tables
-from penstock.stores.memory_unit_row import UnitRow
 from penstock.stores.row_state import RowState
+from tests.model.memory_ends import Ends
+from tests.model.memory_rows import JobRow, Tables
+from tests.model.memory_unit_row import UnitRow
 
 
 class Units:

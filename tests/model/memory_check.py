@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from penstock.model.job import JobState
 from penstock.model.lease import JobRef
-from penstock.stores.memory_index import Counts
-from penstock.stores.memory_rows import JobRow, Tables
 from penstock.stores.row_state import RowState
+from tests.model.memory_index import Counts
+from tests.model.memory_rows import JobRow, Tables
 
 T = TypeVar("T")
 

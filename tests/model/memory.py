@@ -39,17 +39,17 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.memory_check import broken_invariants
-from penstock.stores.memory_choice import FairChoice
-from penstock.stores.memory_chores import Chores
-from penstock.stores.memory_control import Control
-from penstock.stores.memory_dataset_operations import DatasetOperations
-from penstock.stores.memory_learned import Learned
-from penstock.stores.memory_operation import operation
-from penstock.stores.memory_rows import JobRow, Tables, WorkerRow
-from penstock.stores.memory_views import circumstances_of, jobs_of, outlook_of, stats_of
 from penstock.stores.row_state import RowState
 from penstock.stores.store import JobFilter
+from tests.model.memory_check import broken_invariants
+from tests.model.memory_choice import FairChoice
+from tests.model.memory_chores import Chores
+from tests.model.memory_control import Control
+from tests.model.memory_dataset_operations import DatasetOperations
+from tests.model.memory_learned import Learned
+from tests.model.memory_operation import operation
+from tests.model.memory_rows import JobRow, Tables, WorkerRow
+from tests.model.memory_views import circumstances_of, jobs_of, outlook_of, stats_of
 
 
 class MemoryStore(DatasetOperations):

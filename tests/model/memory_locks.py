@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.clock import to_micros
 from penstock.model.lock import LocksTaken, LockView, PlanState
-from penstock.stores.memory_dataset_rows import DatasetTables, LockRow
+from tests.model.memory_dataset_rows import DatasetTables, LockRow
 
 
 class Locks:
