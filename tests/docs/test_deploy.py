@@ -47,6 +47,7 @@ def accepted(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     context, name, rest = None, "penstock", main._globals_first(arguments)
     while True:
         context = command.make_context(name, rest, parent=context)
+        command = context.command  # itself: the one of its group may not be imported yet
         if not hasattr(command, "resolve_command"):
             return context.command_path, context.params
         found, command, rest = command.resolve_command(
