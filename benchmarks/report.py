@@ -19,7 +19,7 @@ import apsw
 
 from benchmarks.measuring import ROOT
 from benchmarks.runner import SMOKE_FACTOR, Cell, Check, Kind, SectionResult, Table
-from penstock.stores.sqlite.placing import file_system_of
+from penstock.stores.sqlite.location_check import file_system_of
 
 RESULTS = ROOT / "benchmarks" / "results"
 SPREAD_COLUMNS = ("what", "unit", "median", "min", "max", "deviation", "runs")

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily
 from penstock.model.plan import BuildReport
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 from penstock.testing import harness
 
 MEMORY, SQLITE = "memory", "sqlite"

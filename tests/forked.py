@@ -313,13 +313,13 @@ def _become(order: Order) -> None:
 
 
 def main() -> None:
-    import penstock.app_run
-    import penstock.cli.worker_process
+    import penstock.app.run
+    import penstock.processes.worker
     import penstock.testing  # noqa: F401 (imported once, for all clones)
     from penstock.cli import main as command_line
-    from penstock.cli import queue
+    from penstock.cli.commands.queue import group
 
-    places = [place for place, _ in [*command_line.COMMANDS.values(), *queue.COMMANDS.values()]]
+    places = [place for place, _ in [*command_line.COMMANDS.values(), *group.COMMANDS.values()]]
     for name in [*(place.partition(":")[0] for place in places), *sys.argv[2:]]:
         importlib.import_module(name)
     gc.collect()

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.cli.closing import Closing, ProviderTotal, closing_lines
 from penstock.cli.display import plain_words
 from penstock.cli.live.layout import ScreenView, compose, plain
-from penstock.cli.pace import PaceView
+from penstock.cli.render.run_summary import Closing, ProviderTotal, closing_lines
+from penstock.cli.render.throughput import PaceView
 from penstock.model.job import JobState, WorkerId
 from penstock.model.spending import ALL, Account, Amount, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker_status import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
+from penstock.model.worker import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
 from penstock.observe.live import RunPicture, picture_of
-from penstock.runtime.display import Course
-from penstock.runtime.moving_limits import LimitWatch
+from penstock.supervisor.display import Course
+from penstock.worker.moving_limits import LimitWatch
 
 NOW = 1_790_000_000_000_000  # microseconds
 SECOND = 1_000_000

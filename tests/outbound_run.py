@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from penstock.admission.requests.aimd import Aimd
-from penstock.admission.requests.caps import AimdConfig, ProviderPolicy, RequestCaps
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.admission.requests.policy import AimdConfig, ProviderPolicy, RequestCaps
 from penstock.clock import Clock, SystemClock
 from penstock.events.kinds import RequestEvent
 from penstock.events.sink import RequestEvents
@@ -17,11 +17,11 @@ from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseResult
 from penstock.model.reply import ReplyClassifier
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.outbound.admission import RequestAdmissionController
-from penstock.outbound.exchange import ReplyLimits
-from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
-from penstock.outbound.journal.paid_calls import PaidCalls
-from penstock.outbound.provider_clients import MakeWire, RunClients
+from penstock.requests.admission import RequestAdmissionController
+from penstock.requests.clients.provider_clients import MakeWire, RunClients
+from penstock.requests.exchange import ReplyLimits
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts
+from penstock.requests.journal.calls import PaidCalls
 
 PROVIDER = "acme"
 

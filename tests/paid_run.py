@@ -14,15 +14,15 @@ from penstock.ids import SeededIds
 from penstock.model.job import JobId, LeasedJob, NewJob
 from penstock.model.journal import CallRecord, CallState
 from penstock.model.spending import Budget
-from penstock.outbound import standing
-from penstock.outbound.journal.attempt_calls import AttemptCalls
-from penstock.outbound.journal.paid_calls import PaidCalls
-from penstock.outbound.journal.rules import PaidRules
-from penstock.outbound.journal.writing import JournalWriter
-from penstock.outbound.standing import Standing
-from penstock.stores.reply import Reply
+from penstock.requests import attempt_context
+from penstock.requests.attempt_context import Standing
+from penstock.requests.journal.attempt_calls import AttemptCalls
+from penstock.requests.journal.calls import PaidCalls
+from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.retry import StoreRetry
 from penstock.stores.sqlite.in_process import InProcessStore
+from penstock.stores.store_future import Reply
 from tests.outbound_run import PROVIDER, Run, outbound_run
 
 OPERATIONS = ("intend", "answered", "closed", "held", "reused", "calls", "answer_of")
@@ -74,11 +74,11 @@ class PaidRun:
         own = Standing("job")
         job = LeasedJob(JobId(1), self.tokens, "job", "task", "g", 0, "[]", due_at=7)
         own.calls = AttemptCalls(job)
-        before = standing.current.set(own)
+        before = attempt_context.current.set(own)
         try:
             yield own.calls
         finally:
-            standing.current.reset(before)
+            attempt_context.current.reset(before)
 
     def records(self) -> list[CallRecord]:
         return InProcessStore.calls(self.store, JobId(1)).result()

@@ -11,7 +11,7 @@ from penstock import Context, Penstock
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobState
 from penstock.model.journal import CallRecord, CallState
-from penstock.stores.reply import Reply as StoreReply
+from penstock.stores.store_future import Reply as StoreReply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import (
     SimulatedProvider,

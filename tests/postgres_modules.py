@@ -17,5 +17,5 @@ def put_module(monkeypatch: pytest.MonkeyPatch, name: str, **functions: object) 
 
 
 def without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("opening", "checkup", "looking"):
+    for name in ("open", "doctor", "looking"):
         monkeypatch.setitem(sys.modules, f"penstock.stores.postgres.{name}", None)

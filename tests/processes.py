@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.process_mark import own_mark
+from penstock.process_identity import own_mark
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NURSERY_NAME = b"nursery"  # of what tests.forked puts beside a supervisor

@@ -8,12 +8,12 @@ from math import inf
 
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitChange
-from penstock.admission.requests.caps import (
+from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.policy import (
     ProcessShare,
     ProviderPolicy,
     RequestCaps,
 )
-from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import (
     RequestAdmissionItem,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.model.lock import PlanRow
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 
 
 def run_plan(store: Store, plan_id: str = "p", run_id: str = "build", ttl: float = 1e6) -> None:

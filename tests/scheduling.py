@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 
 from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionLease
-from penstock.admission.tasks.lines import Bucket, Contest, Line
+from penstock.admission.tasks.fair_lines import Bucket, Contest, Line
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec

@@ -10,13 +10,13 @@ from benchmarks.admission.cases import Sizes
 from benchmarks.admission.client import POOL, Client, Job, failure_back_off
 from benchmarks.admission.providers import OK, REFUSED, Provider, Reply
 from benchmarks.admission.simulation import Simulation
-from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm
-from penstock.admission.requests.caps import ProviderPolicy, RequestCaps
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.requests.fair_queue import RequestWaiter
+from penstock.admission.requests.policy import ProviderPolicy, RequestCaps
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestGroupSpec, RequestReleaseOutcome
 

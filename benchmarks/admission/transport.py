@@ -21,16 +21,16 @@ import uvloop
 
 from benchmarks.measuring import Answer, fresh, paired_ratio, pick, stopwatch
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
-from penstock.admission.requests.adaptive import Adaptive
-from penstock.admission.requests.caps import ProviderPolicy
+from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.policy import ProviderPolicy
 from penstock.clock import SystemClock
 from penstock.model.provider import RequestResourceKey
-from penstock.outbound.admission import RequestAdmissionController
-from penstock.outbound.decoding import ACCEPTED
-from penstock.outbound.executor import ModelRequestExecutor, RequestFacts
-from penstock.outbound.pool_wire import PoolWire
-from penstock.outbound.provider_clients import RunClients
+from penstock.requests.admission import RequestAdmissionController
+from penstock.requests.clients.provider_clients import RunClients
+from penstock.requests.decoding import ACCEPTED
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts
+from penstock.requests.pool_wire import PoolWire
 
 OVERHEAD = 0.10  # of a bare call
 CALLS = 50  # in one turn: short ones, so that both have the same neighbours

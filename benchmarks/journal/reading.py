@@ -17,7 +17,7 @@ from penstock.model.journal import Answer as CallAnswer
 from penstock.model.journal import CallKey, Intent
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.spending import Amount
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 
 CALLS_EACH = 10
 BATCH = 50  # jobs

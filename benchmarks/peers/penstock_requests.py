@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 
 from benchmarks.peers.permits import Permits
-from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LimitAlgorithm
-from penstock.admission.requests.caps import ProviderPolicy, RequestCaps
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.policy import ProviderPolicy, RequestCaps
 from penstock.clock import SystemClock
 from penstock.events.sink import RecentEvents, RequestEvents
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
@@ -20,7 +20,7 @@ from penstock.model.request import (
     RequestOutcome,
     RequestReleaseOutcome,
 )
-from penstock.outbound.admission import RequestAdmissionController
+from penstock.requests.admission import RequestAdmissionController
 
 PACKAGE = "penstock"
 

@@ -10,7 +10,7 @@ from benchmarks.peers.cases import Case, Policy
 from benchmarks.peers.cycles import Scheduler
 from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.policy import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.admission.tasks.selection import QueueSelection
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy

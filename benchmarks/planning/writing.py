@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick, stopwatch
 from benchmarks.runner import Check, Kind, Outcome, Sense, Setup, Table
 from penstock.ids import SystemIds
-from penstock.outputs.places import Named, moment_of
+from penstock.outputs.paths import Named, moment_of
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 
 ROWS = 10  # of a slice
 BATCH = 100  # slices of a job that builds many

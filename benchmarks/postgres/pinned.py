@@ -16,7 +16,7 @@ from benchmarks.runner import Cell, Check, Outcome, Sense, Setup, Table
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 
 WORKER = WorkerId("w-bench")
 TTL_SECONDS = 3_600.0

@@ -14,8 +14,8 @@ from benchmarks.queue.workload import audit
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
-from penstock.stores.reply import Reply
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store_future import Reply
 
 PROCESSES = 8
 BATCH = 10  # jobs that one call adds, leases or ends

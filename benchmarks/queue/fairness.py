@@ -16,8 +16,8 @@ from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock.model.job import WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest, WorkerInfo
+from penstock.stores.protocol import GROUPS_PER_LEASE
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import GROUPS_PER_LEASE
 
 LIMIT = GROUPS_PER_LEASE  # jobs of one lease: one of each group that a lease visits
 WARM_UP = 20  # leases before the clock counts

@@ -19,7 +19,7 @@ from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from penstock import Context, Penstock
 from penstock.definitions.task import Task
 from penstock.model.job import JobState
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 
 FILE = "pressure.db"
 SLOTS = 256

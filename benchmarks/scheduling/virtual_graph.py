@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.policy import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask
 from penstock.planning.completion import CompletionTracker
-from penstock.runtime.graph_run import GraphRun
 from penstock.testing import VirtualClock, run_virtual
+from penstock.worker.graph_run import GraphRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Penstock runs API-bound Python work crash-safely, at exactly the speed its providers allow."""
 
-from penstock.app import Penstock
+from penstock.app.app import Penstock
 from penstock.definitions.context import Context, TickContext
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.request import Enqueued, JobRequest
 from penstock.errors import Skip
-from penstock.limits.host_key import host_key
+from penstock.host_key import host_key
+from penstock.keyed_limiter import KeyedLimiter
 from penstock.model.job import finished
 from penstock.model.reply import ReplyFacts
 from penstock.model.scheduling import SchedulingMetadata
 from penstock.outputs.slices import Slices
-from penstock.redaction import Secret
-from penstock.runtime.keyed_limiter import KeyedLimiter
+from penstock.redaction.secrets import Secret
 
 __all__ = [
     "Context",

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.model.job import JobId
 from penstock.stores.open import open_store
-from penstock.stores.store import JobFilter
+from penstock.stores.protocol import JobFilter
 from penstock.testing import ProviderRules, SimulatedProvider
 from tests.budget_shop import answer
 from tests.forked import Forked, run_forked

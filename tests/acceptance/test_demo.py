@@ -15,7 +15,7 @@ import pytest
 
 from penstock.model.job import JobId, JobState
 from penstock.stores.open import open_store
-from penstock.stores.store import JobFilter
+from penstock.stores.protocol import JobFilter
 from tests.forked import run_forked
 from tests.processes import environment_of_tests
 from tests.pseudo_terminal import on_terminal

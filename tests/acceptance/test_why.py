@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from penstock.model.job import JobState
-from penstock.model.worker_status import read_status
+from penstock.model.worker import read_status
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 from tests.forked import Forked, run_forked
 from tests.processes import environment_of_tests, kill_run
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.model.control import Inbox, Question
 from penstock.model.job import JobId, WorkerId
 from penstock.model.lease import JobRef
-from penstock.stores.store import QUESTION_SECONDS, QUESTIONS_KEPT
+from penstock.stores.protocol import QUESTION_SECONDS, QUESTIONS_KEPT
 from tests.contract.world import StoreWorld, ref
 
 SOME = JobRef(JobId(1), 1)

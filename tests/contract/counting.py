@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.errors import StoreClosed
 from penstock.model.job import Edge, Job, JobId, JobState
 from penstock.model.lease import Verdict
-from penstock.stores.store import JobFilter
+from penstock.stores.protocol import JobFilter
 from tests.contract.world import TROUBLE, TTL_SECONDS, StoreWorld, refusal
 
 

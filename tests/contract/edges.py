@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from penstock.model.job import Edge, JobState, finished
-from penstock.stores.store import SETTLE_SLICE
+from penstock.stores.protocol import SETTLE_SLICE
 from tests.contract.world import StoreWorld
 
 CHAIN_LENGTH = 5_000  # deeper than any stack of calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit
-from penstock.stores.store import LEARNED_SECONDS
+from penstock.stores.protocol import LEARNED_SECONDS
 from tests.contract.world import StoreWorld
 
 GPT = ProviderModelKey("openai", "gpt-5")

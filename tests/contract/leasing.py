@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from penstock.errors import LeaseLost
 from penstock.model.job import Edge, JobState, WorkerId
-from penstock.stores.store import GROUPS_PER_LEASE, PROMOTE_SLICE
+from penstock.stores.protocol import GROUPS_PER_LEASE, PROMOTE_SLICE
 from tests.contract.world import TTL_SECONDS, StoreWorld, ref, refusal
 
 

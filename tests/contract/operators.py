@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from penstock.model.job import Edge, JobId, JobState, finished
 from penstock.model.lease import Verdict
-from penstock.stores.store import CHORE_SLICE, SETTLE_SLICE
+from penstock.stores.protocol import CHORE_SLICE, SETTLE_SLICE
 from tests.contract.world import TROUBLE, StoreWorld
 
 

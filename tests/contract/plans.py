@@ -9,7 +9,7 @@ from penstock.model.effects import CommitLevel
 from penstock.model.job import Edge, JobId, JobState, NewJob, finished
 from penstock.model.lease import Verdict
 from penstock.model.lock import PlanState
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.protocol import CHORE_SLICE
 from tests.contract.dataset_words import (
     builder,
     draft,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.model.job import Edge, JobState, finished
 from penstock.model.lease import Verdict
 from penstock.model.views import FIRST_END
-from penstock.stores.store import CHORE_SLICE, PURGE_EDGES
+from penstock.stores.protocol import CHORE_SLICE, PURGE_EDGES
 from tests.contract.world import StoreWorld, ref
 
 

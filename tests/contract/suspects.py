@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock.model.job import Edge, ErrorCategory, JobState, LeasedJob, WorkerId
 from penstock.model.lease import Verdict
-from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
+from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
 from tests.contract.world import StoreWorld, ref
 
 

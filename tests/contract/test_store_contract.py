@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
-from penstock.testing.manual_clock import ManualClock
+from penstock.testing.clocks import ManualClock
 from tests.contract import *  # noqa: F403
 from tests.contract import StoreWorld
 from tests.model.memory import MemoryStore
@@ -23,7 +23,7 @@ def _open(request: pytest.FixtureRequest, folder: Path, clock: ManualClock) -> S
     if request.param == "in_process":
         return InProcessStore(clock)
     if request.param == "postgres":
-        from penstock.stores.postgres.opening import open_postgres
+        from penstock.stores.postgres.open import open_postgres
 
         url = request.getfixturevalue("empty_store")()
         return open_postgres(url, durability="normal", server_time=lambda: clock.now_micros)

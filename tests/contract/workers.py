@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import InternalError
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import Verdict, WorkerInfo
-from penstock.stores.store import LOSSES_BEFORE_SOLO, SWEEP_SLICE
+from penstock.stores.protocol import LOSSES_BEFORE_SOLO, SWEEP_SLICE
 from tests.contract.world import TTL_SECONDS, StoreWorld, refusal
 
 

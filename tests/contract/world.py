@@ -31,9 +31,9 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END, EnqueueReport
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
-from penstock.testing.manual_clock import ManualClock
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
+from penstock.testing.clocks import ManualClock
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, kill_run

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.model.job import JobId, JobState
 from penstock.stores.open import open_store
-from penstock.stores.store import JobFilter, Store
+from penstock.stores.protocol import JobFilter, Store
 from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, is_alive, kill_run

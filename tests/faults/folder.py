@@ -11,8 +11,8 @@ from typing import Any
 
 from penstock.definitions.request import JobRequest, to_new_job
 from penstock.model.job import Attempt, Job, JobId, JobState
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.processes import kill_run
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock.model.job import TERMINAL, Job, JobId, JobState, NewJob
 from penstock.model.journal import CallFigures, CallRef, CallState
-from penstock.stores.store import JobFilter, Store
+from penstock.stores.protocol import JobFilter, Store
 from penstock.testing.simulated_provider import (
     Lognormal,
     ProviderRules,

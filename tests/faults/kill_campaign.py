@@ -23,8 +23,8 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.model.job import JobId, JobState
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.launcher import VARIABLE
 from tests.processes import REPOSITORY, children_of, environment_of_tests, is_alive, kill_run
 

@@ -63,14 +63,14 @@ def main() -> None:
     role = sys.argv.pop(1)
     arm(role)
     if role == "worker":
-        from penstock.cli import worker_process
+        from penstock.processes import worker
 
-        worker_process.main()
+        worker.main()
     elif role == "supervisor":
         import penstock_command
-        from penstock.runtime import child
+        from penstock.supervisor import worker_handle
 
-        child.worker_command[:] = [sys.executable, "-m", "tests.faults.launcher", "worker"]
+        worker_handle.worker_command[:] = [sys.executable, "-m", "tests.faults.launcher", "worker"]
         penstock_command.run()
     elif role == "migrator":
         from tests.faults import migrator

@@ -21,11 +21,11 @@ import apsw
 
 from penstock.errors import StoreBusy
 from penstock.model.lease import Verdict
-from penstock.runtime.acks import AckBuffer
-from penstock.stores.reply import Reply
-from penstock.stores.sqlite.opening import statements
+from penstock.stores.sqlite.open import statements
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store_future import Reply
 from penstock.testing import ManualClock
+from penstock.worker.completer import AckBuffer
 from tests import contract
 from tests.contract import StoreWorld
 
@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "a sweep that is not finished says that it is",
         "test_calls_that_find_nothing_for_themselves_take_back_what_all_dead_workers_held",
-        place="penstock.stores.sql.leasing.sweep",
+        place="penstock.stores.sql.lease.sweep",
         wrap=lambda sweep: lambda tx: sweep(tx) and False,
     ),
     Mutant(
@@ -234,7 +234,7 @@ MUTANTS = (
     Mutant(
         "a duplicate end is told to be accepted",
         "test_the_same_end_again_is_a_duplicate_and_changes_nothing",
-        place="penstock.stores.sql.ending._verdict",
+        place="penstock.stores.sql.ack._verdict",
         wrap=lambda _: lambda tx, job_id, token: Verdict.ACCEPTED,
     ),
     Mutant(
@@ -274,20 +274,20 @@ MUTANTS = (
         "a body that was given up is still heard",
         "tests.simulation.test_worker_lease:"
         "test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain",
-        place="penstock.runtime.slots.Slots.forsake_all",
+        place="penstock.worker.executor.Slots.forsake_all",
         wrap=lambda _: lambda slots: [],
     ),
     Mutant(
         "an end that meets a busy store is dropped",
         "tests.faults.test_leases:"
         "test_f17_an_acknowledgement_that_meets_a_busy_store_twenty_times_lands_once",
-        place="penstock.runtime.acks.AckBuffer._persist",
+        place="penstock.worker.completer.AckBuffer._persist",
         wrap=lambda _: _ask_once,
     ),
     Mutant(
         "a slot is not given back",
         "tests.simulation.test_worker_lease:test_while_acknowledgements_wait_nothing_more_is_begun",
-        place="penstock.runtime.slots.Slots._vacate",
+        place="penstock.worker.executor.Slots._vacate",
         wrap=lambda _: lambda slots, attempt: None,
     ),
 )

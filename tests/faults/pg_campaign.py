@@ -41,8 +41,8 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.running_plan import run_plan
 
 CAPS = {"one:a": 1, "one:b": 1, "two:a": 2}  # these never change

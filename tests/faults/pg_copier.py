@@ -11,7 +11,7 @@ import json
 import sys
 
 from penstock.model.job import NewJob
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 
 WAIT_SECONDS = 100.0
 

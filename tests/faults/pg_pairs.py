@@ -41,8 +41,8 @@ from penstock.model.lease import (
 )
 from penstock.model.spending import Amount, Budget, Period
 from penstock.model.views import FIRST_END
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from penstock.testing import ManualClock
 from tests.postgres.stepping import Choice, SteppedStore, run_stepped
 from tests.running_plan import run_plan

@@ -26,7 +26,7 @@ import psycopg
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobState, NewJob
 from penstock.stores.open import open_store
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 from tests.postgres.cluster import Cluster
 from tests.processes import REPOSITORY, environment_of_tests, kill_run
 from tests.waiting import wait_until

@@ -12,8 +12,8 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest
 from penstock.model.lease import WorkerInfo as Info
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.postgres.cluster import Server
 from tests.postgres.proxy import Proxy
 

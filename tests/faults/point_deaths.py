@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.model.job import ErrorCategory, JobId, JobState
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.roles import STORE, LaterBootClock, add_works, sweep_all
 from tests.faults.zygote import Zygote
 

@@ -15,16 +15,17 @@ OVERDUE_SECONDS = 1.5
 
 
 def main() -> None:
-    from penstock.runtime import child, overstaying, slots, wear
+    from penstock.supervisor import overstaying, worker_handle
+    from penstock.worker import executor, recycling
 
-    slots.ABANDON_SECONDS = ABANDON_SECONDS
-    wear.PATIENCE_SECONDS = PATIENCE_SECONDS
+    executor.ABANDON_SECONDS = ABANDON_SECONDS
+    recycling.PATIENCE_SECONDS = PATIENCE_SECONDS
     overstaying.OVERDUE_SECONDS = OVERDUE_SECONDS
-    child.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]
+    worker_handle.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]
     if sys.argv.pop(1) == "worker":
-        from penstock.cli import worker_process
+        from penstock.processes import worker
 
-        worker_process.main()
+        worker.main()
     else:
         from penstock.cli import main as cli
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
 from penstock.testing import ManualClock
 
 CAPS = ConfiguredCaps()

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from penstock.definitions.request import JobRequest, to_new_job
 from penstock.model.job import JobId, JobState, NewJob
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, is_alive, kill_run

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 from tests.faults.journal_campaign import Campaign
 from tests.forked import Forked
 from tests.postgres.cluster import Cluster

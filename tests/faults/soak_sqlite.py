@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
-from penstock.stores.sqlite import checkpointing
+from penstock.stores.sqlite import checkpoint
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from tests.faults import sqlite_world as world
 from tests.faults.busy_storm import storm
@@ -67,7 +67,7 @@ def long_reader(folder: Path, share: float) -> str:
         grown = log.stat().st_size
         reader.communicate("\n", timeout=world.SECONDS)
         for _ in range(3):
-            time.sleep(checkpointing.AGAIN_SECONDS)
+            time.sleep(checkpoint.AGAIN_SECONDS)
             store.beat([world.WORKER], 60).result()
         left = log.stat().st_size
     assert left <= WAL_BYTES_MAX, left
@@ -77,7 +77,7 @@ def long_reader(folder: Path, share: float) -> str:
 def syncs(folder: Path, share: float) -> str:
     """F30: each of the first syncs fails."""
     count = max(round(SYNCS * share), 1)
-    with patch.object(checkpointing, "CHECKPOINT_PAGES", 40):  # moving the log fails, too
+    with patch.object(checkpoint, "CHECKPOINT_PAGES", 40):  # moving the log fails, too
         seen = sorted(fail_at_each(folder, count))
     return (
         f"each of {count} syncs failed once, none was repeated, nothing promised was lost: {seen}"

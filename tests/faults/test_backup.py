@@ -31,13 +31,13 @@ from penstock.errors import (
 from penstock.ids import SeededIds
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, Verdict, WorkerInfo
-from penstock.stores.sqlite import opening
-from penstock.stores.sqlite.backing_up import BackupReport, back_up
+from penstock.stores.sqlite import open as opening
+from penstock.stores.sqlite.backup import BackupReport, back_up
 from penstock.stores.sqlite.connection import connect
-from penstock.stores.sqlite.restoring import Restore, RestoreReport
+from penstock.stores.sqlite.restore import Restore, RestoreReport
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.turn import Turn
-from penstock.testing.manual_clock import ManualClock
+from penstock.stores.sqlite.write_lock import Turn
+from penstock.testing.clocks import ManualClock
 from tests.forked import Forked, run_forked
 from tests.processes import freeze, session_of
 from tests.waiting import wait_until

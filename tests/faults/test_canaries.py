@@ -259,7 +259,7 @@ def test_f71_canaries_are_found_in_no_table_log_or_command_line_of_a_server(
 ) -> None:
     import psycopg
 
-    from penstock.stores.postgres.opening import open_postgres
+    from penstock.stores.postgres.open import open_postgres
 
     secret = f"password={word('store_password')}"
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{secret}"

@@ -20,18 +20,18 @@ from penstock.clock import Clock
 from penstock.ids import SystemIds
 from penstock.model.job import JobState, NewJob
 from penstock.model.lease import Verdict
-from penstock.runtime.keeping import BeatThread
-from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.supervisor_beat import SupervisorBeat
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.supervisor.supervisor_beat import SupervisorBeat
 from penstock.testing import ManualClock
+from penstock.worker.heartbeat import BeatThread
+from penstock.worker.slot_table import SlotTable
 from tests.faults.point_deaths import kill_at, lines, starts
 from tests.faults.project import CONFIG
 from tests.faults.races import done, put, register, take
 from tests.faults.roles import NOT_HERE, STORE, add_works
 from tests.faults.zygote import Zygote
 from tests.processes import freeze
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults

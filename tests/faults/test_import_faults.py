@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.cli import import_lines, queue_import
+from penstock.cli.commands.queue import import_jobs, import_lines
 from penstock.model.job import JobId, JobState
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.big_line import APP, CONFIG, IMPORT, import_big_line
 from tests.forked import Forked, run_forked
 from tests.unit.cli.conftest import Command, Ended, command, project
@@ -147,7 +147,7 @@ def test_f58_bom_crlf_and_duplicate_ids_are_no_errors(command: Command, project:
 def test_f58_the_first_of_a_key_wins_also_where_its_batch_was_refused(
     command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_import, "BATCH_LINES", 4)
+    monkeypatch.setattr(import_jobs, "BATCH_LINES", 4)
     lines = [GOOD % n for n in range(1, 21)]
     lines[1] = b'{"key": "dup", "task": "visit", "payload": {"host": "first"}}'
     lines[2] = GOOD[:-1] % 3 + b', "after": ["nobody"]}'
@@ -189,7 +189,7 @@ def test_f58_a_file_that_cannot_be_read_to_its_end_keeps_what_came_before(
             if line.number == 1500:
                 raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(queue_import, "read_lines", failing)
+    monkeypatch.setattr(import_jobs, "read_lines", failing)
 
     ended = imported(command, b"\n".join(GOOD % n for n in range(2000)))
 

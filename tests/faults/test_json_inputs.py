@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from penstock import Context, Penstock
 from penstock.errors import PayloadError, StrictJsonError
 from penstock.model.job import ERROR_BYTES_MAX, JobState
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
 from penstock.testing import ManualClock
 
 MIB = 1024 * 1024

@@ -23,16 +23,16 @@ from penstock.events.kinds import SchedulerEventKind
 from penstock.model.effects import EnqueueJobs, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter, Store
 from penstock.testing import ManualClock
 from tests.faults.project import Project
 from tests.faults.races import done, put, race_ack_against_sweep, race_two_acks, register, take
 from tests.faults.roles import STORE
 from tests.faults.zygote import Zygote
 from tests.processes import children_of, freeze
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults

@@ -21,7 +21,7 @@ from penstock.errors import UsageError
 from penstock.model.job import NAME_LENGTH_MAX, JobState
 from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec
-from penstock.stores.store import GROUPS_PER_LEASE
+from penstock.stores.protocol import GROUPS_PER_LEASE
 
 STRANGE = {
     "right to left": "\u202eevil\u202c",

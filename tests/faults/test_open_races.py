@@ -17,17 +17,17 @@ import pytest
 
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
 from penstock.ids import SystemIds
-from penstock.model.finding import Finding
+from penstock.model.doctor_finding import Finding
 from penstock.model.job import JobState
-from penstock.stores.migrate import read_migrations
-from penstock.stores.sqlite import placing
-from penstock.stores.sqlite.backing_up import back_up
-from penstock.stores.sqlite.checkup import Checkup
+from penstock.stores.sql.migrate import read_migrations
+from penstock.stores.sqlite import location_check
+from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.checkup_place import SystemProbe
-from penstock.stores.sqlite.opening import PACKAGE
-from penstock.stores.sqlite.restoring import Restore
+from penstock.stores.sqlite.doctor import Checkup
+from penstock.stores.sqlite.open import PACKAGE
+from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.testing.manual_clock import ManualClock
+from penstock.testing.clocks import ManualClock
 from tests.faults import sqlite_world as world
 from tests.faults.old_stores import and_one_more, build, rows_of
 
@@ -79,7 +79,7 @@ def refuse_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> None:
         raise StoreReadOnly("not for us")
 
-    monkeypatch.setattr(placing, "refuse_unwritable", refuse)
+    monkeypatch.setattr(location_check, "refuse_unwritable", refuse)
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["in use", "closed"])

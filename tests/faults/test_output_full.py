@@ -13,10 +13,10 @@ import pytest
 from penstock.errors import OutputFailed
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.places import Named, at_of
-from penstock.outputs.reading import read_raw
+from penstock.outputs.paths import Named, at_of
+from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 from tests.faults import sqlite_world as world
 
 PRICES = Named(dataset="prices")

@@ -14,8 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.model.job import Edge, LeasedJob, NewJob
 from penstock.stores.postgres import new_jobs as rows_of_jobs
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.faults.pg_world import (
     SECONDS,
     WORKER,

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from penstock.model.job import JobState, NewJob
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.faults.races import done, register, take
 from tests.waiting import wait_until
 

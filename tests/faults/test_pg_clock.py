@@ -14,8 +14,8 @@ import pytest
 
 from penstock.definitions.request import to_new_job
 from penstock.model.job import NewJob
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.faults import fault_app
 from tests.faults.point_deaths import kill_at, lines, starts
 from tests.faults.project import CONFIG

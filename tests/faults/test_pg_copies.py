@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 from tests.faults.pg_world import is_sound, states
 from tests.processes import REPOSITORY, environment_of_tests
 

@@ -13,8 +13,8 @@ from penstock.errors import StoreUnavailable
 from penstock.model.job import WorkerId
 from penstock.model.lease import Verdict
 from penstock.stores import group_commit
-from penstock.stores.postgres import reading
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres import read
+from penstock.stores.postgres.open import open_postgres
 from tests.faults.pg_world import (
     SECONDS,
     TTL_SECONDS,
@@ -79,7 +79,7 @@ def test_f42_beats_have_a_connection_of_their_own_so_leases_are_kept(
     cluster: Cluster, crowd: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 0.5)
-    monkeypatch.setattr(reading, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(read, "ASK_SECONDS", 0.5)
     with closing(open_postgres(cluster.url("shop") + "&application_name=ours")) as store:
         register(store)
         store.enqueue(new_jobs(3)).result(SECONDS)

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import Verdict
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.faults.races import done, put, register, take
 from tests.postgres.binaries import find_binaries
 from tests.postgres.cluster import Cluster, Server

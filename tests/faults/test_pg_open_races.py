@@ -16,13 +16,14 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.errors import SchemaTooNew, StoreCorrupt
 from penstock.model.job import NewJob
-from penstock.stores.migrate import Migration
-from penstock.stores.postgres import checkup, opening
+from penstock.stores.postgres import doctor
+from penstock.stores.postgres import open as opening
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.checkup import postgres_findings
-from penstock.stores.postgres.connecting import connect
-from penstock.stores.postgres.opening import known_steps, open_postgres, statements_for
+from penstock.stores.postgres.connection import connect
+from penstock.stores.postgres.doctor import postgres_findings
+from penstock.stores.postgres.open import known_steps, open_postgres, statements_for
 from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.sql.migrate import Migration
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
@@ -90,7 +91,7 @@ def test_f72_a_store_that_a_newer_process_migrates_while_it_is_examined_is_newer
     url: str, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = Meanwhile("check_task_counts", lambda: migrate(url, script))
-    monkeypatch.setattr(checkup, "statements", lambda: queries)
+    monkeypatch.setattr(doctor, "statements", lambda: queries)
 
     (told,) = [
         found.text

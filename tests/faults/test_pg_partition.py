@@ -14,7 +14,7 @@ import pytest
 
 from penstock.definitions.request import to_new_job
 from penstock.model.job import JobState
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 from tests.faults import partition_app
 from tests.postgres.fixtures import MakeCluster
 from tests.postgres.netns import NotPermitted, Partition

@@ -16,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.model.job import Edge, JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest, Verdict
 from penstock.model.views import FIRST_END
-from penstock.stores.postgres.opening import open_postgres, statements
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres, statements
+from penstock.stores.protocol import Store
 from tests.faults.pg_operations import OPERATIONS
 from tests.faults.pg_world import (
     SECONDS,

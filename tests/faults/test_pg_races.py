@@ -15,7 +15,7 @@ import pytest
 from penstock.model.job import Edge, EdgeKind, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest
 from penstock.stores.postgres import store as store_module
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 from tests.faults.pg_campaign import run_campaign
 from tests.faults.pg_pairs import ACTS, Fleet, at_random, fleet, preempt
 from tests.faults.races import done, register

@@ -22,9 +22,9 @@ from penstock.errors import (
 from penstock.model.job import JobId
 from penstock.model.views import EnqueueReport
 from penstock.stores import group_commit
-from penstock.stores.postgres import opening
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import JobFilter
+from penstock.stores.postgres import open as opening
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import JobFilter
 from tests.faults.pg_operations import OPERATIONS
 from tests.faults.pg_world import (
     SECONDS,

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.errors import StoreClosed, StoreUnavailable
 from penstock.stores import group_commit
-from penstock.stores.postgres import connecting, listening, reading, session, silence
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres import connection, notify, read, session, silence
+from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.store import PostgresStore
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 from tests.faults.pg_world import (
     SECONDS,
     TTL_SECONDS,
@@ -42,11 +42,11 @@ _FEW_SECONDS = 60.0  # far more than a call may take with these settings, and fa
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session, reading, connecting, listening):
+    for module in (session, read, connection, notify):
         monkeypatch.setattr(module, "CALL_SECONDS", _CALL_SECONDS)
-    monkeypatch.setattr(reading, "READ_SECONDS", _CALL_SECONDS)
-    monkeypatch.setattr(reading, "ASK_SECONDS", _AGAIN_SECONDS)
-    monkeypatch.setattr(listening, "LISTEN_SECONDS", 0.1)
+    monkeypatch.setattr(read, "READ_SECONDS", _CALL_SECONDS)
+    monkeypatch.setattr(read, "ASK_SECONDS", _AGAIN_SECONDS)
+    monkeypatch.setattr(notify, "LISTEN_SECONDS", 0.1)
     monkeypatch.setattr(silence, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(group_commit, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(session, "AGAIN_SECONDS", _AGAIN_SECONDS)

@@ -23,8 +23,8 @@ from penstock.model.job import (
     NewJob,
 )
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest, Verdict
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 from tests.faults.races import register
 from tests.running_plan import run_plan
 

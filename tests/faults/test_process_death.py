@@ -11,8 +11,8 @@ import pytest
 
 from penstock.model.job import ErrorCategory, JobId, JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, LeaseRequest, WorkerInfo
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.faults.point_deaths import PRODUCER_POINTS, TTL, kill_at, producer_dies, worker_dies
 from tests.faults.project import Project
 from tests.faults.roles import STORE, LaterBootClock, add_works, sweep_all

@@ -17,8 +17,8 @@ import pytest
 from penstock.errors import SchemaTooNew, StoreCorrupt, StoreError
 from penstock.model.job import JobId, JobState, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
-from penstock.stores.sqlite.opening import APPLICATION_ID
-from penstock.stores.store import JobFilter
+from penstock.stores.protocol import JobFilter
+from penstock.stores.sqlite.open import APPLICATION_ID
 from tests.faults import sqlite_world as world
 from tests.faults.test_sqlite_read_only import leave_behind
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import StoreFailed
 from penstock.model.job import JobState, NewJob
-from penstock.stores.sqlite import checkpointing
+from penstock.stores.sqlite import checkpoint
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.faulty_disk import faulty_disk
@@ -85,7 +85,7 @@ def fail_at_each(folder: Path, syncs: int) -> set[str]:
 def test_f30_after_a_failed_sync_nothing_goes_on_and_nothing_promised_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "CHECKPOINT_PAGES", 40)  # so that moving the log fails, too
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 40)  # so that moving the log fails, too
 
     assert fail_at_each(tmp_path, SYNCS) == {
         "I/O error while committing to the store",

@@ -16,7 +16,7 @@ from penstock import Context, Penstock
 from penstock.errors import StoreFull
 from penstock.model.job import JobState
 from penstock.model.lease import Verdict
-from penstock.stores.sqlite import checkpointing
+from penstock.stores.sqlite import checkpoint
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.faulty_disk import faulty_disk
@@ -154,7 +154,7 @@ def test_f24_disk_full_in_a_checkpoint_loses_nothing_and_is_told_once(
         store.enqueue(world.new_jobs(600, 5_000)).result()
         world.register(store)
         log_bytes = path.with_name("store.db-wal").stat().st_size
-        assert log_bytes < checkpointing.CHECKPOINT_PAGES * 4096
+        assert log_bytes < checkpoint.CHECKPOINT_PAGES * 4096
         database = path.stat().st_size
         disk.cannot_grow = ("store.db",)
         wanted = 0
@@ -171,7 +171,7 @@ def test_f24_disk_full_in_a_checkpoint_loses_nothing_and_is_told_once(
         disk.cannot_grow = ()
         for _ in range(3):
             store.beat([world.WORKER], 60).result()
-            time.sleep(checkpointing.AGAIN_SECONDS / 2)
+            time.sleep(checkpoint.AGAIN_SECONDS / 2)
         assert path.stat().st_size > database
         assert store.check().result() == []
         store.close()

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import StoreBusy
 from penstock.model.job import JobState, NewJob
-from penstock.stores.sqlite import opening
+from penstock.stores.sqlite import open as opening
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.busy_storm import storm
@@ -123,7 +123,7 @@ def test_f27_a_store_that_is_held_as_a_whole_stops_readers_with_the_holders_name
 def test_f27_a_turn_that_is_held_by_a_stopped_process_is_told_with_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite.turn.TOLD_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.stores.sqlite.write_lock.TOLD_SECONDS", 0.2)
     path = tmp_path / "store.db"
     caplog.set_level(logging.WARNING, "penstock.store")
     code = (

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.clock import SystemBootClock
 from penstock.model.job import JobId, WorkerId
-from penstock.stores.sqlite import checkpointing
+from penstock.stores.protocol import JobFilter
+from penstock.stores.sqlite import checkpoint
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
-from penstock.stores.store import JobFilter
 from tests.faults import sqlite_world as world
 
 READER = """
@@ -70,7 +70,7 @@ def test_f29_without_foreign_readers_the_log_stays_short(tmp_path: Path) -> None
             store.enqueue(world.new_jobs(100, 1_000, prefix=f"n{number}-")).result()
             store.stats().result()
         size = path.with_name("store.db-wal").stat().st_size
-    assert size < 3 * checkpointing.CHECKPOINT_PAGES * 4096
+    assert size < 3 * checkpoint.CHECKPOINT_PAGES * 4096
     assert not path.with_name("store.db-wal").exists(), "the last one tidies up"
 
 

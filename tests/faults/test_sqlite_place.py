@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from penstock.errors import StoreUnsupported
-from penstock.stores.sqlite import placing
-from penstock.stores.sqlite.holders import turn_takers
+from penstock.stores.sqlite import location_check
+from penstock.stores.sqlite.lock_holders import turn_takers
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.busy_storm import storm
@@ -48,7 +48,7 @@ connection.close()
 def test_f32_a_file_system_that_is_not_local_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told: str
 ) -> None:
-    monkeypatch.setattr(placing, "file_system_of", lambda folder: kind)
+    monkeypatch.setattr(location_check, "file_system_of", lambda folder: kind)
     path = tmp_path / "new" / "store.db"
 
     with pytest.raises(StoreUnsupported) as raised:
@@ -62,7 +62,7 @@ def test_f32_a_file_system_that_is_not_local_is_refused_before_anything_is_made(
 def test_f32_a_local_file_system_is_accepted_if_it_can_share_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(placing, "file_system_of", lambda folder: kind)
+    monkeypatch.setattr(location_check, "file_system_of", lambda folder: kind)
     with closing(world.open_store(tmp_path / "store.db")) as store:
         store.enqueue(world.new_jobs(1)).result()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db", "store.db-turn"]
@@ -75,7 +75,7 @@ def test_f32_a_file_system_without_shared_memory_is_refused(
         return real(-1, length or mmap.PAGESIZE)  # what one writes, no other sees
 
     real = mmap.mmap
-    monkeypatch.setattr(placing, "file_system_of", lambda folder: "fuse.bindfs")
+    monkeypatch.setattr(location_check, "file_system_of", lambda folder: "fuse.bindfs")
     monkeypatch.setattr(mmap, "mmap", private)
     path = tmp_path / "store.db"
 
@@ -90,7 +90,7 @@ def on_fuse(name: str) -> None:
     """A real FUSE mount that calls itself sshfs. Runs in a process with mounts of its own."""
     folder = Path(name)
     with mount_fuse(folder, "sshfs"):
-        assert placing.file_system_of(folder) == "fuse.sshfs"
+        assert location_check.file_system_of(folder) == "fuse.sshfs"
         with pytest.raises(StoreUnsupported, match=r"fuse\.sshfs") as raised:
             world.open_store(folder / "store.db")
         world.one_sentence(raised.value, folder / "store.db")
@@ -117,7 +117,7 @@ def on_overlay(name: str) -> None:
     options += f"workdir={folder / 'base/work'}"
     world.mount("overlay", folder / "merged", "-o", options)
     path = folder / "merged/store.db"
-    assert placing.file_system_of(path.parent) == "overlay"
+    assert location_check.file_system_of(path.parent) == "overlay"
     with closing(world.open_store(path)) as one, closing(world.open_store(path)) as two:
         one.enqueue(world.new_jobs(5)).result()
         assert world.states(two) == {"queued": 5}
@@ -254,7 +254,7 @@ def test_f32_a_store_is_made_by_one_of_many_who_want_it_at_once(tmp_path: Path) 
 def test_f33_the_wal_reset_bug_is_known_by_version(
     version: tuple[int, ...], affected: bool
 ) -> None:
-    assert placing.has_wal_reset_bug(version) == affected
+    assert location_check.has_wal_reset_bug(version) == affected
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_f33_an_affected_or_old_sqlite_opens_no_store(
 
 
 def test_f33_the_sqlite_that_we_bring_is_sound() -> None:
-    placing.refuse_library(placing.sqlite_version())
+    location_check.refuse_library(location_check.sqlite_version())
 
 
 def test_f33_checkpointers_and_writers_together_corrupt_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import wiring  # noqa: F401 (imported once, for all children)
+from penstock.app import wiring  # noqa: F401 (imported once, for all children)
 from tests.faults import launcher
 from tests.processes import environment_of_tests
 

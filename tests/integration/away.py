@@ -13,9 +13,9 @@ import time
 from typing import Any, cast
 
 from penstock.errors import StoreUnavailable
-from penstock.runtime.asking import aside
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.asking import aside
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 
 FILE = "away"
 REFUSED_SECONDS = 2.0
@@ -55,23 +55,25 @@ class AwayStore:
 
 
 def main() -> None:
-    from penstock import app_queue
-    from penstock.cli import supervising, target, worker_process
-    from penstock.runtime import child
+    from penstock.app import queue
+    from penstock.cli import target
+    from penstock.cli.commands import run_supervised
+    from penstock.processes import worker
     from penstock.stores.open import open_store as open_really
+    from penstock.supervisor import worker_handle
 
     def open_store(url: str, **options: Any) -> Store:
         if is_away():
             raise StoreUnavailable(SENTENCE)
         return cast("Store", AwayStore(open_really(url, **options)))
 
-    for asks in (app_queue, supervising, target, worker_process):
+    for asks in (queue, run_supervised, target, worker):
         vars(asks)["open_store"] = open_store
     if "PENSTOCK_TEST_WAIT" in os.environ:
-        vars(worker_process)["STORE_WAIT_SECONDS"] = float(os.environ["PENSTOCK_TEST_WAIT"])
-    child.worker_command[:] = [sys.executable, "-m", "tests.integration.away", "worker"]
+        vars(worker)["STORE_WAIT_SECONDS"] = float(os.environ["PENSTOCK_TEST_WAIT"])
+    worker_handle.worker_command[:] = [sys.executable, "-m", "tests.integration.away", "worker"]
     if sys.argv.pop(1) == "worker":
-        worker_process.main()
+        worker.main()
     else:
         from penstock.cli import main as cli
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import JobState
-from penstock.runtime.messages import LINE_BYTES_MAX, Lines
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.supervisor.protocol import LINE_BYTES_MAX, Lines
 from tests.faults.folder import states_in
 from tests.forked import Forked, run_forked
 

@@ -11,8 +11,8 @@ from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.journal import Answer, CallKey, CallRef, Intent
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.spending import Amount, Budget, Period
-from penstock.stores.postgres.opening import open_postgres
-from penstock.stores.store import Store
+from penstock.stores.postgres.open import open_postgres
+from penstock.stores.protocol import Store
 
 SPENDERS = 4
 ROUNDS = 25

@@ -39,8 +39,8 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.row_state import RowState
-from penstock.stores.store import JobFilter
+from penstock.stores.protocol import JobFilter
+from penstock.stores.sql.row_state import RowState
 from tests.model.memory_check import broken_invariants
 from tests.model.memory_choice import FairChoice
 from tests.model.memory_chores import Chores

@@ -16,7 +16,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.run import RunPart
+from penstock.model.run_part import RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
 from penstock.stores.journal import check_run

@@ -26,7 +26,7 @@ from penstock.model.views import Progress
 from penstock.stores.call_rows import NOTHING, ZERO, CallRow, Change, Sums
 from penstock.stores.call_rules import CallBook
 from penstock.stores.journal import CALLS_SLICE, DAYS_KEPT
-from penstock.stores.row_state import RowState
+from penstock.stores.sql.row_state import RowState
 from tests.model.memory_index import Ordered
 from tests.model.memory_rows import Tables
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from penstock.model.job import JobState
 from penstock.model.lease import JobRef
-from penstock.stores.row_state import RowState
+from penstock.stores.sql.row_state import RowState
 from tests.model.memory_index import Counts
 from tests.model.memory_rows import JobRow, Tables
 

@@ -13,9 +13,9 @@ import heapq
 from collections.abc import Iterator
 
 from penstock.model.lease import BlockedKey, LeaseRequest
-from penstock.stores.row_state import RowState
-from penstock.stores.shares import WeightedShares, weight_of
-from penstock.stores.store import GROUPS_PER_LEASE
+from penstock.stores.protocol import GROUPS_PER_LEASE
+from penstock.stores.sql.row_state import RowState
+from penstock.stores.sql.shares import WeightedShares, weight_of
 from tests.model.memory_rows import JobRow, Lane, Tables, WorkerRow
 
 

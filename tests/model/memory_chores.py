@@ -8,7 +8,7 @@ from itertools import islice
 
 from penstock.model.job import JobId
 from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCounts
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.protocol import CHORE_SLICE
 from tests.model.memory_calls import Calls
 from tests.model.memory_edges import Dependants
 from tests.model.memory_ends import Ends

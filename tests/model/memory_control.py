@@ -9,7 +9,7 @@ from penstock.clock import to_micros
 from penstock.model.control import Question
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
-from penstock.stores.store import QUESTION_SECONDS, QUESTIONS_KEPT
+from penstock.stores.protocol import QUESTION_SECONDS, QUESTIONS_KEPT
 
 
 @dataclass(eq=False, slots=True)

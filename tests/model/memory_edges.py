@@ -23,8 +23,8 @@ from penstock.model.job import (
 )
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
-from penstock.stores.arming_rules import no_end
-from penstock.stores.row_state import RowState
+from penstock.stores.sql.row_state import RowState
+from penstock.stores.unit_rules import no_end
 from tests.model.memory_rows import JobRow, Need, Tables
 
 

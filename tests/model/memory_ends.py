@@ -24,8 +24,8 @@ from penstock.model.job import (
 )
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import FAILED_TICKS_KEPT
-from penstock.stores.row_state import OF_STATE, RowState
-from penstock.stores.store import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
+from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
+from penstock.stores.sql.row_state import OF_STATE, RowState
 from tests.model.memory_edges import Dependants
 from tests.model.memory_rows import JobRow, Tables, WorkerRow
 

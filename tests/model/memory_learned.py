@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from penstock.clock import to_micros
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import KeptLimit
-from penstock.stores.store import LEARNED_READ, LEARNED_SECONDS
+from penstock.stores.protocol import LEARNED_READ, LEARNED_SECONDS
 
 
 class Learned:

@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, to_micros
 from penstock.errors import PenstockError, StoreClosed
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 from tests.model.memory_idlers import Idlers
 from tests.model.memory_rows import Tables
 

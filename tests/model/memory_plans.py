@@ -13,8 +13,8 @@ from penstock.model.dataset import BUILD, START
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, PlanRow, PlanState
 from penstock.model.views import Progress
-from penstock.stores.row_state import RowState
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.protocol import CHORE_SLICE
+from penstock.stores.sql.row_state import RowState
 from tests.model.memory_dataset_rows import OPEN
 from tests.model.memory_edges import Dependants
 from tests.model.memory_ends import Ends

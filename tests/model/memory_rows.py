@@ -31,8 +31,8 @@ from penstock.model.job import (
 )
 from penstock.model.lease import BlockedKey, Caps, JobRef, WorkerInfo
 from penstock.model.views import WorkerView
-from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.store import HOLDERS_SHOWN
+from penstock.stores.protocol import HOLDERS_SHOWN
+from penstock.stores.sql.row_state import PUBLIC, RowState
 from tests.model.memory_dataset_rows import DatasetTables
 from tests.model.memory_index import Counts, Ordered
 from tests.model.memory_unit_row import UnitRow

@@ -13,7 +13,8 @@ from penstock.model.schedule import (
     UnitPlan,
     UnitView,
 )
-from penstock.stores.arming_rules import (
+from penstock.stores.sql.row_state import RowState
+from penstock.stores.unit_rules import (
     Change,
     due_after,
     job_of,
@@ -23,7 +24,6 @@ from penstock.stores.arming_rules import (
     refuse_many,
     report,
 )
-from penstock.stores.row_state import RowState
 from tests.model.memory_ends import Ends
 from tests.model.memory_rows import JobRow, Tables
 from tests.model.memory_unit_row import UnitRow

@@ -13,7 +13,7 @@ from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook, Stats
-from penstock.stores.store import (
+from penstock.stores.protocol import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
     GROUPS_IN_STATS,

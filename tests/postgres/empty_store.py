@@ -52,7 +52,7 @@ $$
 @pytest.fixture(scope="session")
 def _store_database(postgres_server: Server) -> Iterator[tuple[str, Connection[Any]]]:
     """This process's store: its URL, and a connection that knows how to empty it."""
-    from penstock.stores.postgres.opening import open_postgres
+    from penstock.stores.postgres.open import open_postgres
 
     name = "store_" + os.environ.get("PYTEST_XDIST_WORKER", "main")
     url = postgres_server.create_database(name)

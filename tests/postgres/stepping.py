@@ -17,8 +17,8 @@ import psycopg
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import connect
-from penstock.stores.postgres.opening import known_steps, statements_for
+from penstock.stores.postgres.connection import connect
+from penstock.stores.postgres.open import known_steps, statements_for
 from penstock.stores.postgres.store import PostgresStore
 
 STEPS_MAX = 2_000  # of one run; more is a livelock

@@ -14,8 +14,8 @@ from penstock.model.effects import CommitLevel, StageManifest
 from penstock.model.job import JobId, JobState, NewJob
 from penstock.model.lock import PlanRow
 from penstock.stores.datasets import SliceRange
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.policy import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.kinds import SchedulerEventKind as Kind
@@ -18,8 +18,8 @@ from penstock.events.sink import EventSink, SchedulerEvents
 from penstock.model.resource import SchedulerResourceRequest
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from penstock.planning.completion import CompletionTracker
-from penstock.runtime.graph_run import GraphRun
 from penstock.testing import RecordingSink, VirtualClock
+from penstock.worker.graph_run import GraphRun
 
 Body = Callable[[SchedulableTask], Awaitable[None]]
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from penstock import process_mark
+from penstock import process_identity
 from penstock.errors import BuildLost
 from penstock.model.lock import PlanState
 from penstock.testing import Harness, harness
@@ -30,7 +30,7 @@ def test_a_wait_for_another_build_says_its_reason_once(caplog: pytest.LogCapture
 
 
 def test_nobody_waits_for_a_process_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_mark, "is_gone", lambda mark: mark == "a mark")
+    monkeypatch.setattr(process_identity, "is_gone", lambda mark: mark == "a mark")
     with harness(Chain().app) as test:
         take(test, "run-1", 600.0)
         assert test.build("prices", start=DAY_1, end=DAY_3).ok

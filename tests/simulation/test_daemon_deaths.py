@@ -18,10 +18,10 @@ import pytest
 from penstock import Context, Penstock, TickContext
 from penstock.clock import to_micros
 from penstock.model.job import JobState
-from penstock.runtime.worker_config import Stopping
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
+from penstock.worker.config import Stopping
+from tests.unit.worker.worker_world import World, simulate
 
 TAKES_OVER_SECONDS = 40.0  # after the lease of the first
 END_SECONDS = 75.0

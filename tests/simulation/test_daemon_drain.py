@@ -11,8 +11,8 @@ import pytest
 from penstock import Context, Penstock, TickContext
 from penstock.clock import to_micros
 from penstock.model.job import JobState
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from tests.unit.worker.worker_world import World, simulate
 
 
 class Busy:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock, TickContext
+from penstock.app.daemon import begun_now, preflight_run
 from penstock.clock import to_micros
-from penstock.daemon import begun_now, preflight_run
 from penstock.errors import StoreBusy
 from penstock.model.schedule import ArmReport
-from penstock.runtime.arming import Arming
-from penstock.runtime.starting import DaemonStart
-from penstock.runtime.threads import InlineRunner
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.schedules.arming import Arming
+from penstock.schedules.daemon_start import DaemonStart
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
+from penstock.worker.thread_executor import InlineRunner
+from tests.unit.worker.worker_world import World, simulate
 
 CALL_SECONDS = 0.1  # of one call of the store
 UNITS = 2_500  # more than two calls take

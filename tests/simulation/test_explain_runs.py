@@ -19,12 +19,12 @@ from penstock.calendars import Daily
 from penstock.errors import StoreUnavailable
 from penstock.model.job import WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.model.run_document import LimitKind
-from penstock.model.worker_status import WorkerStatus
+from penstock.model.run import LimitKind
+from penstock.model.worker import WorkerStatus
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
-from penstock.observe.explain_words import Said, say
-from penstock.process_mark import own_mark
-from penstock.stores.reply import Reply
+from penstock.observe.explain_advice import Said, say
+from penstock.process_identity import own_mark
+from penstock.stores.store_future import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
 

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import BudgetUsedUp, StoreUnavailable, StoreUnknown
 from penstock.model.job import JobState
 from penstock.model.spending import Amount, Budget, Period
-from penstock.outbound.journal.rules import CALL_MICROS_MAX
-from penstock.stores.reply import Reply as StoreReply
+from penstock.requests.journal.paid_policy import CALL_MICROS_MAX
+from penstock.stores.store_future import Reply as StoreReply
 from penstock.testing import harness
 from penstock.testing.simulated_provider import (
     Reply,

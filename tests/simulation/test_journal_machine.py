@@ -36,9 +36,9 @@ from penstock.model.lease import (
 )
 from penstock.model.spending import Account, Amount, Budget, Period, day_of
 from penstock.model.views import FIRST_END
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
-from penstock.testing.manual_clock import ManualClock
+from penstock.testing.clocks import ManualClock
 from tests.model.memory import MemoryStore
 from tests.simulation.journal_model import JournalModel, ModelJob, sums_of
 from tests.simulation.test_store_machine import PROFILE, SOAK

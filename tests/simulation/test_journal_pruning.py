@@ -8,8 +8,8 @@ import asyncio
 from penstock import Context
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobId
-from penstock.runtime.journal_pruning import JournalPruning
-from penstock.stores.reply import Reply
+from penstock.requests.journal.retention import JournalPruning
+from penstock.stores.store_future import Reply
 from penstock.testing import harness
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from tests.budget_shop import BudgetShop, today

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock, wiring
+from penstock import Context, Penstock
+from penstock.app import wiring
 from penstock.model.provider import ProviderModelKey
-from penstock.runtime.worker import Worker
-from penstock.runtime.worker_config import Stopping
 from penstock.testing import harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
+from penstock.worker.config import Stopping
+from penstock.worker.worker import Worker
 
 Body = Callable[[Context, Any], Awaitable[None]]
 

@@ -16,8 +16,8 @@ from penstock.admission.requests.algorithm import LearnedLimit
 from penstock.errors import AttemptOver, ProviderNotAvailableHere, StoreCorrupt, UsageError
 from penstock.model.job import ErrorCategory
 from penstock.model.provider import ProviderModelKey
-from penstock.model.worker_status import WorkerStatus, read_status
-from penstock.stores.reply import Reply as Reply_
+from penstock.model.worker import WorkerStatus, read_status
+from penstock.stores.store_future import Reply as Reply_
 from penstock.testing import SimulatedRequest, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, Reply, SimulatedProvider
 

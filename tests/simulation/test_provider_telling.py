@@ -7,9 +7,9 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import WorkerId
-from penstock.model.worker_status import read_status
-from penstock.stores.reply import Reply
+from penstock.model.worker import read_status
 from penstock.stores.sqlite.in_process import InProcessStore
+from penstock.stores.store_future import Reply
 from penstock.testing import Bucket, ProviderRules, SimulatedProvider, harness
 
 

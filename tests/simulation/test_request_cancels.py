@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from penstock.admission.requests.adaptive import Adaptive
-from penstock.admission.requests.caps import ProviderPolicy
+from penstock.admission.requests.adaptive.limit import Adaptive
+from penstock.admission.requests.policy import ProviderPolicy
 from penstock.errors import RequestAdmissionError
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.outbound.admission import RequestAdmissionController
+from penstock.requests.admission import RequestAdmissionController
 from penstock.testing import VirtualClock
 from penstock.testing.virtual_loop import VirtualLoop
 from tests.requests import CHAT, EMBEDDING, SUCCESS, Core, aimd, item, policy, refused

@@ -24,16 +24,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.admission.requests.adaptive import Adaptive
+from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LimitAlgorithm
-from penstock.admission.requests.caps import AimdConfig, ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.decisions import (
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
+from penstock.admission.requests.policy import AimdConfig, ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.release import ReleaseReason

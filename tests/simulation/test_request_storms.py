@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.admission.requests.adaptive import Adaptive
-from penstock.admission.requests.caps import ProviderPolicy
+from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.policy import ProviderPolicy
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.outbound.admission import RequestAdmissionController
+from penstock.requests.admission import RequestAdmissionController
 from penstock.testing import VirtualClock, run_virtual
 from tests.requests import CHAT, EMBEDDING, SUCCESS, Core, item, policy, refused
 

@@ -12,14 +12,14 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import JobState
-from penstock.runtime.worker import Worker
-from penstock.runtime.worker_config import Stopping
+from penstock.worker.config import Stopping
+from penstock.worker.worker import Worker
 from tests.simulation.scheduler_world import (
     Steps,
     assert_accounted,
     hidden_scheduler_resource_waiters,
 )
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 
 SLOTS = {"async_slots": 2, "thread_slots": 1}
 JOBS = 7

@@ -10,15 +10,15 @@ from collections.abc import Hashable
 import pytest
 
 from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
-from penstock.admission.tasks.policy import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.admission.tasks.provider_aware import ProviderAwareTaskAdmissionPolicy
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
 from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.model.pressure import PressureSnapshot
 from penstock.model.task import SchedulableTask
-from penstock.runtime.gate_times import GATES_MAX
 from penstock.testing import VirtualClock, run_virtual
+from penstock.worker.gate_times import GATES_MAX
 from tests.simulation.scheduler_world import GraphWorld
 
 SEEDS = [None, *range(6)]

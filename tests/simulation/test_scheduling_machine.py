@@ -35,7 +35,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionLease,
     Until,
 )
-from penstock.admission.tasks.policy import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy

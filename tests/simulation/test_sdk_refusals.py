@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from penstock import Context, Penstock
-from penstock.cli.queue_show import document_of, lines_of
+from penstock.cli.commands.queue.show import document_of, lines_of
 from penstock.observe.explain import RunFacts, facts_of
 from penstock.testing import Harness, SimulatedProvider, harness
 from penstock.testing.simulated_provider import Reply, SimulatedRequest

@@ -15,9 +15,8 @@ from penstock.errors import StoreBusy
 from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.views import Stats
-from penstock.runtime.statistics_line import SILENT_MAX, StatisticsLine
-from penstock.stores.reply import Reply
 from penstock.stores.sqlite.in_process import InProcessStore
+from penstock.stores.store_future import Reply
 from penstock.testing import (
     Harness,
     ManualClock,
@@ -26,6 +25,7 @@ from penstock.testing import (
     SimulatedProvider,
     harness,
 )
+from penstock.worker.log_lines import SILENT_MAX, StatisticsLine
 
 SNAPSHOT = SchedulerEventKind.SCHEDULER_HEALTH_SNAPSHOT
 

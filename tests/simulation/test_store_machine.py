@@ -61,11 +61,11 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END, Progress
-from penstock.stores.reply import Reply
-from penstock.stores.row_state import RowState
+from penstock.stores.protocol import JobFilter, Store
+from penstock.stores.sql.row_state import RowState
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter, Store
-from penstock.testing.manual_clock import ManualClock
+from penstock.stores.store_future import Reply
+from penstock.testing.clocks import ManualClock
 from tests.model.memory import MemoryStore
 from tests.model.memory_choice import FairChoice
 from tests.model.memory_rows import JobRow, WorkerRow

@@ -11,9 +11,9 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.model.job import Job, JobState
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.store import PostgresStore
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 from tests.simulation.test_store_machine import PROFILE, SOAK, StoreMachine
 
 EXAMPLES = 500 if SOAK else 4

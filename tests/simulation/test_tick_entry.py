@@ -11,9 +11,9 @@ from penstock.clock import to_micros
 from penstock.errors import StoreBusy
 from penstock.model.job import JobState
 from penstock.model.schedule import UnitPlan
-from penstock.runtime.worker_config import Stopping
-from penstock.stores.reply import Reply
-from tests.unit.runtime.worker_world import FlakyStore, World, simulate
+from penstock.stores.store_future import Reply
+from penstock.worker.config import Stopping
+from tests.unit.worker.worker_world import FlakyStore, World, simulate
 
 KEYS = [f"schedule:poll:{name}" for name in "abc"]
 

@@ -27,9 +27,9 @@ from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import JobState, LeasedJob, WorkerId
 from penstock.model.lease import JobRef, Verdict
 from penstock.model.schedule import ArmReport, UnitView
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
-from penstock.testing.manual_clock import ManualClock
+from penstock.testing.clocks import ManualClock
 from tests.contract.unit_words import APP, POLL, SECOND, arm, unit
 from tests.contract.world import StoreWorld
 from tests.model.memory import MemoryStore
@@ -281,7 +281,7 @@ def test_each_occurrence_ends_well_at_most_once(
             path = tmp_path / f"{next(numbers)}.db"
             store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
             return UnitMachine(store, clock)
-        from penstock.stores.postgres.opening import open_postgres
+        from penstock.stores.postgres.open import open_postgres
 
         url = request.getfixturevalue("empty_store")()
         server = open_postgres(url, durability="normal", server_time=lambda: clock.now_micros)

@@ -13,11 +13,11 @@ import pytest
 from penstock import Context, Penstock, Skip
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, JobState, NewJob
-from penstock.runtime.slots import ABANDON_SECONDS
-from penstock.runtime.threads import Done
-from penstock.runtime.worker import TICK_SECONDS
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from penstock.worker.executor import ABANDON_SECONDS
+from penstock.worker.thread_executor import Done
+from penstock.worker.worker import TICK_SECONDS
+from tests.unit.worker.worker_world import World, simulate
 
 EPSILON = 1e-6
 

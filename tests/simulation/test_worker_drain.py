@@ -12,8 +12,8 @@ import pytest
 from penstock import Context, Penstock
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
-from penstock.runtime.drain import LOOK_SECONDS
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.drain import LOOK_SECONDS
+from tests.unit.worker.worker_world import World, simulate
 
 PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."
 

@@ -19,10 +19,10 @@ from penstock.errors import (
 )
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import JobState
-from penstock.runtime.keeping import margin
-from penstock.runtime.worker import TICK_SECONDS
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from penstock.worker.heartbeat import margin
+from penstock.worker.worker import TICK_SECONDS
+from tests.unit.worker.worker_world import World, simulate
 
 TTL = 30.0
 RUNTIME = {"async_slots": 4, "lease_ttl_seconds": TTL, "beat_seconds": 10.0, "grace_seconds": 10.0}

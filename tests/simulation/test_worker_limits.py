@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import JobState
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 
 
 def make_app() -> Penstock:

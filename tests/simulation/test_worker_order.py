@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Context, Penstock, SchedulingMetadata, Skip
 from penstock.model.job import JobState
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 
 
 def recording_app(order: list[str]) -> Penstock:

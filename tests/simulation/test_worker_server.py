@@ -13,12 +13,12 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobState
-from penstock.runtime.keeping import margin
-from penstock.runtime.reclaiming import LOOKS_SECONDS
-from penstock.runtime.registration import SIGN_OFF_SECONDS
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.server_store import ServerStore
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from penstock.worker.heartbeat import margin
+from penstock.worker.reclaiming import LOOKS_SECONDS
+from penstock.worker.registration import SIGN_OFF_SECONDS
+from tests.unit.stores.server_store import ServerStore
+from tests.unit.worker.worker_world import World, simulate
 
 TTL = 30.0
 RUNTIME = {"async_slots": 4, "lease_ttl_seconds": TTL, "beat_seconds": 5.0, "grace_seconds": 10.0}

@@ -16,7 +16,7 @@ from penstock.errors import StoreUnavailable
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.views import WorkerView
-from penstock.model.worker_status import (
+from penstock.model.worker import (
     JobStanding,
     SlotUse,
     Standing,
@@ -24,8 +24,8 @@ from penstock.model.worker_status import (
     read_standing,
     read_status,
 )
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from tests.unit.worker.worker_world import World, simulate
 
 SLOTS: dict[str, Any] = {"runtime": {"async_slots": 2}, "limits": {"host": {"*": 3}}}
 

@@ -10,9 +10,9 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.model.job import JobState
-from penstock.runtime.worker import STOPPED_SECONDS, TICK_SECONDS
-from penstock.runtime.worker_config import Stopping
-from tests.unit.runtime.worker_world import World, simulate
+from penstock.worker.config import Stopping
+from penstock.worker.worker import STOPPED_SECONDS, TICK_SECONDS
+from tests.unit.worker.worker_world import World, simulate
 
 RUNTIME = {"async_slots": 2, "grace_seconds": 30.0}
 

@@ -18,8 +18,8 @@ from penstock.definitions.request import to_new_job
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobFailure, JobRef, LeaseRequest, WorkerInfo
 from penstock.model.views import FIRST_END
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import JobFilter
 from tests.forked import run_forked
 from tests.processes import REPOSITORY, environment_of_tests
 from tests.size.holds import measure

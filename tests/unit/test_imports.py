@@ -84,7 +84,7 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     assert loaded & HEAVY == set()
     assert of_a_group & HEAVY <= {"pydantic"}  # typer's own: it reads the values of options by it
     assert len(ours(loaded)) <= OURS_MAX
-    assert ours(of_a_group) - ours(loaded) == {"penstock.cli.queue"}
+    assert ours(of_a_group) - ours(loaded) == {"penstock.cli.commands.queue.group"}
 
 
 def test_a_command_imports_itself_before_it_begins(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_command_imports_itself_before_it_begins(tmp_path: Path) -> None:
 import sys
 from penstock.cli import main
 main.import_command(["--log-level", "info", "queue", "--json", "stats"])
-print("penstock.cli.queue_stats" in sys.modules)
-print("penstock.cli.queue_list" in sys.modules)
+print("penstock.cli.commands.queue.stats" in sys.modules)
+print("penstock.cli.commands.queue.list" in sys.modules)
 """
     assert lines_of(code, tmp_path) == ["True", "False"]
 
@@ -105,7 +105,7 @@ from penstock import Context, Penstock
 
 class Watch:
     def find_spec(self, name, path, target=None):
-        if name in ("penstock.app_queue", "penstock.app_run"):
+        if name in ("penstock.app.queue", "penstock.app.run"):
             print(name, threading.current_thread() is threading.main_thread())
 
 sys.meta_path.insert(0, Watch())
@@ -122,7 +122,7 @@ print(asyncio.run(main()).done)
 app.close()
 """
     assert lines_of(code, tmp_path) == [
-        "penstock.app_queue False",
-        "penstock.app_run False",
+        "penstock.app.queue False",
+        "penstock.app.run False",
         "1",
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.app import Penstock
+from penstock.app.app import Penstock
 from penstock.config.budgets import budgets_of, unpriced_providers
 from penstock.config.find_app import find_app
 from penstock.config.load import load_settings

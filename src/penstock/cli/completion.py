@@ -15,10 +15,10 @@ from typing import Any
 
 import typer
 
-from penstock.cli.app_outline import outline_of
+from penstock.cli.app_inspect import outline_of
 from penstock.cli.target import Target
 from penstock.model.job import JobState
-from penstock.runtime.asking import aside, within
+from penstock.stores.asking import aside, within
 from penstock.stores.open import keys_beginning
 from penstock.stores.url import default_store_url, is_server
 

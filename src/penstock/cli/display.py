@@ -9,23 +9,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from penstock.cli.closing import say_closing
 from penstock.cli.live.display import LiveDisplay
 from penstock.cli.live.layout import checking_words
-from penstock.cli.live.look import RunLook
 from penstock.cli.live.news import RunNews
+from penstock.cli.live.poller import RunLook
 from penstock.cli.live.terminal import in_foreground
-from penstock.cli.pace import PaceView
-from penstock.cli.text import escaped, is_open, span, spent_words, warn
+from penstock.cli.render.run_summary import say_closing
+from penstock.cli.render.throughput import PaceView
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
 from penstock.observe.live import RunPicture, lost_words, standstill
 from penstock.observe.phrases import counted
-from penstock.redaction import redacted
-from penstock.runtime.display import Course, Wish
-from penstock.runtime.messages import Checking
-from penstock.runtime.moving_limits import LimitWatch, limit_words
-from penstock.stores.store import Store
+from penstock.redaction.secrets import redacted
+from penstock.stores.protocol import Store
+from penstock.supervisor.display import Course, Wish
+from penstock.supervisor.protocol import Checking
+from penstock.terminal_text import escaped, is_open, span, spent_words, warn
+from penstock.worker.moving_limits import LimitWatch, limit_words
 
 PLAIN_SECONDS = 10.0  # between two lines about the run
 START_SECONDS = 1.0  # for the numbers before the first job

@@ -14,8 +14,9 @@ import typer
 
 from penstock.cli.invocation import Invocation
 from penstock.cli.lazy_command import CommandTable, LazyGroup, import_typed
-from penstock.cli.logs import LogFormat, LogLevel, set_up_logging
-from penstock.cli.text import (
+from penstock.errors import PenstockError, UsageError
+from penstock.logs import LogFormat, LogLevel, set_up_logging
+from penstock.terminal_text import (
     make_streams_forgiving,
     one_sentence,
     open_missing_streams,
@@ -24,7 +25,6 @@ from penstock.cli.text import (
     warn,
     warn_of_traceback,
 )
-from penstock.errors import PenstockError, UsageError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -38,19 +38,19 @@ _TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this de
 
 COMMANDS: CommandTable = {
     "run": (
-        "penstock.cli.run:run_daemon",
+        "penstock.cli.commands.run:run_daemon",
         "Run the preflights, then the schedules and the queue, until it is stopped.",
     ),
     "plan": (
-        "penstock.cli.plan:plan",
+        "penstock.cli.commands.plan:plan",
         "Print what a build would do: levels, counts, what is skipped and why.",
     ),
     "build": (
-        "penstock.cli.build:build",
+        "penstock.cli.commands.build:build",
         "Build slices of datasets, with all that they need; what is up to date is left alone.",
     ),
     "init": (
-        "penstock.cli.init:init",
+        "penstock.cli.commands.init:init",
         "Write a small working project and say what to type next.",
     ),
     "demo": (
@@ -58,38 +58,41 @@ COMMANDS: CommandTable = {
         "See a run meet 429s, die by kill -9, and go on; offline, in under a minute.",
     ),
     "why": (
-        "penstock.cli.why:why",
+        "penstock.cli.commands.why:why",
         "Say why a job, schedule or slice is not done, what lets it go on, and which command "
         "would.",
     ),
     "providers": (
-        "penstock.cli.providers:providers",
+        "penstock.cli.commands.providers:providers",
         "Show the limits of providers, as running workers see them and as learned, and what was "
         "spent.",
     ),
     "explain": (
-        "penstock.cli.explain:explain",
+        "penstock.cli.commands.explain:explain",
         "Say what limited a run, in percent of its time, and the one change that would help most.",
     ),
     "report": (
-        "penstock.cli.report:report",
+        "penstock.cli.commands.report:report",
         "Show what a run has done: jobs by end, rate, requests, refusals, and what was paid.",
     ),
     "doctor": (
-        "penstock.cli.doctor:doctor",
+        "penstock.cli.commands.doctor:doctor",
         "Check the machine, the settings, the app and the store; say how to mend what is wrong.",
     ),
     "backup": (
-        "penstock.cli.backup:backup",
+        "penstock.cli.commands.backup:backup",
         "Write a consistent copy of the store to a file, while workers run.",
     ),
     "restore": (
-        "penstock.cli.restore:restore",
+        "penstock.cli.commands.restore:restore",
         "Put a backup in the place of the store; what was there is kept beside it.",
     ),
-    "queue": ("penstock.cli.queue:commands", "Accept jobs, work on them, look at them."),
-    "config": ("penstock.cli.config_show:commands", "Look at the settings."),
-    "dataset": ("penstock.cli.dataset:commands", "Look at what has been built."),
+    "queue": (
+        "penstock.cli.commands.queue.group:commands",
+        "Accept jobs, work on them, look at them.",
+    ),
+    "config": ("penstock.cli.commands.config:commands", "Look at the settings."),
+    "dataset": ("penstock.cli.commands.dataset:commands", "Look at what has been built."),
 }
 
 

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.text import escaped
 from penstock.errors import PenstockError, UsageError
-from penstock.model.run import RunPart
+from penstock.model.run_part import RunPart
 from penstock.model.worker_silence import answering
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
-from penstock.process_mark import is_gone
-from penstock.redaction import redacted
-from penstock.stores.store import Store
+from penstock.process_identity import is_gone
+from penstock.redaction.secrets import redacted
+from penstock.stores.protocol import Store
+from penstock.terminal_text import escaped
 
 RUNS_COMPARED = 200
 RUNS_NAMED = 3

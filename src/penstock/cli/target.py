@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.app import Penstock
-from penstock.cli.text import escaped, warn
+from penstock.app.app import Penstock
 from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
 from penstock.errors import StoreMissing
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
+from penstock.terminal_text import escaped, warn
 
 AppOption = Annotated[
     str | None,
@@ -89,7 +89,7 @@ class Target:
         try:
             store = self._open(app.store_url(loaded), loaded, reading_will_do=True, make=False)
         except StoreMissing:
-            from penstock.builds import empty_store
+            from penstock.app.build import empty_store
 
             store = empty_store()
         app.use_store(store)

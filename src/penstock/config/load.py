@@ -17,7 +17,7 @@ from penstock.config import names
 from penstock.config.names import FIELDS, NAMED, TABLES, dotted
 from penstock.config.settings import BEAT_TOO_SLOW, Settings
 from penstock.errors import ConfigError, InternalError
-from penstock.redaction import redacted
+from penstock.redaction.secrets import redacted
 
 PENSTOCK_TOML = "penstock.toml"
 PYPROJECT_TOML = "pyproject.toml"

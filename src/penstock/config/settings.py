@@ -29,7 +29,7 @@ from penstock.config.durations import parse_duration
 from penstock.config.money import parse_dollars, parse_token_price
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
-from penstock.redaction import SecretUrl
+from penstock.redaction.secrets import SecretUrl
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
 BYTES_MAX = 1 << 40  # of one reply

@@ -8,8 +8,8 @@ from typing import Any, NewType
 
 import msgspec
 
-from penstock.model.kept_text import ERROR_BYTES_MAX as ERROR_BYTES_MAX
-from penstock.model.kept_text import kept_text
+from penstock.redaction.stored_text import ERROR_BYTES_MAX as ERROR_BYTES_MAX
+from penstock.redaction.stored_text import kept_text
 
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import WorkerView
-from penstock.model.worker_status import ProviderUse, WorkerStatus, read_status
+from penstock.model.worker import ProviderUse, WorkerStatus, read_status
 
 
 class ToldUse(NamedTuple):

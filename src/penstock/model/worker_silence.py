@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.model.job import WorkerId
 from penstock.model.views import WorkerView
-from penstock.model.worker_status import read_status
+from penstock.model.worker import read_status
 
 OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
 

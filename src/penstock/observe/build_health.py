@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.model.finding import Finding, problem, well
+from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.lock import LockView, PlanState
 from penstock.model.views import QueueFacts
 from penstock.observe.build_words import THE_SAME, again_command

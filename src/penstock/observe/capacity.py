@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from penstock.model.capacity import AsyncCapacityPlan, CapacityFact, CapacityValue
-from penstock.model.run import RunPart
+from penstock.model.run_part import RunPart
 from penstock.observe.run_places import PlaceOfRun, places_of, read_parts
 
 __all__ = ["AsyncCapacityPlan", "CapacityValue", "capacity_of", "sections"]

@@ -13,14 +13,14 @@ import msgspec
 from penstock.clock import MICROSECONDS
 from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
-from penstock.model.run import RunPart
-from penstock.model.run_document import (
+from penstock.model.run import (
     CauseTime,
     Doing,
     LimitKind,
     ModelFigures,
     RunDocument,
 )
+from penstock.model.run_part import RunPart
 from penstock.observe.run_places import PlaceOfRun, name_in, places_of, read_parts
 
 WHOLE = 100  # percent

@@ -14,8 +14,8 @@ from penstock.clock import MICROSECONDS
 from penstock.model.job import JobState
 from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
+from penstock.model.worker import WorkerStatus, read_status
 from penstock.model.worker_silence import Silence
-from penstock.model.worker_status import WorkerStatus, read_status
 from penstock.observe.live_build import BuildView
 from penstock.observe.live_reasons import (
     Binding,
@@ -27,7 +27,7 @@ from penstock.observe.live_reasons import (
 )
 from penstock.observe.live_units import Units
 from penstock.observe.phrases import counted
-from penstock.observe.provider_board import LiveLimit, provider_rows
+from penstock.observe.providers import LiveLimit, provider_rows
 
 STANDSTILL_REASONS = 2  # in a line about a run that stands still
 

@@ -9,9 +9,9 @@ from enum import StrEnum
 import msgspec
 
 from penstock.clock import MICROSECONDS
-from penstock.model.worker_status import BlockedTasks, WorkerStatus
+from penstock.model.worker import BlockedTasks, WorkerStatus
 from penstock.observe.phrases import counted, span
-from penstock.observe.provider_board import LiveLimit
+from penstock.observe.providers import LiveLimit
 
 REASONS_MAX = 12  # more are not told
 ILL = 2  # failures in a row: one may come late, after a refusal

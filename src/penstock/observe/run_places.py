@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterable, Sequence
 import msgspec
 
 from penstock.model.job import WorkerId
-from penstock.model.run import RunPart
-from penstock.model.run_document import ModelFigures, RunDocument, read_document
+from penstock.model.run import ModelFigures, RunDocument, read_document
+from penstock.model.run_part import RunPart
 
 
 class PlaceOfRun(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import re
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.outputs.disk import Disk, read_all, reason
-from penstock.outputs.places import OWNER_FILE
+from penstock.outputs.paths import OWNER_FILE
 from penstock.outputs.root import OutputRoot
 
 BYTES_MAX = 300  # of the file

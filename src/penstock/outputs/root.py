@@ -16,7 +16,7 @@ from pathlib import Path
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import IdSource
 from penstock.outputs.disk import Disk, read_all, reason
-from penstock.outputs.places import ROOT_FILE, STAGING
+from penstock.outputs.paths import ROOT_FILE, STAGING
 
 ID_BYTES_MAX = 200  # of the id file
 _LINE = re.compile(rb"penstock-root 1 ([A-Za-z0-9-]{1,64})\n")

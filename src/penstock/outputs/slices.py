@@ -15,8 +15,8 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.places import Named, at_of, moment_of
-from penstock.outputs.reading import join_tables, read_raw, read_table
+from penstock.outputs.paths import Named, at_of, moment_of
+from penstock.outputs.read import join_tables, read_raw, read_table
 from penstock.outputs.root import OutputRoot
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.model.dataset import SLICES_UNASKED_MAX, DatasetSpec, SliceMarks
 from penstock.model.plan import BuildPlan, BuildRequest
-from penstock.planning.descriptors import describe_jobs
 from penstock.planning.freshness import Wanted, look_at
 from penstock.planning.graph import closure
-from penstock.planning.mapping import CalendarReader, needed_moments, too_many
+from penstock.planning.needs import CalendarReader, needed_moments, too_many
+from penstock.planning.plan_jobs import describe_jobs
 
 PLAN_ID_LENGTH = 12  # hexadecimal digits
 DIGEST_LENGTH = 32  # hexadecimal digits

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.model.dataset import Need, SliceMarks
 from penstock.model.plan import SliceCounts
-from penstock.planning.mapping import index_ranges
+from penstock.planning.needs import index_ranges
 from penstock.planning.range_maxima import RangeMaxima
 
 CHUNK = 256  # slices that are looked at together, in the hope that all of them are fresh

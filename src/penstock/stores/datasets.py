@@ -16,7 +16,7 @@ from penstock.model.dataset import SliceMarks, version_of
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 
 
 class SliceRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from penstock.errors import (
 )
 from penstock.stores.interrupts import deferred_interrupt
 from penstock.stores.refusals import closed, forked
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
 ANTICIPATE_SECONDS = 0.005  # a transaction that was opened ahead waits for an operation

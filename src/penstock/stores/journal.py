@@ -20,10 +20,10 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.run import RUN_BYTES_MAX, RunPart
+from penstock.model.run_part import RUN_BYTES_MAX, RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 
 CALLS_SLICE = 500  # jobs whose calls one slice of prune_calls looks at
 CALLS_DROPPED = 5_000  # calls that one slice of purge or prune_calls forgets at most

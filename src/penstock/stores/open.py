@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens, copies and restores the store that a URL names.
 
-With `stores/checkup.py` the only importer of concrete stores. What a server needs is imported only
+With `stores/doctor.py` the only importer of concrete stores. What a server needs is imported only
 for those who use one.
 """
 
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from penstock.errors import ConfigError, StoreMissing, UsageError
 from penstock.ids import SystemIds
-from penstock.redaction import shown_url
-from penstock.stores.sqlite.backing_up import BackupReport, back_up
+from penstock.redaction.secrets import shown_url
+from penstock.stores.protocol import Store
+from penstock.stores.sqlite.backup import BackupReport, back_up
 from penstock.stores.sqlite.looking import keys_with_prefix
-from penstock.stores.sqlite.restoring import Restore
+from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.store import Store
 from penstock.stores.url import SQLITE_PREFIX, is_server, refuse_unknown
 
 PART_BYTES_MAX = 255  # file systems take no more
@@ -81,7 +81,7 @@ def open_store(
     once: whoever wants to wait for it asks again.
     """
     if is_server(url):
-        open_postgres: OpenServer = of_postgres("opening", url).open_postgres
+        open_postgres: OpenServer = of_postgres("open", url).open_postgres
         return open_postgres(url, durability=durability, reading_will_do=reading_will_do, make=make)
     path = store_file(url, folder)
     if not make and not path.exists():

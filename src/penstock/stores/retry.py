@@ -23,8 +23,8 @@ from penstock.errors import (
     StoreUnavailable,
     StoreUnknown,
 )
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 
 RETRY_FIRST_SECONDS = 0.05  # at most, after the first refusal; doubled with each further one
 RETRY_MAX_SECONDS = 2.0  # at most, however long the store does not answer

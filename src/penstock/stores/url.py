@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 
 from penstock.errors import ConfigError
-from penstock.redaction import shown_url
+from penstock.redaction.secrets import shown_url
 
 SQLITE_PREFIX = "sqlite:///"
 SERVER_PREFIXES = ("postgresql://", "postgres://")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does a test need? An app in virtual time, clocks, a recording sink, a service."""
 
+from penstock.testing.clocks import ManualClock
 from penstock.testing.harness import Harness, harness
-from penstock.testing.manual_clock import ManualClock
 from penstock.testing.recording_sink import RecordingSink
 from penstock.testing.simulated_provider import (
     Bucket,

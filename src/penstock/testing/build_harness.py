@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from penstock.app import Penstock
-from penstock.builds import BuildOptions, build_request, build_tasks, made_build
+from penstock.app.app import Penstock
+from penstock.app.build import BuildOptions, build_request, build_tasks, made_build
+from penstock.builds.embedded_build import EmbeddedBuild
 from penstock.clock import to_micros
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
@@ -19,10 +20,9 @@ from penstock.definitions.task import Task
 from penstock.ids import IdSource
 from penstock.model.plan import BuildReport, BuildRequest
 from penstock.outputs.root import OutputRoot
-from penstock.runtime.embedded_build import EmbeddedBuild
-from penstock.runtime.worker import Worker
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from penstock.worker.worker import Worker
 
 if TYPE_CHECKING:
     import pyarrow

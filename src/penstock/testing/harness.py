@@ -17,15 +17,14 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from penstock import wiring
-from penstock.app import Penstock
+from penstock.app import wiring
+from penstock.app.app import Penstock
+from penstock.app.daemon import begun_now, checked_values, preflight_run
 from penstock.clock import Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
-from penstock.config.daemon_plan import check_partitions
 from penstock.config.load import load_settings, overlaid
-from penstock.config.provider_policies import check_providers
+from penstock.config.provider_policy import check_providers
 from penstock.config.settings import Settings
-from penstock.daemon import begun_now, checked_values, preflight_run
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.definitions.task import Task
 from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
@@ -42,24 +41,25 @@ from penstock.model.job import (
     JobState,
 )
 from penstock.model.schedule import UnitView
-from penstock.outbound.provider_clients import MakeWire
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.planning.daemon import DaemonPlan
-from penstock.runtime.arming import Arming
-from penstock.runtime.slot_table import SlotTable
-from penstock.runtime.starting import DaemonStart
-from penstock.runtime.statistics_line import StatisticsLine
-from penstock.runtime.threads import InlineRunner
-from penstock.runtime.worker import Worker
-from penstock.runtime.worker_config import Stopping
+from penstock.requests.clients.provider_clients import MakeWire
+from penstock.schedules.arming import Arming
+from penstock.schedules.daemon_start import DaemonStart
+from penstock.schedules.plan import check_partitions
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.in_process import InProcessStore
-from penstock.stores.store import JobFilter
 from penstock.testing.build_harness import BuildHarness
 from penstock.testing.by_key import ByKey
 from penstock.testing.recording_sink import RecordingSink
 from penstock.testing.simulated import NOBODY, Simulated, wire
 from penstock.testing.virtual_beat import VirtualBeat
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from penstock.worker.config import Stopping
+from penstock.worker.log_lines import StatisticsLine
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.thread_executor import InlineRunner
+from penstock.worker.worker import Worker
 
 DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an ill provider
 LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at

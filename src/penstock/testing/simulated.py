@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from penstock.outbound.provider_clients import MakeWire
+from penstock.requests.clients.provider_clients import MakeWire
 
 
 class Simulated(Protocol):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.model.job import WorkerId
-from penstock.runtime.keeping import margin
-from penstock.stores.store import JobStore
+from penstock.stores.protocol import JobStore
+from penstock.worker.heartbeat import margin
 
 
 class VirtualBeat:

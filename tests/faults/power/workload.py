@@ -40,8 +40,8 @@ from penstock.model.lease import (
 )
 from penstock.model.lock import PlanRow
 from penstock.model.views import FIRST_END
-from penstock.stores.reply import Reply
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.store_future import Reply
 from tests.faults.power.log import Acked, Began, Snapshot, Step
 from tests.faults.power.recorder import Recorder, RecordingVFS, record_own_calls
 

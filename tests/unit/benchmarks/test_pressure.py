@@ -6,7 +6,7 @@ from __future__ import annotations
 from benchmarks.queue import pressure
 from benchmarks.queue.pressure import Sample
 from benchmarks.runner import Outcome
-from penstock.runtime import dispatcher
+from penstock.worker import dispatcher
 
 
 def outcome_of(samples: list[Sample]) -> Outcome:

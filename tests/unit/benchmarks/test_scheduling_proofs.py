@@ -12,7 +12,7 @@ from benchmarks.measuring import fresh
 from benchmarks.runner import Outcome, Setup
 from benchmarks.scheduling import backlog, cooldown, downstream, hosts
 from penstock import Context, Penstock
-from tests.unit.runtime.worker_world import World, simulate
+from tests.unit.worker.worker_world import World, simulate
 
 VISITS = 80
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import completion
-from penstock.cli.app_outline import AppOutline, outline_of
+from penstock.cli.app_inspect import AppOutline, outline_of
 from penstock.cli.completion import KEYS_MAX, complete_state
 from penstock.model.job import JobState, NewJob
 from penstock.stores.sqlite.store import SqliteStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import main, queue
+from penstock.cli import main
+from penstock.cli.commands.queue import group as queue
 from penstock.cli.lazy_command import LazyCommand
 
 

@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import StoreUnavailable
 from penstock.model.job import LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
+from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
-from penstock.stores.store import Store
 from penstock.testing import ManualClock
 from tests.postgres_modules import put_module
 from tests.unit.cli.conftest import Command
@@ -34,7 +34,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     store = Served(ManualClock())
     jobs = [NewJob(key=key, task="visit", payload="{}", group="g") for key in "abc"]
     store.enqueue(jobs).result()
-    put_module(monkeypatch, "opening", open_postgres=lambda url, **_: store)
+    put_module(monkeypatch, "open", open_postgres=lambda url, **_: store)
     return store
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_cannot_be_reached_is_told_in_one_sentence(
     def gone(url: str, **_: object) -> Store:
         raise StoreUnavailable(said)
 
-    put_module(monkeypatch, "opening", open_postgres=gone)
+    put_module(monkeypatch, "open", open_postgres=gone)
 
     for arguments in (["queue", "stats"], ["queue", "cancel", "k"], ["queue", "list", "--json"]):
         ended = command(*arguments, "--store", SERVER)

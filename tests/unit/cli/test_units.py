@@ -12,7 +12,7 @@ from penstock.model.effects import Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.testing.manual_clock import ManualClock
+from penstock.testing.clocks import ManualClock
 from tests.contract.world import StoreWorld
 from tests.unit.cli.conftest import Command
 

@@ -16,7 +16,7 @@ from penstock.config.load import CODE, FLAGS, Loaded, load_settings
 from penstock.config.names import dotted
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, InternalError
-from penstock.redaction import SecretUrl
+from penstock.redaction.secrets import SecretUrl
 
 
 def load(

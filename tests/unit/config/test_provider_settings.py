@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Context, Penstock
-from penstock.admission.requests.caps import ProcessShare, RequestCaps
+from penstock.admission.requests.policy import ProcessShare, RequestCaps
 from penstock.config.load import load_settings
-from penstock.config.provider_policies import provider_policies, unserved_tasks
+from penstock.config.provider_policy import provider_policies, unserved_tasks
 from penstock.errors import ConfigError, UsageError
 
 WHOLE = """

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.job import WorkerId
-from penstock.model.run import RUN_BYTES_MAX, RunPart
-from penstock.model.run_document import (
+from penstock.model.run import (
     CauseTime,
     Doing,
     GateSeconds,
@@ -19,8 +18,9 @@ from penstock.model.run_document import (
     RunDocument,
     read_document,
 )
+from penstock.model.run_part import RUN_BYTES_MAX, RunPart
 from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
-from penstock.observe.explain_words import mostly_idle, name_of, say, unheard_words
+from penstock.observe.explain_advice import mostly_idle, name_of, say, unheard_words
 
 SECOND = 1_000_000
 

@@ -9,8 +9,8 @@ from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.views import Stats
 from penstock.observe.live_units import Units, UnitTroubles
 from tests.live_sample import stats
-from tests.unit.observe.test_why import NOW, seconds
-from tests.unit.observe.test_why_unit import unit
+from tests.unit.observe.why.test_job import NOW, seconds
+from tests.unit.observe.why.test_schedule import unit
 
 
 def failing(category: ErrorCategory, state: JobState = JobState.QUEUED) -> UnitTroubles:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.places import Named, at_of
+from penstock.outputs.paths import Named, at_of
 from penstock.outputs.root import OutputRoot
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
 PRICES = Named(dataset="prices")

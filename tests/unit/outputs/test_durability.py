@@ -19,11 +19,11 @@ from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
 from penstock.outputs.disk import Disk
-from penstock.outputs.places import at_of, attempt_mark, checksum_of, part_stem
-from penstock.outputs.reading import read_raw
+from penstock.outputs.garbage import sweep
+from penstock.outputs.paths import at_of, attempt_mark, checksum_of, part_stem
+from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.sweeping import sweep
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 from tests.forked import run_forked
 from tests.processes import REPOSITORY
 from tests.unit.outputs.sim_disk import RecordingDisk, World, replayed

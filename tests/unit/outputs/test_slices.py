@@ -16,10 +16,10 @@ from penstock.errors import DatasetDamaged, UsageError
 from penstock.ids import SeededIds
 from penstock.outputs import slices as slices_module
 from penstock.outputs.disk import Disk
-from penstock.outputs.places import Named, at_of
+from penstock.outputs.paths import Named, at_of
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.slices import Slices, SlicesGiven
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 from tests.forked import run_forked
 from tests.processes import REPOSITORY
 
@@ -169,10 +169,10 @@ sys.modules["pyarrow"] = None
 import msgspec
 from penstock.errors import UsageError
 from penstock.ids import SystemIds
-from penstock.outputs.places import Named
+from penstock.outputs.paths import Named
 from penstock.outputs.root import open_root
 from penstock.outputs.slices import Slices, SlicesGiven
-from penstock.outputs.writing import encode_slices, write_slices
+from penstock.outputs.write import encode_slices, write_slices
 root, named = open_root(sys.argv[1], SystemIds()), Named(dataset="raw")
 outputs = write_slices(root, named, encode_slices(b"content", [0], named, batch=False), "1:1")
 given = SlicesGiven(named=named, root_path=root.path, root_id=root.id, outputs=outputs)

@@ -13,7 +13,7 @@ from penstock.model.dataset import Need, Rule, SliceMarks
 from penstock.model.plan import BuildRequest, JobDescriptor, Needed, SliceCounts
 from penstock.planning import build_plan
 from penstock.planning.build_plan import plan_build, request_digest
-from penstock.planning.descriptors import with_plan_id
+from penstock.planning.plan_jobs import with_plan_id
 from tests.datasets import DAY, EMPTY, HOUR, Moments, Steps, by_name, dataset, nothing_built
 
 MARKET = by_name(

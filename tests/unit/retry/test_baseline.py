@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock
-from penstock.cli.task_process import _raised
 from penstock.errors import UsageError
 from penstock.model.job import ErrorCategory, JobState
+from penstock.processes.task import _raised
 from penstock.retry.backoff import DEGRADED, NODE, SERVICE, Backoff
 from penstock.retry.classify import Classified, FailureClass, classify
 from penstock.testing import harness

@@ -23,7 +23,7 @@ from penstock.errors import (
     StoreFull,
 )
 from penstock.stores.group_commit import TURN_SECONDS, GroupCommit
-from penstock.stores.reply import Reply
+from penstock.stores.store_future import Reply
 
 WAIT = 5.0
 

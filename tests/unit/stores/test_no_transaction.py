@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import InternalError
 from penstock.stores.group_commit import GroupCommit
-from penstock.stores.postgres.opening import open_postgres
+from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.sqlite.store import SqliteStore
 

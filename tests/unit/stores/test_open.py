@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.model.finding import Finding, well
-from penstock.stores.checkup import store_checkup
+from penstock.model.doctor_finding import Finding, well
+from penstock.stores.doctor import store_checkup
 from penstock.stores.open import keys_beginning, open_store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing import ManualClock
@@ -33,7 +33,7 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
         asked.append((url, durability, reading_will_do, make))
         return store
 
-    put_module(monkeypatch, "opening", open_postgres=open_postgres)
+    put_module(monkeypatch, "open", open_postgres=open_postgres)
     url = f"{scheme}://me:hunter2@h:5432/db?sslmode=require"
 
     assert open_store(url, durability=durability, reading_will_do=True) is store
@@ -44,7 +44,7 @@ def test_a_store_on_a_server_is_opened_with_what_was_configured(
 def test_nobody_needs_psycopg_for_a_file(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "import penstock.cli.main, penstock.cli.worker_process\n"
+        "import penstock.cli.main, penstock.processes.worker\n"
         "from penstock.stores.open import open_store\n"
         "open_store('sqlite:///x.db').close()\n"
         "print([name for name in sys.modules if name.startswith('penstock.stores.postgres')])"
@@ -115,7 +115,7 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     url = "postgresql://me@h/db"
     put_module(
         monkeypatch,
-        "checkup",
+        "doctor",
         postgres_findings=lambda url, full: [well("server", f"{url}, {full}")],
         postgres_facts=lambda url: None,
     )
@@ -127,6 +127,6 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     def gone(url: str, *, full: bool) -> list[Finding]:
         raise StoreUnavailable("The server cannot be reached.")
 
-    put_module(monkeypatch, "checkup", postgres_findings=gone, postgres_facts=lambda url: None)
+    put_module(monkeypatch, "doctor", postgres_findings=gone, postgres_facts=lambda url: None)
     (found,) = store_checkup(url, folder=Path(), full=False).findings()
     assert (found.ok, found.text) == (False, "The server cannot be reached.")

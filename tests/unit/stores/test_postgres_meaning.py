@@ -15,7 +15,7 @@ from penstock.errors import (
     StoreUnsupported,
 )
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres import meaning
+from penstock.stores.postgres import errors
 
 WHERE = "postgresql://h/db"
 
@@ -51,7 +51,7 @@ def said_by_server(state: str) -> psycopg.Error:
 def test_each_state_has_its_meaning(state: str, kind: type[StoreError]) -> None:
     error = said_by_server(state)
 
-    mapped = meaning.as_store_error(error, WHERE, "reading")
+    mapped = errors.as_store_error(error, WHERE, "reading")
 
     assert type(mapped) is kind
     assert mapped.__cause__ is error
@@ -71,14 +71,14 @@ def test_each_state_has_its_meaning(state: str, kind: type[StoreError]) -> None:
     ],
 )
 def test_who_gets_no_connection_is_told_whose_move_it_is(said: str, kind: type[StoreError]) -> None:
-    refusal = meaning.not_connected(psycopg.OperationalError(said), WHERE)
+    refusal = errors.not_connected(psycopg.OperationalError(said), WHERE)
 
     assert type(refusal) is kind
     assert WHERE in str(refusal)
 
 
 def test_a_server_without_connections_left_is_not_called_out_of_reach() -> None:
-    said = str(meaning.unreachable(WHERE, "FATAL:  sorry, too many clients already"))
+    said = str(errors.unreachable(WHERE, "FATAL:  sorry, too many clients already"))
 
     assert "max_connections" in said
     assert "cannot be reached" not in said
@@ -86,21 +86,21 @@ def test_a_server_without_connections_left_is_not_called_out_of_reach() -> None:
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "23505", "57014"])
 def test_the_server_s_own_refusal_of_a_commit_is_clean(state: str) -> None:
-    assert meaning.is_clean(said_by_server(state))
+    assert errors.is_clean(said_by_server(state))
 
 
 @pytest.mark.parametrize(
     "error", [psycopg.OperationalError("gone"), said_by_server("57P01"), said_by_server("08006")]
 )
 def test_a_lost_connection_says_nothing_about_a_commit(error: psycopg.Error) -> None:
-    assert meaning.is_lost(error)
-    assert not meaning.is_clean(error)
+    assert errors.is_lost(error)
+    assert not errors.is_clean(error)
 
 
 def test_an_error_of_the_driver_itself_loses_no_connection() -> None:
-    assert not meaning.is_lost(psycopg.ProgrammingError("a parameter is missing"))
-    assert not meaning.is_lost(said_by_server("40001"))
+    assert not errors.is_lost(psycopg.ProgrammingError("a parameter is missing"))
+    assert not errors.is_lost(said_by_server("40001"))
 
 
 def test_an_error_without_words_is_called_by_its_class() -> None:
-    assert meaning.first_line(psycopg.OperationalError("\n \n")) == "OperationalError"
+    assert errors.first_line(psycopg.OperationalError("\n \n")) == "OperationalError"

@@ -12,7 +12,7 @@ from penstock.model.job import Edge, JobState, NewJob
 from penstock.model.views import EndMark
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres import new_jobs
-from penstock.stores.postgres.opening import open_postgres, statements
+from penstock.stores.postgres.open import open_postgres, statements
 from penstock.stores.sql.statements import Row
 
 WAIT = 30.0

@@ -14,7 +14,7 @@ import pytest
 from penstock.model.job import JobId, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
 
 WORKER = WorkerId("w")
 REST_SECONDS = 0.2  # without any word: what was on its way has come

@@ -22,7 +22,6 @@ from penstock.errors import (
 )
 from penstock.ids import SeededIds
 from penstock.stores import retry
-from penstock.stores.reply import Reply
 from penstock.stores.retry import (
     RETRY_FIRST_SECONDS,
     RETRY_MAX_SECONDS,
@@ -36,6 +35,7 @@ from penstock.stores.retry import (
     wait_for,
 )
 from penstock.stores.sqlite.in_process import InProcessStore
+from penstock.stores.store_future import Reply
 from penstock.testing import ManualClock
 from penstock.testing.virtual_loop import VirtualClock, run_virtual
 

@@ -10,7 +10,7 @@ from math import inf
 import msgspec
 
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange
-from penstock.admission.requests.caps import AimdConfig
+from penstock.admission.requests.policy import AimdConfig
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
 FORGOTTEN_SECONDS = 86_400.0  # after this long what was learned counts no more

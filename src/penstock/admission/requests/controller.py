@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from penstock.admission.requests.alarms import DueHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
-from penstock.admission.requests.caps import ProcessShare, ProviderPolicy
 from penstock.admission.requests.decisions import (
     RequestAdmissionDecision,
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
 )
-from penstock.admission.requests.due_heap import DueHeap
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.gate import Blocked
-from penstock.admission.requests.levels import (
+from penstock.admission.requests.notes import CHANGES, RequestNotes
+from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
+from penstock.admission.requests.provider_tree import (
     DomainLevel,
     MakeAlgorithm,
     ModelLevel,
     ProviderLevel,
     RequestLevels,
 )
-from penstock.admission.requests.notes import CHANGES, RequestNotes
 from penstock.admission.requests.sleeping import Sleeping
 from penstock.errors import InternalError
 from penstock.events.kinds import RequestEventKind as Kind

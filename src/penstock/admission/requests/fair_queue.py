@@ -15,8 +15,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 import msgspec
 
+from penstock.admission.requests.alarms import Entry
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestAdmissionLease
-from penstock.admission.requests.due_heap import Entry
 from penstock.errors import InternalError
 from penstock.model.request import RequestAdmissionItem
 

@@ -11,10 +11,10 @@ from math import inf
 from typing import NamedTuple
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
-from penstock.admission.requests.caps import RequestCaps
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestDenialReason
+from penstock.admission.requests.policy import RequestCaps
+from penstock.admission.requests.token_bucket import TokenBucket
 from penstock.errors import InternalError
-from penstock.limits.token_bucket import TokenBucket
 from penstock.model.request import RequestAdmissionItem
 
 MINUTE = 60.0

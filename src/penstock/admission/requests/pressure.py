@@ -8,7 +8,7 @@ from math import inf
 
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
-from penstock.admission.requests.levels import DomainLevel, ModelLevel, ProviderLevel
+from penstock.admission.requests.provider_tree import DomainLevel, ModelLevel, ProviderLevel
 from penstock.model.pressure import PressureSnapshot, ProviderModelPressure
 from penstock.model.provider import ANY, ProviderModelKey, RequestResourceKey
 

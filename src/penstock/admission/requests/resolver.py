@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.admission.requests.caps import ProviderPolicy, RequestCaps
+from penstock.admission.requests.policy import ProviderPolicy, RequestCaps
 from penstock.errors import UsageError
 from penstock.model.pressure import DeclaredCap
 from penstock.model.provider import RequestResourceKey

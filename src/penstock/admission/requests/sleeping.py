@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from math import inf
 
-from penstock.admission.requests.due_heap import DueHeap
+from penstock.admission.requests.alarms import DueHeap
 from penstock.admission.requests.gate import Blocked
-from penstock.admission.requests.levels import ModelLevel, ProviderLevel
+from penstock.admission.requests.provider_tree import ModelLevel, ProviderLevel
 
 
 class Sleeping:

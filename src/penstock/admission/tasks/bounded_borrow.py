@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
-from penstock.admission.tasks.policy import (
+from penstock.admission.tasks.policies import (
     ALLOWED,
     NO_CHANGE,
     Ledger,

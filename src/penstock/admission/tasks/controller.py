@@ -21,7 +21,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionView,
     Until,
 )
-from penstock.admission.tasks.policy import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
+from penstock.admission.tasks.policies import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
 from penstock.admission.tasks.queue_view import QueueView
 from penstock.errors import InternalError, UsageError
 from penstock.model.release import ReleaseReason, ReleaseResult

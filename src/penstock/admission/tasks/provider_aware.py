@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
-from penstock.admission.tasks.policy import (
+from penstock.admission.tasks.policies import (
     Ledger,
     PolicyDecision,
     PolicyStateDelta,

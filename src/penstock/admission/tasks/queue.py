@@ -16,7 +16,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionDenied,
     Until,
 )
-from penstock.admission.tasks.lines import Bucket, Contest, Group, Line, first_of_chain
+from penstock.admission.tasks.fair_lines import Bucket, Contest, Group, Line, first_of_chain
 from penstock.admission.tasks.queue_view import QueueFacts, QueueView
 from penstock.admission.tasks.selection import IsEligible, QueueSelection
 from penstock.errors import InternalError

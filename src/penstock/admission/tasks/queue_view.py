@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 import msgspec
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
-from penstock.admission.tasks.lines import Contest, Entry, Group, Line
+from penstock.admission.tasks.fair_lines import Contest, Entry, Group, Line
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 
 

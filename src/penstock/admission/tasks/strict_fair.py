@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
-from penstock.admission.tasks.policy import (
+from penstock.admission.tasks.policies import (
     ALLOWED,
     NO_CHANGE,
     Ledger,

@@ -12,7 +12,7 @@ from penstock.cli.demo.sizes import Sizes
 from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.journal import CallFigures, CallState
 from penstock.model.spending import MICROS, Amount
-from penstock.stores.store import JobFilter, Store
+from penstock.stores.protocol import JobFilter, Store
 
 PAGE = 500  # jobs that are read at once
 

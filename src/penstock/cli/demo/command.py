@@ -15,10 +15,10 @@ import typer
 
 from penstock.cli.demo.screen import ReaderLeft, Screen
 from penstock.cli.demo.sizes import FAST, FULL
-from penstock.cli.text import escaped, one_sentence, warn
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.runtime.stop_signals import borrowed_signals
+from penstock.terminal_text import escaped, one_sentence, warn
+from penstock.worker.signals import borrowed_signals
 
 EXIT_INTERRUPTED = 130
 

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 
-from penstock.cli.text import write
 from penstock.clock import Clock
+from penstock.terminal_text import write
 
 PLAIN_SECONDS = 2.0  # between two lines about the same thing
 CLEAR = "\r\x1b[2K"

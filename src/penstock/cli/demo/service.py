@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 from penstock.cli.demo.sizes import Sizes
-from penstock.outbound.journal.fingerprint import fingerprint
+from penstock.requests.journal.fingerprint import fingerprint
 from penstock.testing import Lognormal, ProviderRules, SimulatedProvider, SimulatedRequest
 from penstock.testing.simulated_provider import Counts, Reply
 

@@ -17,14 +17,14 @@ from penstock.cli.demo.processes import Shell
 from penstock.cli.demo.screen import Screen, bar
 from penstock.cli.demo.service import PaidService
 from penstock.cli.demo.sizes import CALLS_EACH, Sizes
-from penstock.cli.text import span
 from penstock.clock import Clock, blocking_sleep
 from penstock.errors import PenstockError
 from penstock.model.job import JobState
 from penstock.model.views import WorkerView
-from penstock.model.worker_status import read_status
+from penstock.model.worker import read_status
 from penstock.stores.open import open_store
-from penstock.stores.store import Store
+from penstock.stores.protocol import Store
+from penstock.terminal_text import span
 
 STORE_URL = "sqlite:///.penstock/demo.db"
 TICK_SECONDS = 0.1

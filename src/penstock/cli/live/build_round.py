@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from penstock.model.lock import LevelStates, PlanRow
 from penstock.observe.live_build import BuildView
-from penstock.runtime.asking import Question
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.asking import Question
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 
 
 class BuildRound:

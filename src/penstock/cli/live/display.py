@@ -12,20 +12,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from penstock.cli.closing import say_closing
-from penstock.cli.live.cells import coloured
 from penstock.cli.live.keys import StopKey, pressed
 from penstock.cli.live.layout import ScreenView, compose, plain
-from penstock.cli.live.look import RunLook
 from penstock.cli.live.news import RunNews
+from penstock.cli.live.poller import RunLook
 from penstock.cli.live.terminal import Terminal
-from penstock.cli.text import escaped
+from penstock.cli.live.text_width import coloured
+from penstock.cli.render.run_summary import say_closing
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
-from penstock.redaction import redacted
-from penstock.runtime.display import Course, Wish
-from penstock.runtime.messages import Checking
-from penstock.stores.store import Store
+from penstock.redaction.secrets import redacted
+from penstock.stores.protocol import Store
+from penstock.supervisor.display import Course, Wish
+from penstock.supervisor.protocol import Checking
+from penstock.terminal_text import escaped
 
 START_SECONDS = 1.0  # for the numbers before the first job
 BEFORE_WORK = (Course.CHECKING, Course.PLANNING)

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from penstock.cli.live.cells import Line, Piece, Style, cut, cut_line, fitting, wrapped
 from penstock.cli.live.provider_table import provider_table, short_number
-from penstock.cli.pace import PaceView
-from penstock.cli.text import dollars, escaped, span, spent_words
+from penstock.cli.live.text_width import Line, Piece, Style, cut, cut_line, fitting, wrapped
+from penstock.cli.render.throughput import PaceView
 from penstock.observe.live import Money, RunPicture
 from penstock.observe.live_units import Units
 from penstock.observe.phrases import counted
-from penstock.runtime.display import Course
-from penstock.runtime.messages import Checking
-from penstock.stores.store import DELAYED_IN_STATS
+from penstock.stores.protocol import DELAYED_IN_STATS
+from penstock.supervisor.display import Course
+from penstock.supervisor.protocol import Checking
+from penstock.terminal_text import dollars, escaped, span, spent_words
 
 BAR_COLUMNS = 30
 BAR_FROM_COLUMNS = 60  # narrower terminals get no bar

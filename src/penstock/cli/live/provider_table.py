@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.cli.live.cells import Piece, Style, padded, width_of
-from penstock.cli.text import dollars, escaped
+from penstock.cli.live.text_width import Piece, Style, padded, width_of
 from penstock.model.provider import ANY
 from penstock.observe.live import ProviderLine
 from penstock.observe.live_reasons import Binding
+from penstock.terminal_text import dollars, escaped
 
 NAME_WIDTH_MAX = 28
 NAME_WIDTH_MIN = 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from penstock.model.schedule import UnitView
 from penstock.observe.live_units import UnitTroubles
-from penstock.runtime.asking import Question
-from penstock.stores.reply import Reply
-from penstock.stores.store import Store
+from penstock.stores.asking import Question
+from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 
 PAGE = 500  # units of one look
 

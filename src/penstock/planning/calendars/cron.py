@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from penstock.planning.calendars.local_calendar import LocalCalendar, every_day
+from penstock.planning.calendars.local import LocalCalendar, every_day
 from penstock.planning.cron_fields import is_rhythm, read_cron
 from penstock.planning.zones import zone_named
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 from penstock.planning.calendars.clock_time import clock_text, second_of_day
-from penstock.planning.calendars.local_calendar import LocalCalendar, every_day
+from penstock.planning.calendars.local import LocalCalendar, every_day
 from penstock.planning.zones import zone_named
 
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from penstock.errors import UsageError
 from penstock.planning.calendars.clock_time import clock_text, second_of_day
-from penstock.planning.calendars.local_calendar import LocalCalendar, every_day
+from penstock.planning.calendars.local import LocalCalendar, every_day
 from penstock.planning.zones import zone_named
 
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from penstock.errors import UsageError
 from penstock.planning.calendars.clock_time import SHOWN_MAX, clock_text, second_of_day
-from penstock.planning.calendars.local_calendar import LocalCalendar, every_day
+from penstock.planning.calendars.local import LocalCalendar, every_day
 from penstock.planning.zones import zone_named
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

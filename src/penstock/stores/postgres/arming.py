@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.stores.group_commit import Contended
 from penstock.stores.postgres.arrays import texts
 from penstock.stores.postgres.paying import PayingTransaction
-from penstock.stores.row_state import RowState
+from penstock.stores.sql.row_state import RowState
 from penstock.stores.sql.statements import Row, as_json
 
 LOOKS_MAX = 100  # for units that are leased, acknowledged or ended meanwhile

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.stores.postgres.round_trip import Question
+from penstock.stores.postgres.pipeline import Question
 from penstock.stores.sql.statements import Row
 
 FRESH_SECONDS = 0.1  # what was opened longer ago is given up: its time has passed

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import psycopg
 
-from penstock.stores.postgres import meaning
+from penstock.stores.postgres import errors
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import closed_quietly, connect
-from penstock.stores.postgres.opening import statements
+from penstock.stores.postgres.connection import closed_quietly, connect
+from penstock.stores.postgres.open import statements
 
 LAST_CHARACTER = "\U0010ffff"
 
@@ -24,7 +24,7 @@ def keys_with_prefix(url: str, start: str, limit: int) -> list[str]:
             queries["keys_between"], (start, start + LAST_CHARACTER, limit)
         ).fetchall()
     except psycopg.Error as error:
-        raise meaning.as_store_error(error, address.shown, "looking at") from error
+        raise errors.as_store_error(error, address.shown, "looking at") from error
     finally:
         closed_quietly(connection)
     return [str(key) for (key,) in found]

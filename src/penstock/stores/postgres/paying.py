@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from penstock.model.journal import CallKey
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres.accepting import AcceptingTransaction
 from penstock.stores.postgres.arrays import binaries, numbers, texts
-from penstock.stores.postgres.round_trip import Question
+from penstock.stores.postgres.bulk_insert import AcceptingTransaction
+from penstock.stores.postgres.pipeline import Question
 from penstock.stores.sql.statements import Row
 
 ANSWER_BYTES = 8 * 1024 * 1024  # of bodies in one statement, unless a single one is larger

@@ -28,18 +28,18 @@ from penstock.errors import (
 )
 from penstock.ids import SystemIds
 from penstock.stores.group_commit import AGAIN_SECONDS, Contended
-from penstock.stores.postgres import meaning
+from penstock.stores.postgres import errors
 from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.beginning import Ahead, Begun, Opened, Opening
-from penstock.stores.postgres.connecting import (
+from penstock.stores.postgres.connection import (
     Connected,
     Server,
     ask_server,
     closed_quietly,
     connect,
 )
-from penstock.stores.postgres.known_lanes import KnownLanes
-from penstock.stores.postgres.round_trip import Question, RoundTrip
+from penstock.stores.postgres.lane_cache import KnownLanes
+from penstock.stores.postgres.pipeline import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
@@ -108,7 +108,7 @@ class PostgresSession:
         self._began_monotonic = self._clock.monotonic()
         if begun.schema != self._schema:
             self.rollback()
-            raise meaning.newer_schema(self._address.shown, begun.schema, self._schema)
+            raise errors.newer_schema(self._address.shown, begun.schema, self._schema)
         ahead, now = opened.opening.ahead, opened.now
         if ahead is not None and not begun.life == server.life == life:
             self.rollback()
@@ -173,14 +173,14 @@ class PostgresSession:
         try:
             return opening.opened(self._current_round_trip().ask(opening.questions))
         except psycopg.Error as error:
-            if opening.ahead is None or meaning.is_lost(error):
+            if opening.ahead is None or errors.is_lost(error):
                 raise
             self.rollback()  # another version's tables, or a lock: who asks again is told
             return self._open(opening._replace(ahead=None))
 
     def _not_begun(self, error: psycopg.Error, *, wait: bool) -> StoreError:
         """A connection that was idle may have been lost long ago: only a fresh one tells."""
-        mapped = meaning.as_store_error(error, self._address.shown, "opening a transaction on")
+        mapped = errors.as_store_error(error, self._address.shown, "opening a transaction on")
         self._drop()
         if isinstance(mapped, Contended):
             if not wait:
@@ -212,7 +212,7 @@ class PostgresSession:
                 )
             tx.run("write_meta", "cluster", life)
         except psycopg.Error as error:
-            mapped = meaning.as_store_error(error, self._address.shown, "writing to")
+            mapped = errors.as_store_error(error, self._address.shown, "writing to")
             self.rollback()
             raise StoreUnavailable(*mapped.args) from error
 
@@ -247,7 +247,7 @@ class PostgresSession:
         try:
             answers = tx.commit(() if opening is None else opening.questions)
         except psycopg.Error as error:
-            if meaning.is_clean(error) or begun is None:
+            if errors.is_clean(error) or begun is None:
                 raise
             self._find_out(begun, tx.witness, error)
             opening = answers = None
@@ -264,7 +264,7 @@ class PostgresSession:
     def _find_out(self, begun: Begun, witness: Question | None, error: psycopg.Error) -> None:
         """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
         before = self._server().server
-        said = meaning.first_line(error)
+        said = errors.first_line(error)
         self._drop()
         until = self._clock.monotonic() + AGAIN_SECONDS
         while self._clock.monotonic() < until and not self._closing:
@@ -340,8 +340,8 @@ class PostgresSession:
     def translated(self, error: BaseException) -> BaseException:
         if not isinstance(error, psycopg.Error):
             return error
-        mapped = meaning.as_store_error(error, self._address.shown, "writing to")
-        if meaning.is_lost(error):
+        mapped = errors.as_store_error(error, self._address.shown, "writing to")
+        if errors.is_lost(error):
             self._drop()
         if type(mapped) in (StoreError, StoreCorrupt):
             newer = self._newer_schema()
@@ -363,7 +363,7 @@ class PostgresSession:
             return None
         if found == self._schema:
             return None
-        return meaning.newer_schema(self._address.shown, found, self._schema)
+        return errors.newer_schema(self._address.shown, found, self._schema)
 
     def close(self, *, sound: bool) -> None:
         self._closing = True
@@ -383,17 +383,17 @@ class PostgresSession:
         if connected.server.is_standby:
             closed_quietly(connected.connection)
             self._pause()
-            raise meaning.read_only(self._address.shown)
+            raise errors.read_only(self._address.shown)
         self._use(connected)
         self._outage.ended()
         self._delay.reset()
 
     def _unreachable(self, error: psycopg.Error) -> StoreError:
-        mapped = meaning.as_store_error(error, self._address.shown, "connecting to")
+        mapped = errors.as_store_error(error, self._address.shown, "connecting to")
         if isinstance(mapped, StoreUnsupported):
             mapped = StoreUnavailable(*mapped.args)
         else:
-            mapped = meaning.unreachable(self._address.shown, meaning.first_line(error))
+            mapped = errors.unreachable(self._address.shown, errors.first_line(error))
         self._outage.began(mapped)
         self._pause()
         return mapped

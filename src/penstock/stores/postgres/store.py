@@ -16,20 +16,22 @@ from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import GroupCommit
 from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connecting import Connected
-from penstock.stores.postgres.listening import Listener
-from penstock.stores.postgres.reading import PostgresReader
-from penstock.stores.postgres.round_trip import Question
+from penstock.stores.postgres.connection import Connected
+from penstock.stores.postgres.notify import Listener
+from penstock.stores.postgres.pipeline import Question
+from penstock.stores.postgres.read import PostgresReader
 from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.silence import Watch
 from penstock.stores.postgres.transaction import PostgresTransaction
-from penstock.stores.postgres.vacuuming import DeadRows, Vacuum
+from penstock.stores.postgres.vacuum import DeadRows, Vacuum
+from penstock.stores.protocol import GROUPS_PER_LEASE
 from penstock.stores.refusals import closed, forked
-from penstock.stores.reply import Reply
-from penstock.stores.sql import enqueueing, leasing, locking, registering
+from penstock.stores.sql import enqueue, locking
+from penstock.stores.sql import lease as leasing
+from penstock.stores.sql import workers as registering
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.store import SqlStore
-from penstock.stores.store import GROUPS_PER_LEASE
+from penstock.stores.store_future import Reply
 
 POLL_SECONDS = 0.5  # how often an idle worker asks where nobody tells
 SLOW_POLL_SECONDS = 1.0  # the same where the server does: for due jobs and dead workers
@@ -97,7 +99,7 @@ class PostgresStore(SqlStore):
         return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
 
     def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
-        foreseen = enqueueing.foreseen_alone(jobs, PostgresTransaction.lane_text)
+        foreseen = enqueue.foreseen_alone(jobs, PostgresTransaction.lane_text)
         if foreseen is None:
             return None
         return lambda: self._sessions[0].expect(lambda life, at: (("insert_job", foreseen(at)),))

@@ -23,11 +23,11 @@ from penstock.model.job import LeasedJob
 from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres.accepting import Cursor
 from penstock.stores.postgres.arming import ArmingTransaction
 from penstock.stores.postgres.arrays import numbers, texts
-from penstock.stores.postgres.known_lanes import KnownLanes, LaneFacts
-from penstock.stores.postgres.round_trip import Question, RoundTrip
+from penstock.stores.postgres.bulk_insert import Cursor
+from penstock.stores.postgres.lane_cache import KnownLanes, LaneFacts
+from penstock.stores.postgres.pipeline import Question, RoundTrip
 from penstock.stores.postgres.scan_places import ScanPlaces
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction

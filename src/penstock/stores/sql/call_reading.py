@@ -10,9 +10,9 @@ import msgspec
 
 from penstock.model.job import JobId, WorkerId
 from penstock.model.journal import Answer, CallFigures, CallKey, CallRecord
-from penstock.model.run import RunPart
+from penstock.model.run_part import RunPart
 from penstock.model.spending import Amount, Balance
-from penstock.stores.sql.journaling import account_row, call_row
+from penstock.stores.sql.journal import account_row, call_row
 from penstock.stores.sql.statements import Statements, as_json
 
 _decode_headers = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode

@@ -7,8 +7,8 @@ from penstock.clock import MICROSECONDS
 from penstock.errors import InternalError
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
+from penstock.stores.protocol import QUESTION_SECONDS, QUESTIONS_KEPT
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.store import QUESTION_SECONDS, QUESTIONS_KEPT
 
 
 def ask(tx: Transaction, worker: WorkerId, ref: JobRef) -> int:

@@ -13,10 +13,11 @@ from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
 from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
-from penstock.stores.reply import Reply
-from penstock.stores.sql import locking, planning, slice_reading, staging
-from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql import locking, plans, slice_reading
+from penstock.stores.sql import slices as staging
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.views import SqlReader
+from penstock.stores.store_future import Reply
 
 T = TypeVar("T")
 
@@ -79,22 +80,22 @@ class SqlDatasetStore(ABC):
         return self._writer.submit(lambda tx: staging.tidy(tx, limit))
 
     def add_plan(self, plan: PlanRow) -> Reply[bool]:
-        return self._writer.submit(lambda tx: planning.add_plan(tx, plan))
+        return self._writer.submit(lambda tx: plans.add_plan(tx, plan))
 
     def begin_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: planning.begin_plan(tx, plan_id, run_id))
+        return self._writer.submit(lambda tx: plans.begin_plan(tx, plan_id, run_id))
 
     def adopt_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: planning.adopt_plan(tx, plan_id, run_id))
+        return self._writer.submit(lambda tx: plans.adopt_plan(tx, plan_id, run_id))
 
     def end_plan(self, plan_id: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: planning.end_plan(tx, plan_id))
+        return self._writer.submit(lambda tx: plans.end_plan(tx, plan_id))
 
     def abandon_plan(self, plan_id: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: planning.abandon_plan(tx, plan_id))
+        return self._writer.submit(lambda tx: plans.abandon_plan(tx, plan_id))
 
     def cancel_plan(self, plan_id: str) -> Reply[Progress]:
-        return self._writer.submit(lambda tx: planning.cancel_plan(tx, plan_id))
+        return self._writer.submit(lambda tx: plans.cancel_plan(tx, plan_id))
 
     def plan(self, plan_id: str) -> Reply[PlanRow | None]:
         return self._read(lambda: slice_reading.plan_of(self._reader, plan_id))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from penstock.model.views import FIRST_END, EndMark, RetryCounts
-from penstock.stores.sql.reading import SqlReader
+from penstock.stores.protocol import CHORE_SLICE
 from penstock.stores.sql.statements import as_json
-from penstock.stores.store import CHORE_SLICE
+from penstock.stores.sql.views import SqlReader
 
 ALL = -1  # no limit
 

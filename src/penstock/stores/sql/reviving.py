@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 from penstock import failpoints
 from penstock.model.job import JobState
-from penstock.stores.row_state import PUBLIC
-from penstock.stores.sql.enqueueing import upstream_error
+from penstock.stores.sql.enqueue import upstream_error
+from penstock.stores.sql.row_state import PUBLIC
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
 

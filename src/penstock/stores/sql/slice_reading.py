@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from penstock.model.job import Job, JobId, JobState
 from penstock.model.lock import LevelStates, PlanRow, PlanState
 from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
-from penstock.stores.row_state import PUBLIC, RowState
-from penstock.stores.sql.reading import SqlReader
+from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
+from penstock.stores.sql.views import SqlReader
 
 _TOTAL, _COMMITTED = -1, -2  # instead of a state, in the rows of `count_plan_jobs`
 

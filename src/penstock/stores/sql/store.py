@@ -30,7 +30,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.provider import ProviderModelKey
-from penstock.model.run import RunPart
+from penstock.model.run_part import RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
@@ -46,26 +46,26 @@ from penstock.model.views import (
     WorkerView,
 )
 from penstock.stores.journal import check_run
-from penstock.stores.reply import Reply
+from penstock.stores.protocol import JobFilter
+from penstock.stores.sql import ack as ending
 from penstock.stores.sql import (
-    arming,
     call_reading,
     controlling,
-    ending,
-    enqueueing,
+    dead_workers,
     foreseeing,
-    forgetting,
-    journaling,
-    operating,
-    registering,
-    sweeping,
+    journal,
+    operator,
+    retention,
+    schedules,
     unit_reading,
     voiding,
 )
+from penstock.stores.sql import enqueue as enqueueing
+from penstock.stores.sql import workers as registering
 from penstock.stores.sql.dataset_store import SqlDatasetStore
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.waking import Waiters
-from penstock.stores.store import JobFilter
+from penstock.stores.store_future import Reply
 
 
 class SqlStore(SqlDatasetStore):
@@ -142,36 +142,37 @@ class SqlStore(SqlDatasetStore):
         overdue: Sequence[JobFailure] = (),
     ) -> Reply[Progress]:
         return self._writer.submit(
-            lambda tx: sweeping.bury(tx, worker, started, cause, max_crashes, overdue), urgent=True
+            lambda tx: dead_workers.bury(tx, worker, started, cause, max_crashes, overdue),
+            urgent=True,
         )
 
     def retire(self, worker: WorkerId) -> Reply[Progress]:
-        return self._writer.submit(lambda tx: sweeping.retire(tx, worker))
+        return self._writer.submit(lambda tx: dead_workers.retire(tx, worker))
 
     def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
-        return self._writer.submit(lambda tx: operating.revoke(tx, ref, error))
+        return self._writer.submit(lambda tx: operator.revoke(tx, ref, error))
 
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
-        return self._writer.submit(lambda tx: operating.cancel(tx, keys))
+        return self._writer.submit(lambda tx: operator.cancel(tx, keys))
 
     def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.leases(worker))
 
     def settle(self) -> Reply[Settled]:
-        return self._writer.submit(operating.go_on)
+        return self._writer.submit(operator.go_on)
 
     def retry_failed(
         self, task: str | None, max_attempts: int | None, after_id: JobId
     ) -> Reply[Retried]:
         return self._writer.submit(
-            lambda tx: operating.retry_failed(tx, task, max_attempts, after_id)
+            lambda tx: operator.retry_failed(tx, task, max_attempts, after_id)
         )
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
         return self._read(lambda: foreseeing.would_retry(self._reader, task, max_attempts))
 
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
-        return self._writer.submit(lambda tx: forgetting.purge(tx, before, after))
+        return self._writer.submit(lambda tx: retention.purge(tx, before, after))
 
     def would_purge(self, before: int) -> Reply[int]:
         return self._read(lambda: foreseeing.would_purge(self._reader, before))
@@ -242,19 +243,19 @@ class SqlStore(SqlDatasetStore):
     def intend(
         self, intents: Sequence[Intent], budgets: Sequence[Budget]
     ) -> Reply[list[IntentVerdict]]:
-        return self._writer.submit(lambda tx: journaling.intend(tx, intents, budgets))
+        return self._writer.submit(lambda tx: journal.intend(tx, intents, budgets))
 
     def answered(self, answers: Sequence[Answer]) -> Reply[None]:
-        return self._writer.submit(lambda tx: journaling.answered(tx, answers))
+        return self._writer.submit(lambda tx: journal.answered(tx, answers))
 
     def closed(self, calls: Sequence[CallRef]) -> Reply[None]:
-        return self._writer.submit(lambda tx: journaling.closed(tx, calls))
+        return self._writer.submit(lambda tx: journal.closed(tx, calls))
 
     def held(self, calls: Sequence[CallRef]) -> Reply[None]:
-        return self._writer.submit(lambda tx: journaling.held(tx, calls))
+        return self._writer.submit(lambda tx: journal.held(tx, calls))
 
     def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> Reply[None]:
-        return self._writer.submit(lambda tx: journaling.reused(tx, keys, accounts))
+        return self._writer.submit(lambda tx: journal.reused(tx, keys, accounts))
 
     def calls(self, job: JobId) -> Reply[list[CallRecord]]:
         return self._read(lambda: call_reading.calls_of(self._reader, job))
@@ -269,11 +270,11 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: call_reading.balances_of(self._reader, spans))
 
     def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
-        return self._writer.submit(lambda tx: journaling.prune_calls(tx, before, after))
+        return self._writer.submit(lambda tx: journal.prune_calls(tx, before, after))
 
     def save_run(self, part: RunPart) -> Reply[None]:
         check_run(part)
-        return self._writer.submit(lambda tx: journaling.save_run(tx, part))
+        return self._writer.submit(lambda tx: journal.save_run(tx, part))
 
     def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:
         return self._read(lambda: call_reading.parts_of(self._reader, run_id))
@@ -282,10 +283,10 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: call_reading.newest_runs(self._reader, limit))
 
     def arm(self, app: str, units: Sequence[UnitPlan]) -> Reply[ArmReport]:
-        return self._writer.submit(lambda tx: arming.arm(tx, app, units), atomic=True)
+        return self._writer.submit(lambda tx: schedules.arm(tx, app, units), atomic=True)
 
     def retire_units(self, keys: Sequence[str]) -> Reply[int]:
-        return self._writer.submit(lambda tx: arming.retire_units(tx, keys))
+        return self._writer.submit(lambda tx: schedules.retire_units(tx, keys))
 
     def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
         return self._read(lambda: unit_reading.units_of(self._reader, app, after_key, limit))
@@ -297,7 +298,7 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: unit_reading.cursors_of(self._reader, names))
 
     def keep_preflights(self, app: str, results: Sequence[PreflightResult]) -> Reply[None]:
-        return self._writer.submit(lambda tx: arming.keep_preflights(tx, app, results))
+        return self._writer.submit(lambda tx: schedules.keep_preflights(tx, app, results))
 
     def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
         return self._read(lambda: unit_reading.preflights_of(self._reader, app, after_unit, limit))

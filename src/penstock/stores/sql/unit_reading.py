@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.model.job import AttemptError, JobState
 from penstock.model.schedule import PreflightResult, UnitView
-from penstock.stores.row_state import PUBLIC
+from penstock.stores.sql.row_state import PUBLIC
 from penstock.stores.sql.statements import Row, Statements, as_json
 
 UNITS_READ = 1_000  # at once

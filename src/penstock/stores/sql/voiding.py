@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from penstock.model.job import JobState
+from penstock.stores.protocol import lease_voided
 from penstock.stores.sql.locking import void_locks
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.store import lease_voided
 
 
 def void_leases(tx: Transaction, above: int) -> int:

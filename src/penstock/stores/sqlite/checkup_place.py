@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from penstock.model.finding import Finding, problem, well
+from penstock.model.doctor_finding import Finding, problem, well
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
-from penstock.stores.sqlite.placing import beside, file_system_of, is_remote
+from penstock.stores.sqlite.location_check import beside, file_system_of, is_remote
 
 SPACE_BYTES_MIN = WAL_BYTES_MAX  # the log alone may take as much
 BESIDE = ("", "-wal", "-shm", "-turn")

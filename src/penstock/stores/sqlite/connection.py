@@ -22,8 +22,8 @@ from penstock.errors import (
     StoreFull,
     StoreReadOnly,
 )
-from penstock.stores.sqlite import forking, holders
-from penstock.stores.sqlite.placing import has_log
+from penstock.stores.sqlite import fork_guard, lock_holders
+from penstock.stores.sqlite.location_check import has_log
 
 BUSY_MILLISECONDS = 2_000  # one wait for a foreign lock; the writer repeats it
 WAL_BYTES_MAX = 64 * 1024 * 1024  # the log's file is cut back to this when it begins anew
@@ -73,11 +73,11 @@ def connect_to_read(path: Path, *, alone: bool = False) -> apsw.Connection:
 
 
 def _connected(path: Path, name: str, flags: int) -> apsw.Connection:
-    forking.refuse_inherited(path)
+    fork_guard.refuse_inherited(path)
     with mapped_errors(path, "opening the store"):
         connection = apsw.Connection(name, flags=flags)
         connection.set_busy_timeout(BUSY_MILLISECONDS)
-    forking.opened(connection, path)
+    fork_guard.opened(connection, path)
     return connection
 
 
@@ -87,7 +87,7 @@ def disconnect(connection: apsw.Connection, *, sound: bool = True) -> None:
         if not sound:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close()
-    forking.closed(connection)
+    fork_guard.closed(connection)
 
 
 @contextmanager
@@ -174,9 +174,10 @@ def _lacks_space(error: apsw.Error, connection: apsw.Connection | None, committi
 
 def busy(path: Path) -> StoreBusy:
     """Somebody else holds the database; who, if it can be known."""
+    holders = lock_holders.named(lock_holders.writers(path))
     return StoreBusy(
-        f"The store {str(path)!r} is held by {holders.named(holders.writers(path))}; nothing was "
-        "changed. Wait, or end what holds it."
+        f"The store {str(path)!r} is held by {holders}; nothing was changed. Wait, or end what "
+        "holds it."
     )
 
 

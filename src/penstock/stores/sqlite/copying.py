@@ -18,9 +18,9 @@ import apsw
 
 from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreFull, StoreReadOnly
 from penstock.stores.sqlite.connection import connect, disconnect, mapped_errors
+from penstock.stores.sqlite.location_check import beside
 from penstock.stores.sqlite.looking import LogUnmerged, look
-from penstock.stores.sqlite.opening import identify, known_steps
-from penstock.stores.sqlite.placing import beside
+from penstock.stores.sqlite.open import identify, known_steps
 
 PAGES_PER_STEP = 1_000  # between two looks at Ctrl-C
 

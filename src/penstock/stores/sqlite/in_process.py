@@ -21,13 +21,13 @@ from penstock.clock import BootTime, Clock, to_micros
 from penstock.errors import PenstockError
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.refusals import closed
-from penstock.stores.reply import Reply
-from penstock.stores.sql import leasing
+from penstock.stores.sql import lease as leasing
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.sqlite.opening import known_steps, statements
-from penstock.stores.sqlite.reading import SqliteReader
+from penstock.stores.sqlite.open import known_steps, statements
+from penstock.stores.sqlite.read import SqliteReader
 from penstock.stores.sqlite.transaction import SqliteTransaction
+from penstock.stores.store_future import Reply
 
 WAIT_SECONDS = 1.0  # who waits for work looks again after this long: jobs fall due, leases end
 STATEMENTS_KEPT = 400  # prepared statements of a connection: all that there are

@@ -20,8 +20,8 @@ import apsw
 
 from penstock.errors import StoreBusy, StoreError
 from penstock.stores.sqlite.connection import BUSY_MILLISECONDS, mapped_errors, snapshot
-from penstock.stores.sqlite.opening import statements
-from penstock.stores.sqlite.placing import beside, has_log, size_of
+from penstock.stores.sqlite.location_check import beside, has_log, size_of
+from penstock.stores.sqlite.open import statements
 
 LAST_CHARACTER = "\U0010ffff"  # greater than what any key goes on with
 LOOKS_MAX = 3  # at a file that somebody else keeps changing

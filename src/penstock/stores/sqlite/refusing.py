@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.errors import StoreError, StoreFull, StoreReadOnly
-from penstock.stores.reply import Reply
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.store_future import Reply
 
 T = TypeVar("T")
 

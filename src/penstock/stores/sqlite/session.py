@@ -23,18 +23,18 @@ from penstock.errors import (
 )
 from penstock.stores.retry import Outage
 from penstock.stores.sql.statements import Row
-from penstock.stores.sqlite.checkpointing import Checkpoints
+from penstock.stores.sqlite.checkpoint import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
     as_damage,
     as_store_error,
     disconnect,
 )
+from penstock.stores.sqlite.location_check import beside
 from penstock.stores.sqlite.named_file import NamedFile
-from penstock.stores.sqlite.opening import refuse_changed_schema
-from penstock.stores.sqlite.placing import beside
+from penstock.stores.sqlite.open import refuse_changed_schema
 from penstock.stores.sqlite.transaction import SqliteTransaction
-from penstock.stores.sqlite.turn import Turn
+from penstock.stores.sqlite.write_lock import Turn
 
 log = logging.getLogger("penstock.store")
 

@@ -22,23 +22,23 @@ from penstock.clock import (
 from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreFull, StoreReadOnly
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import FINAL, GroupCommit
-from penstock.stores.migrate import Migration
-from penstock.stores.reply import Reply
-from penstock.stores.sql import leasing
+from penstock.stores.sql import lease as leasing
+from penstock.stores.sql.migrate import Migration
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.sqlite.forking import forked_from
-from penstock.stores.sqlite.opening import (
+from penstock.stores.sqlite.fork_guard import forked_from
+from penstock.stores.sqlite.open import (
     known_steps,
     open_to_read,
     open_to_write,
     statements,
 )
-from penstock.stores.sqlite.reading import SqliteReader
+from penstock.stores.sqlite.read import SqliteReader
 from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
 from penstock.stores.sqlite.transaction import SqliteTransaction
-from penstock.stores.sqlite.watching import LogWatch
+from penstock.stores.sqlite.wal_watch import LogWatch
+from penstock.stores.store_future import Reply
 
 POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
 SLOW_POLL_SECONDS = 0.25  # the same where the kernel tells of writes

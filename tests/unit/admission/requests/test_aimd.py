@@ -9,7 +9,7 @@ import pytest
 
 from penstock.admission.requests.aimd import Aimd, AimdMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange
-from penstock.admission.requests.caps import AimdConfig
+from penstock.admission.requests.policy import AimdConfig
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
 OK = RequestReleaseOutcome(RequestOutcome.SUCCESS)

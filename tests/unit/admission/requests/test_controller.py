@@ -8,14 +8,14 @@ from collections import Counter
 import msgspec
 import pytest
 
-from penstock.admission.requests.caps import ProcessShare, RequestCaps
 from penstock.admission.requests.decisions import (
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
-from penstock.admission.requests.levels import MODELS_KEPT
+from penstock.admission.requests.policy import ProcessShare, RequestCaps
+from penstock.admission.requests.provider_tree import MODELS_KEPT
 from penstock.model.provider import RequestResourceKey
 from penstock.model.release import ReleaseReason
 from penstock.model.request import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.caps import ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.admission.requests.policy import ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.pressure import EXACT_MODELS, RequestPressureReader
 from penstock.model.pressure import DeclaredCap, PressureSnapshot
 from penstock.model.provider import ProviderModelKey, RequestResourceKey

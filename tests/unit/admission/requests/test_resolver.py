@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.caps import ProviderPolicy, RequestCaps
+from penstock.admission.requests.policy import ProviderPolicy, RequestCaps
 from penstock.admission.requests.resolver import (
     PROVIDER_WIDE,
     DeclaredProvider,

@@ -15,7 +15,7 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionLease,
     Until,
 )
-from penstock.admission.tasks.policy import (
+from penstock.admission.tasks.policies import (
     ALLOWED,
     Ledger,
     PolicyDecision,

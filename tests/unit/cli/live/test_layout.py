@@ -8,14 +8,14 @@ import dataclasses
 import msgspec
 import pytest
 
-from penstock.cli.live.cells import Style, coloured, width_of
 from penstock.cli.live.layout import KEYS_HELP, compose, plain
+from penstock.cli.live.text_width import Style, coloured, width_of
 from penstock.model.job import JobState
 from penstock.observe.live import ProviderLine, RunPicture, Work
 from penstock.observe.live_build import BuildView
 from penstock.observe.live_units import Units, UnitTroubles
-from penstock.runtime.display import Course
-from penstock.runtime.messages import Checking
+from penstock.supervisor.display import Course
+from penstock.supervisor.protocol import Checking
 from tests.live_sample import PACE, sample_picture, sample_screen, sample_view
 
 WIDE = """\

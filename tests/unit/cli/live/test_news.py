@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.cli.live.news import RunNews
-from penstock.model.worker_status import WorkerStatus
+from penstock.model.worker import WorkerStatus
 from penstock.observe.live import RunPicture, Work, provider_lines
 from tests.live_sample import CROSSREF, NOW, SECOND, worker
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many per second may leave, if a rate is what the provider limits?"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+from penstock.admission.requests.adaptive.probing import hold_seconds
+
+FIRST_PER_SECOND = 1.0  # where the search begins, of requests
+BACK_OFF = 0.96  # of the rate that was accepted between two refusals
+BELOW = 0.99  # of it: where it stays between probes
+SAME = 0.05  # measured rates that differ by no more agree
+RECOVERY_SECONDS = 6.0
+RECOVERY_NEW_SECONDS = 2.0
+PROBE_STEP = 0.01  # of the rate, doubling
+PROBE_SECONDS = 5.0  # to double the step
+PROBE_NEW_SECONDS = 1.5
+LONG_SECONDS = 6.0  # a rate measured over more is an average over paces that were too slow, too
+LOG_MAX = 20.0
+HOLD_SECONDS = 10.0
+HOLD_NEW_SECONDS = 2.0
+HOLD_NEW_REQUESTS = 15.0  # or so many, if that takes longer
+WIDER = 1.5  # × what is in flight on average
+TICK_MAX_SECONDS = 0.5  # of the search: what is not asked for proves nothing
+
+
+class RateLimit:
+    """Owns the rate at which requests or tokens leave. Does not know which of them it counts."""
+
+    __slots__ = (
+        "_fallen_to",
+        "age",
+        "ceiling",
+        "confidence",
+        "is_searching",
+        "per_second",
+    )
+
+    def __init__(self) -> None:
+        self.per_second = inf
+        self.ceiling = inf  # the rate that was accepted
+        self.confidence = 0  # measurements in a row that agreed on it
+        self.is_searching = False  # it doubles each second until it is refused
+        self.age = 0.0  # seconds since the last refusal
+        self._fallen_to = inf
+
+    def search(self) -> None:
+        """Nothing is known: begin slowly and double."""
+        self.per_second = FIRST_PER_SECOND
+        self.ceiling = inf
+        self.is_searching = True
+        self.confidence = 0
+
+    def resume(self, per_second: float) -> None:
+        """Begin at a rate of an earlier run."""
+        self.ceiling = per_second
+        self.per_second = self._fallen_to = BACK_OFF * per_second
+        self.age = 0.0
+
+    def forget(self) -> None:
+        """Another quantity is counted from now on."""
+        self.ceiling = inf
+        self.confidence = 0
+        self.is_searching = False
+
+    def advance(self, seconds: float, hold: float, *, may_probe: bool) -> None:
+        """So much time has passed in which requests left."""
+        if self.is_searching:
+            self.per_second *= 2.0 ** min(seconds, TICK_MAX_SECONDS)
+            return
+        if self.age >= hold and not may_probe:
+            return
+        self.age += seconds
+        top = BELOW * self.ceiling
+        recovery = RECOVERY_SECONDS if self.confidence else RECOVERY_NEW_SECONDS
+        if self.age < recovery:
+            left = 1.0 - self.age / recovery
+            rate = top - (top - self._fallen_to) * left * left * left
+        elif self.age < hold:
+            rate = top
+        else:
+            double = PROBE_SECONDS if self.confidence else PROBE_NEW_SECONDS
+            rate = top * (1.0 + PROBE_STEP * 2.0 ** min((self.age - hold) / double, LOG_MAX))
+        self.per_second = max(self.per_second, rate)
+
+    def hold(self, unit: float, latency: float, least: float) -> float:
+        """How long it is kept before more is tried; a request has so many units."""
+        if not self.confidence:
+            return max(HOLD_NEW_SECONDS, HOLD_NEW_REQUESTS * unit / self.per_second)
+        per_second = self.per_second / unit
+        return max(HOLD_SECONDS, hold_seconds(per_second, 0.0, self.confidence, latency, least))
+
+    def in_flight_needed(self, unit: float, latency: float) -> float:
+        """How large a window must be that does not slow it down."""
+        return 1.0 + WIDER * self.per_second / unit * latency
+
+    def refused(self, measured: float, seconds: float) -> None:
+        """So much per second was accepted since the refusal before, so many seconds ago."""
+        is_mean = self.is_searching or seconds >= LONG_SECONDS
+        if is_mean and measured < self.per_second < inf:
+            # The true rate lies between the mean and the pace at which it was refused.
+            measured = sqrt(measured * min(self.per_second, 3.0 * measured))
+        agrees = self.ceiling < inf and abs(measured / self.ceiling - 1.0) < SAME
+        self.confidence = self.confidence + 1 if agrees else 0
+        self._fall(BACK_OFF * measured, measured)
+
+    def refused_early(self) -> None:
+        """It was refused too soon after the last time to measure anything."""
+        if self.is_searching:
+            self._fall(0.7 * self.per_second, 0.75 * self.per_second)
+        else:
+            self.confidence = 0
+            self._fall(0.8 * self.per_second, 0.8 / 0.9 * self.per_second)
+
+    def stay(self) -> None:
+        """It was refused again with nothing accepted between: that is not its doing."""
+        self.is_searching = False
+        self.age = 0.0
+
+    def _fall(self, per_second: float, ceiling: float) -> None:
+        self.ceiling = ceiling
+        self.per_second = self._fallen_to = per_second
+        self.is_searching = False
+        self.age = 0.0

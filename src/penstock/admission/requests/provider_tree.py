@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which gates does a request of a resource pass, and who waits at them?
+
+A provider has models, a model has domains. They are made when the first request asks for them, from
+what was declared and this process's share of it, and made anew when either changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf
+
+import msgspec
+
+from penstock.admission.requests.alarms import Entry
+from penstock.admission.requests.algorithm import LimitAlgorithm
+from penstock.admission.requests.fair_queue import RequestFairQueue
+from penstock.admission.requests.gate import Gate
+from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
+from penstock.model.pressure import LeakCounters
+from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.request import RequestOutcome
+
+MODELS_KEPT = 8_192  # beyond, those are forgotten that nobody uses and that have learned nothing
+
+#: A limit for this provider (its policy), of at most so many requests, beginning now.
+MakeAlgorithm = Callable[[ProviderPolicy, ProviderModelKey, int, float], LimitAlgorithm]
+
+
+class DomainLevel:
+    """One domain of a model: what one resource key stands for."""
+
+    __slots__ = (
+        "active_leases",
+        "gate",
+        "gates",
+        "key",
+        "last_outcome",
+        "leaks",
+        "limited",
+        "model",
+    )
+
+    def __init__(self, key: RequestResourceKey, model: ModelLevel) -> None:
+        self.key = key
+        self.model = model
+        self.gate = Gate("/".join(key))
+        self.limited = self.gate  # the one with the algorithm
+        self.gates: tuple[Gate, ...] = ()  # those that can keep a request back
+        self.active_leases = 0
+        self.last_outcome: RequestOutcome | None = None
+        self.leaks = LeakCounters()
+
+    def count_leak(self, name: str) -> None:
+        """One more of what should never happen."""
+        count: int = getattr(self.leaks, name)
+        self.leaks = msgspec.structs.replace(self.leaks, **{name: count + 1})
+
+
+class ModelLevel:
+    """One provider's model: its gate, its domains, and who waits for it."""
+
+    __slots__ = (
+        "alarm",
+        "closed_for_all",
+        "cool_until",
+        "cooling",
+        "domains",
+        "effective_max",
+        "gate",
+        "has_domain_limits",
+        "in_line",
+        "is_denied",
+        "key",
+        "policy",
+        "provider",
+        "queue",
+        "tag",
+    )
+
+    def __init__(self, key: ProviderModelKey, policy: ProviderPolicy, provider: ProviderLevel):
+        self.key = key
+        self.policy = policy
+        self.provider = provider
+        self.gate = Gate(f"{key.provider}/{key.model}")
+        self.domains: dict[str, DomainLevel] = {}
+        self.queue = RequestFairQueue()
+        self.has_domain_limits = False
+        self.is_denied = False  # this process has no slot
+        self.effective_max = 1
+        self.alarm: Entry | None = None  # it sleeps until then
+        self.closed_for_all = False  # whoever comes meanwhile changes nothing
+        self.cooling: Entry | None = None  # somebody is told when it ends
+        self.cool_until = -inf
+        self.in_line = False  # of its provider
+        self.tag = 0.0  # when its next turn is there
+
+    def is_idle(self, now: float) -> bool:
+        """Could it be made anew without a difference?"""
+        return (
+            not self.queue
+            and not self.gate.in_flight
+            and not self.in_line
+            and self.cool_until <= now
+            and all(_is_unused(gate, now) for gate in self._gates())
+        )
+
+    def _gates(self) -> Iterator[Gate]:
+        yield self.gate
+        for domain in self.domains.values():
+            yield domain.gate
+
+
+class ProviderLevel:
+    """One provider: its gate, and the models that have somebody who could leave, in turn."""
+
+    __slots__ = (
+        "_turns",
+        "_v",
+        "alarm",
+        "closed_for_all",
+        "gate",
+        "is_limited",
+        "line",
+        "models",
+        "name",
+        "waiting",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gate = Gate(name)
+        self.is_limited = False
+        self.alarm: Entry | None = None
+        self.closed_for_all = False
+        self.line: list[tuple[float, int, ModelLevel]] = []
+        self.models: dict[ProviderModelKey, ModelLevel] = {}
+        self.waiting = 0  # in all of them
+        self._turns = 0
+        self._v = 0.0
+
+    def join(self, model: ModelLevel) -> None:
+        """A model has somebody who may be able to leave."""
+        if model.in_line:
+            return
+        model.in_line = True
+        self._turns += 1
+        model.tag = max(model.tag, self._v)
+        heappush(self.line, (model.tag, self._turns, model))
+
+    def first(self) -> ModelLevel | None:
+        """The model whose turn it is; those for which nobody waits any more are gone."""
+        while self.line:
+            model = self.line[0][2]
+            if model.queue:
+                return model
+            self.leave()
+        return None
+
+    def leave(self) -> None:
+        """The first one has nobody who can."""
+        _, _, model = heappop(self.line)
+        model.in_line = False
+
+    def served(self, weight: int) -> None:
+        """A request of the first one has left: others come before its next."""
+        _, _, model = heappop(self.line)
+        self._v = max(self._v, model.tag)
+        model.tag += 1.0 / weight
+        model.in_line = False
+        if model.queue:
+            self.join(model)
+
+
+class RequestLevels:
+    """Owns all levels, what was declared for them, and this process's share."""
+
+    def __init__(
+        self,
+        policies: Iterable[ProviderPolicy],
+        make_algorithm: MakeAlgorithm,
+        share: ProcessShare,
+    ) -> None:
+        self._policies = {policy.name: policy for policy in policies}
+        self._make_algorithm = make_algorithm
+        self.share = share
+        self.providers: dict[str, ProviderLevel] = {}
+        self.models: dict[ProviderModelKey, ModelLevel] = {}
+        self.resources: dict[RequestResourceKey, DomainLevel] = {}
+        self._models_kept = MODELS_KEPT
+
+    def __repr__(self) -> str:
+        return f"<RequestLevels {len(self.providers)} providers, {len(self.models)} models>"
+
+    def policy(self, provider: str) -> ProviderPolicy:
+        return self._policies.get(provider) or ProviderPolicy(provider)
+
+    def make(self, resource: RequestResourceKey, now: float) -> DomainLevel:
+        """The level of a resource that nobody has asked for yet."""
+        key = resource.provider_model
+        model = self.models.get(key) or self._make_model(key, now)
+        domain = DomainLevel(resource, model)
+        if model.has_domain_limits:
+            domain.gate.algorithm = self._algorithm(model, now)
+        model.domains[resource.domain] = self.resources[resource] = domain
+        _settle(domain)
+        return domain
+
+    def set_policy(self, policy: ProviderPolicy, now: float) -> list[ModelLevel]:
+        """Something else is declared; the models that it is about."""
+        self._policies[policy.name] = policy
+        return self._refresh([policy.name], now)
+
+    def set_share(self, share: ProcessShare, now: float) -> list[ModelLevel]:
+        """This process has another part of every cap."""
+        self.share = share
+        return self._refresh([*self.providers], now)
+
+    def _refresh(self, names: list[str], now: float) -> list[ModelLevel]:
+        changed: list[ModelLevel] = []
+        for provider in [self.providers[name] for name in names if name in self.providers]:
+            self._set_provider(provider, now)
+            for model in provider.models.values():
+                self._set_model(model, now)
+                changed.append(model)
+        return changed
+
+    def _make_model(self, key: ProviderModelKey, now: float) -> ModelLevel:
+        if len(self.models) >= self._models_kept:
+            self._forget_idle(now)
+        provider = self.providers.get(key.provider)
+        if provider is None:
+            provider = self.providers[key.provider] = ProviderLevel(key.provider)
+            self._set_provider(provider, now)
+        model = ModelLevel(key, self.policy(key.provider), provider)
+        self.models[key] = provider.models[key] = model
+        self._set_model(model, now)
+        return model
+
+    def _set_provider(self, provider: ProviderLevel, now: float) -> None:
+        caps = self.policy(provider.name).caps
+        provider.gate.set_caps(self._slots(caps.max_parallel), caps, 1 / self.share.count, now)
+        provider.is_limited = provider.gate.is_limited
+
+    def _set_model(self, model: ModelLevel, now: float) -> None:
+        before, policy = model.policy, self.policy(model.key.provider)
+        model.policy = policy
+        caps = policy.model_caps(model.key.model)
+        model.gate.set_caps(self._slots(caps.max_parallel), caps, 1 / self.share.count, now)
+        both = [cap for cap in (model.gate.cap, model.provider.gate.cap) if cap is not None]
+        model.is_denied = 0 in both
+        model.effective_max = max(1, min(both, default=self.share.of(DEFAULT_MAX)))
+        is_new = not model.has_domain_limits and model.gate.algorithm is None
+        if is_new or (before.algorithm, before.aimd) != (policy.algorithm, policy.aimd):
+            model.has_domain_limits = policy.algorithm == "aimd"
+            model.gate.algorithm = None if model.has_domain_limits else self._algorithm(model, now)
+            for domain in model.domains.values():
+                own = self._algorithm(model, now) if model.has_domain_limits else None
+                domain.gate.algorithm = own
+        for gate in (model.gate, *(domain.gate for domain in model.domains.values())):
+            if gate.algorithm is not None:
+                gate.algorithm.set_max(model.effective_max)
+        for domain in model.domains.values():
+            _settle(domain)
+
+    def _algorithm(self, model: ModelLevel, now: float) -> LimitAlgorithm:
+        return self._make_algorithm(model.policy, model.key, model.effective_max, now)
+
+    def _slots(self, cap: int | None) -> int | None:
+        return None if cap is None else self.share.of(cap)
+
+    def _forget_idle(self, now: float) -> None:
+        for key in [key for key, model in self.models.items() if model.is_idle(now)]:
+            model = self.models.pop(key)
+            del model.provider.models[key]
+            for domain in model.domains.values():
+                del self.resources[domain.key]
+        self._models_kept = max(MODELS_KEPT, 2 * len(self.models))
+
+
+def _settle(domain: DomainLevel) -> None:
+    """Which of its three gates can keep a request back, and which has the algorithm?"""
+    model = domain.model
+    domain.limited = domain.gate if model.has_domain_limits else model.gate
+    domain.gates = tuple(
+        gate for gate in (domain.gate, model.gate, model.provider.gate) if gate.is_limited
+    )
+
+
+def _is_unused(gate: Gate, now: float) -> bool:
+    for bucket in (gate.requests, gate.tokens):
+        if bucket is not None and bucket.ready_at(now, bucket.size) > now:
+            return False
+    return gate.algorithm is None or gate.algorithm.ceiling is None

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is a build put together: from targets and settings to a request, a root and tasks?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from penstock.app.dataset_reader import found_root
+from penstock.builds.build import Aside, Build
+from penstock.builds.slice import SliceSite, slice_task, slice_tasks
+from penstock.clock import Clock, SystemClock
+from penstock.config.settings import Settings
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import Moment
+from penstock.definitions.task import Task
+from penstock.errors import UsageError
+from penstock.model.calendar import Calendar
+from penstock.model.plan import BuildRequest, Placement
+from penstock.outputs.root import OutputRoot
+from penstock.planning.calendars.slice_names import moment_of
+from penstock.stores.protocol import Store
+from penstock.stores.sqlite.in_process import InProcessStore
+from penstock.supervisor.protocol import BuildSpec
+
+NOW = "now"
+
+Datasets = Mapping[str, Dataset[..., Any]]
+
+
+class BuildOptions(TypedDict, total=False):
+    """How something is built, besides what and from when to when."""
+
+    force: bool  # build what is up to date as well
+    eager: bool  # start each job as soon as what it needs is there, and commit it by itself
+    fail_fast: bool  # begin nothing more after a level in which something failed
+    yes: bool  # however many slices it may be
+
+
+def build_request(
+    datasets: Datasets,
+    targets: Iterable[str],
+    start: Moment,
+    end: Moment,
+    now: int,
+    **options: Unpack[BuildOptions],
+) -> BuildRequest:
+    """What is asked for; dates are days of the calendar of each target."""
+    names = tuple(sorted(set(targets)))
+    if not names:
+        raise UsageError("A build needs at least one target: the name of a dataset.")
+    if options.get("eager") and options.get("fail_fast"):
+        raise UsageError(
+            "An eager build has no levels, after one of which fail-fast could stop; leave out "
+            "one of the two."
+        )
+    ranges = tuple(_range(datasets[name].calendar, start, end, now) for name in names)
+    return BuildRequest(targets=names, ranges=ranges, **options)
+
+
+def _range(calendar: Calendar, start: Moment, end: Moment, now: int) -> tuple[int, int]:
+    first, last = moment_of(start, calendar, now), moment_of(end, calendar, now)
+    if first > last:
+        raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
+    if isinstance(end, str) and end.strip() == NOW:
+        newest = calendar.before(last, 1)  # the same words, the same request, until there is more
+        last = max(first, newest[0] + 1 if newest else first)
+    return first, last
+
+
+def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest:
+    """What was typed on a command line; every target is a dataset of the app."""
+    return build_request(
+        datasets,
+        spec.targets,
+        spec.start,
+        spec.end,
+        now,
+        force=spec.force,
+        eager=spec.eager,
+        fail_fast=spec.fail_fast,
+        yes=spec.yes,
+    )
+
+
+def placements(datasets: Datasets, root: OutputRoot) -> dict[str, Placement]:
+    """Where the jobs of each dataset go."""
+    return {
+        name: Placement(
+            task=slice_task(name, root.id),
+            group=dataset.task.options.group or name,
+            priority=dataset.task.options.priority,
+            limit_keys=dataset.task.scheduling.limit_keys,
+        )
+        for name, dataset in datasets.items()
+    }
+
+
+def made_build(
+    app: str,
+    run_id: str,
+    datasets: Datasets,
+    request: BuildRequest,
+    root: OutputRoot,
+    store: Store,
+    clock: Clock,
+    settings: Settings,
+    *,
+    rand: Callable[[], float],
+    mark: str,
+    aside: Aside,
+    now_at: int | None = None,
+    locked: Callable[[], None] = lambda: None,
+) -> Build:
+    """A build of an app, still to be prepared."""
+    return Build(
+        app,
+        run_id,
+        {name: dataset.spec for name, dataset in datasets.items()},
+        request,
+        placements(datasets, root),
+        root,
+        store,
+        clock,
+        ttl_seconds=settings.runtime.lease_ttl_seconds,
+        rand=rand,
+        mark=mark,
+        aside=aside,
+        now_at=now_at,
+        locked=locked,
+    )
+
+
+def build_tasks(
+    datasets: Datasets, root: OutputRoot, names: Collection[str]
+) -> dict[str, Task[..., Any]]:
+    """What the workers of a build serve: the datasets that it has locked, and steps of plans."""
+    return slice_tasks(SliceSite(root, datasets), names)
+
+
+def served_tasks(
+    datasets: Datasets, settings: Settings, folder: Path | None = None
+) -> dict[str, Task[..., Any]]:
+    """What every other worker of an app serves of builds, if there is a root to write to."""
+    root = found_root(settings, folder) if datasets else None
+    return {} if root is None else slice_tasks(SliceSite(root, datasets), datasets)
+
+
+def empty_store() -> Store:
+    """A store in memory, for whoever plans where there is none yet."""
+    return InProcessStore(SystemClock())

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of an app, its store, the root of its outputs, and how its jobs are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.app.app_datasets import DatasetDefinitions
+from penstock.app.dataset_reader import CommittedSlices, found_root, new_root
+from penstock.clock import SystemClock, blocking_sleep
+from penstock.config.budgets import check_budgets
+from penstock.config.load import Loaded, load_settings
+from penstock.config.provider_policy import check_providers
+from penstock.config.settings import Settings
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.request import Enqueued, EnqueuedMany
+from penstock.ids import SystemIds
+from penstock.model.job import NewJob
+from penstock.model.views import EnqueueReport
+from penstock.outputs.root import OutputRoot
+from penstock.planning.daemon import DaemonPlan
+from penstock.schedules.plan import check_partitions, plan_daemon
+from penstock.stores.open import open_store
+from penstock.stores.protocol import Store
+from penstock.stores.retry import open_when_reachable, repeat_unknown, repeat_unknown_async
+from penstock.stores.store_future import Reply
+from penstock.stores.url import default_store_url
+
+ENQUEUE_CHARACTERS = 4 * 1024 * 1024  # of payloads of one transaction, and one more job
+GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter at once
+GIVE_WAY_SECONDS = 1e-6  # the shortest that there is; without, the writer waits 5 ms for it
+ENQUEUE_AHEAD = 4  # batches on their way while the next is made
+UNCHANGED = "nothing was changed. Try again, or find what it waits for."
+KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
+
+log = logging.getLogger("penstock.app")
+
+
+class Queue:
+    """Owns the store that the jobs of an app are kept in: opened when needed, once per process."""
+
+    def __init__(self, app: DatasetDefinitions) -> None:
+        self._app = app
+        self._store: Store | None = None
+        self._store_pid = 0
+        self._root: OutputRoot | None = None
+        self._lock = threading.Lock()
+
+    def load(
+        self,
+        flags: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Loaded:
+        """All settings of the app, with where each came from; refuses what counts nothing."""
+        app = self._app
+        loaded = load_settings(
+            flags or {},
+            os.environ if environ is None else environ,
+            folder or Path.cwd(),
+            app.code_settings,
+        )
+        check_providers(loaded, app.all_tasks, app.providers)
+        check_budgets(loaded, app.all_tasks, app.providers)
+        check_partitions(loaded, app.dimensions)
+        app.check_datasets()
+        return loaded
+
+    def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
+        """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
+        app = self._app
+        return plan_daemon(app.preflights, app.schedules, app.dimensions, settings, now)
+
+    def store_url(self, loaded: Loaded) -> str:
+        """Where the store is, with its password if it has one: to connect with, not to print."""
+        named = loaded.settings.store
+        return default_store_url(self._app.name) if named is None else named.reveal()
+
+    @property
+    def store(self) -> Store:
+        with self._lock:
+            if self._store is None or self._store_pid != os.getpid():
+                self._store = self._open_store()
+                self._store_pid = os.getpid()
+            return self._store
+
+    def _open_store(self) -> Store:
+        loaded = self.load()
+        url, durability = self.store_url(loaded), loaded.settings.durability
+        return open_when_reachable(
+            lambda: open_store(url, durability=durability),
+            SystemClock(),
+            SystemIds().random,
+            log,
+            blocking_sleep,
+        )
+
+    async def store_async(self) -> Store:
+        """The store; a server is a network away, so it is not opened on the loop."""
+        if self._store is None or self._store_pid != os.getpid():
+            return await asyncio.to_thread(lambda: self.store)
+        return self._store
+
+    def use_store(self, store: Store) -> None:
+        """Use a store that is open already."""
+        with self._lock:
+            self._store, self._store_pid = store, os.getpid()
+
+    def close(self) -> None:
+        """Close the store; it opens again when needed."""
+        self._root = None
+        with self._lock:
+            if self._store is not None and self._store_pid == os.getpid():
+                self._store.close()
+            self._store = None
+
+    def use_root(self, root: OutputRoot) -> None:
+        """Keep slices in a root that is known already."""
+        self._root = root
+
+    def root(self, loaded: Loaded) -> OutputRoot:
+        """Where slices are kept; made if it is not there."""
+        return self._root or new_root(loaded.settings, SystemIds())
+
+    def found_root(self) -> OutputRoot | None:
+        """The same; None if nothing was ever built."""
+        return self._root or found_root(self.load().settings)
+
+    def committed(self, dataset: Dataset[..., Any]) -> CommittedSlices:
+        """What readers may see of a dataset."""
+        return CommittedSlices(dataset, self.store, self.found_root())
+
+    def enqueue(self, job: NewJob) -> Enqueued:
+        """Accept one job. When this returns, the job survives a crash, and power loss."""
+        store = self.store
+        ask = partial(store.enqueue, [job])
+        report = repeat_unknown(ask, store, UNCHANGED, ask())
+        return Enqueued(job.key, job.key in report.created)
+
+    async def enqueue_async(self, job: NewJob) -> Enqueued:
+        """The same on an event loop."""
+        store = await self.store_async()
+        report = await repeat_unknown_async(lambda: store.enqueue([job]))
+        return Enqueued(job.key, job.key in report.created)
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> EnqueuedMany:
+        """Accept many jobs, streaming in batches; each batch is all or nothing."""
+        store = self.store
+        created = existing = 0
+        waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
+        source = iter(jobs)
+        while batch := _next_batch(source, store.bulk_jobs):
+            waiting.append((batch, store.enqueue(batch)))
+            if len(waiting) > ENQUEUE_AHEAD:
+                new, known = _counts_of(waiting.popleft(), store)
+                created, existing = created + new, existing + known
+        while waiting:
+            new, known = _counts_of(waiting.popleft(), store)
+            created, existing = created + new, existing + known
+        return EnqueuedMany(created, existing)
+
+
+def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
+    """The next jobs of one transaction, bounded in number and in size."""
+    batch: list[NewJob] = []
+    size = 0
+    for job in source:
+        batch.append(job)
+        size += len(job.payload)
+        if len(batch) % GIVE_WAY_JOBS == 0:
+            blocking_sleep(GIVE_WAY_SECONDS)
+        if len(batch) == most or size > ENQUEUE_CHARACTERS:
+            break
+    return batch
+
+
+def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
+    """How many jobs of a batch were new, and how many known (or twice in it)."""
+    batch, reply = sent
+    report = repeat_unknown(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
+    return len(report.created), len(batch) - len(report.created)

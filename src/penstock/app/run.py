@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs and builds of an app inside the user's program."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+from penstock.app import wiring
+from penstock.app.app_datasets import DatasetDefinitions
+from penstock.app.build import BuildOptions, build_request, build_tasks, made_build, served_tasks
+from penstock.app.daemon import begun_now, checked_values, preflight_run
+from penstock.app.queue import Queue
+from penstock.builds.embedded_build import EmbeddedBuild
+from penstock.builds.locks import LockBeat
+from penstock.clock import SystemClock, to_micros
+from penstock.config.find_app import address_of
+from penstock.config.load import Loaded
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import Moment
+from penstock.definitions.task import PROCESS, Task
+from penstock.ids import SystemIds
+from penstock.model.dataset import SliceMarks, built_as
+from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
+from penstock.planning.build_plan import check_build, plan_build
+from penstock.planning.daemon import DaemonPlan
+from penstock.process_identity import own_mark
+from penstock.schedules.arming import Arming
+from penstock.schedules.daemon_start import DaemonStart
+from penstock.worker import interpreter
+from penstock.worker.config import LeaseKeeper
+from penstock.worker.embedded import EmbeddedRun, RunReport
+from penstock.worker.event_loop import refuse_running_loop, run_on_new_loop
+from penstock.worker.log_lines import StatisticsLine
+from penstock.worker.remote import TaskOrder
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+class Runner:
+    """Works on the queue of an app in this process. Keeps nothing between two calls."""
+
+    def __init__(self, app: DatasetDefinitions, queue: Queue) -> None:
+        self._app = app
+        self._queue = queue
+
+    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do it on an event loop of its own; UsageError if this thread runs one already."""
+        refuse_running_loop()
+        with interpreter.tuned():
+            return run_on_new_loop(work())
+
+    async def run(self, *, daemon: bool, drain: bool, slots: int | None) -> RunReport:
+        """Work on the queue until it is drained or interrupted."""
+        app, loaded = self._app, self._loaded(slots)
+        settings = loaded.settings
+        ids, clock = SystemIds(), SystemClock()
+        options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
+        plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
+        tasks = {**app.tasks, **served_tasks(app.datasets, settings)}
+        if plan is None:
+            return await self._work(loaded, options, tasks)
+        store = await self._queue.store_async()
+        checks = preflight_run(
+            plan,
+            app.preflights,
+            settings,
+            clock,
+            ids,
+            policy=app.retry_policy,
+            providers=app.providers,
+        )
+        start = DaemonStart(
+            checks,
+            Arming(app.name, store, clock, ids.random),
+            lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
+        )
+        return await self._work(loaded, options, {**tasks, **app.schedules}, plan, start)
+
+    def _loaded(self, slots: int | None) -> Loaded:
+        loaded = self._queue.load({} if slots is None else {"--slots": slots})
+        wiring.check_dimensions(loaded, self._app.all_tasks)
+        return loaded
+
+    async def _work(
+        self,
+        loaded: Loaded,
+        options: wiring.RunOptions,
+        tasks: Mapping[str, Task[..., Any]],
+        plan: DaemonPlan | None = None,
+        start: DaemonStart | None = None,
+        begun: Callable[[Worker], None] = lambda _: None,
+    ) -> RunReport:
+        """Run a worker in this program; `begun` is told of it."""
+        app, settings = self._app, loaded.settings
+        task_order = self._task_order()
+        clock = SystemClock()
+        store = await self._queue.store_async()
+        every = settings.runtime.statistics_seconds
+        statistics = StatisticsLine(every, options.run_id, store, clock)
+
+        def build(keeper: LeaseKeeper, table: SlotTable) -> Worker:
+            worker = wiring.build_worker(
+                options,
+                tasks,
+                settings,
+                store,
+                keeper,
+                table,
+                clock=clock,
+                task_order=task_order,
+                events=statistics.events,
+                providers=app.providers,
+                sources=loaded.sources,
+                policy=app.retry_policy,
+                preflights=app.preflights.values(),
+                checked=checked_values(app.name, app.preflights, plan),
+            )
+            begun(worker)
+            return worker
+
+        run = EmbeddedRun(store, clock, settings.runtime)
+        slots = wiring.slot_count(settings, app.providers)
+        return await run.run(build, slots, options.run_id, statistics, start)
+
+    def request(
+        self,
+        targets: Iterable[str | Dataset[..., Any]],
+        start: Moment,
+        end: Moment,
+        now: int,
+        **options: Unpack[BuildOptions],
+    ) -> BuildRequest:
+        """What is asked for; UsageError for a target that is none."""
+        names = [self._app.find_dataset(one).name for one in targets]
+        return build_request(self._app.datasets, names, start, end, now, **options)
+
+    def plan(self, request: BuildRequest, now: int) -> BuildPlan:
+        """What a build would do at this moment; changes nothing."""
+        store, root = self._queue.store, self._queue.found_root()
+        root_id = "" if root is None else root.id
+
+        def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
+            built = built_as(version, root_id)
+            return store.slice_marks(dataset, first, last, built).result()
+
+        return plan_build(self._app.dataset_specs, request, marks, now)
+
+    async def build(
+        self,
+        targets: Iterable[str | Dataset[..., Any]],
+        start: Moment,
+        end: Moment,
+        slots: int | None,
+        **options: Unpack[BuildOptions],
+    ) -> BuildReport:
+        """Bring datasets up to date, with all that they need."""
+        app, loaded = self._app, self._loaded(slots)
+        now = to_micros(SystemClock().now())
+        request = self.request(targets, start, end, now, **options)
+        check_build(app.dataset_specs, request, now)
+        settings, times = loaded.settings, loaded.settings.runtime
+        ids, clock = SystemIds(), SystemClock()
+        run_id = ids.new_id("run")
+        store = await self._queue.store_async()
+        root = self._queue.root(loaded)
+        build = made_build(
+            app.name,
+            run_id,
+            app.datasets,
+            request,
+            root,
+            store,
+            clock,
+            settings,
+            rand=ids.random,
+            mark=own_mark(),
+            aside=asyncio.to_thread,
+        )
+        embedded = EmbeddedBuild(build)
+        ttl = times.lease_ttl_seconds
+        beat = LockBeat(
+            store, run_id, clock, ttl, times.beat_seconds, embedded.has_locks, embedded.lost
+        )
+
+        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
+            tasks = build_tasks(app.datasets, root, build.names)
+            options = wiring.RunOptions(run_id=run_id, until=end_key)
+            return (await self._work(loaded, options, tasks, begun=begun)).over_budget
+
+        return await embedded.run(beat, work)
+
+    def _task_order(self) -> TaskOrder | None:
+        """How other processes get at this app; None if no task asks for one."""
+        if all(task.kind != PROCESS for task in self._app.all_tasks.values()):
+            return None
+        address = address_of(self._app, self._app.name)
+        return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))

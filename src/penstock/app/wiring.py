@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root: definitions, settings and a store become a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
+from penstock.app.task_limits import task_limits
+from penstock.clock import Clock, SystemClock
+from penstock.config.budgets import budgets_of, prices_of
+from penstock.config.capacity import configured_capacity
+from penstock.config.load import Loaded
+from penstock.config.names import dotted
+from penstock.config.provider_policy import (
+    idempotency_header,
+    provider_policies,
+    unserved_tasks,
+)
+from penstock.config.settings import ProviderSettings, Settings
+from penstock.definitions.preflight import Preflight
+from penstock.definitions.provider import Provider
+from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
+from penstock.errors import ConfigError
+from penstock.events.default_sinks import default_sinks
+from penstock.events.sink import RequestEvents, SchedulerEvents
+from penstock.ids import IdSource, SystemIds
+from penstock.model.lease import ConfiguredCaps
+from penstock.model.spending import Budget
+from penstock.requests.clients.provider_clients import MakeWire
+from penstock.requests.exchange import ReplyLimits
+from penstock.requests.journal.paid_policy import HOLD, PaidRules
+from penstock.retry.policy import RetryPolicy
+from penstock.schedules.preflight_results import CheckedValues
+from penstock.stores.protocol import Store
+from penstock.worker.config import LeaseKeeper, WorkerConfig
+from penstock.worker.executor import LENT_PLACES
+from penstock.worker.process_executor import ProcessPool
+from penstock.worker.provider_run import ProviderRun, ServedProvider
+from penstock.worker.remote import TaskOrder
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.thread_executor import ThreadPool, ThreadRunner
+from penstock.worker.worker import Worker
+
+_NONE: Mapping[str, Provider] = {}
+_NO_WIRES: Mapping[str, MakeWire] = {}
+_NO_SOURCES: Mapping[str, str] = {}
+
+log = logging.getLogger("penstock.limits")
+
+
+def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
+    """Refuse limits of a dimension that no task has but for a slip of the pen.
+
+    One that is like no other is let through, since a file or a script may serve several apps; if it
+    was typed, a warning says that it limits nothing.
+    """
+    known = sorted(frozenset[str]().union(*(task.dimensions for task in tasks.values())))
+    for dimension in loaded.settings.limits.keys() - set(known):
+        names = loaded.settings.limits[dimension]
+        sources = {loaded.sources[dotted(("limits", dimension, name))] for name in names}
+        typed = sorted(source for source in sources if source.startswith("--"))
+        sentence = (
+            f"limits.{dimension} is a dimension that no task has "
+            f"(from {typed[0] if typed else min(sources)})"
+        )
+        near = difflib.get_close_matches(dimension, known, 1)
+        if near:
+            raise ConfigError(f"{sentence}; the nearest known one is {near[0]!r}.")
+        if typed:
+            have = f"known are {', '.join(map(repr, known))}" if known else "no task has limits"
+            log.warning("%s; it limits nothing, %s.", sentence, have)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one worker shall run."""
+
+    run_id: str
+    drain: bool = False
+    solo: bool = False
+    supervised: bool = False
+    until: str | None = None  # drain until the job of this key has ended
+    lease_ttl_seconds: float | None = None  # None: as configured
+
+
+def build_worker(
+    options: RunOptions,
+    tasks: Mapping[str, Task[..., Any]],
+    settings: Settings,
+    store: Store,
+    keeper: LeaseKeeper,
+    table: SlotTable,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
+    task_order: TaskOrder | None = None,
+    events: SchedulerEvents | None = None,
+    providers: Mapping[str, Provider] = _NONE,
+    share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
+    wires: Mapping[str, MakeWire] = _NO_WIRES,
+    request_events: RequestEvents | None = None,
+    worn: Callable[[str], None] | None = None,
+    sources: Mapping[str, str] = _NO_SOURCES,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
+    preflights: Iterable[Preflight[..., Any]] = (),
+    checked: CheckedValues | None = None,
+) -> Worker:
+    """Put a worker together; must be called on its loop.
+
+    Without a `task_order` the bodies of process tasks run where all others run. `share` is this
+    process's part of every cap; `wires` answer in place of providers; `sources` are of settings;
+    `policy` is the baseline of the app, `preflights` its checks, `checked` what they returned.
+    """
+    policies = provider_policies(settings, providers)
+    clock = clock or SystemClock()
+    runtime = settings.runtime
+    config = WorkerConfig(
+        run_id=options.run_id,
+        slots={
+            ASYNC: runtime.async_slots,
+            THREAD: runtime.thread_slots,
+            PROCESS: runtime.process_slots,
+        },
+        lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
+        grace_seconds=runtime.grace_seconds,
+        beat_seconds=runtime.beat_seconds,
+        place=share.index,
+        drain=options.drain or options.until is not None,
+        until=options.until,
+        solo=options.solo,
+        runs_suspects=not options.supervised,
+        capacity=configured_capacity(settings, sources, providers),
+        journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
+        unserved=unserved_tasks(tasks, policies, share),
+    )
+    loop = asyncio.get_running_loop()
+    ids = ids or SystemIds()
+    return Worker(
+        config,
+        task_limits(tasks, settings, preflights),
+        store,
+        ConfiguredCaps(settings.caps()),
+        keeper,
+        table,
+        threads(loop),
+        None if task_order is None else ProcessPool(task_order, loop),
+        clock,
+        ids,
+        replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
+        events or SchedulerEvents(clock, default_sinks()),
+        worn,
+        _serving(
+            options,
+            settings,
+            sources,
+            providers,
+            policies,
+            wires,
+            store,
+            clock,
+            ids,
+            share,
+            request_events or RequestEvents(clock, default_sinks()),
+        ),
+        checked,
+    )
+
+
+def _serving(
+    options: RunOptions,
+    settings: Settings,
+    sources: Mapping[str, str],
+    providers: Mapping[str, Provider],
+    policies: Mapping[str, ProviderPolicy],
+    wires: Mapping[str, MakeWire],
+    store: Store,
+    clock: Clock,
+    ids: IdSource,
+    share: ProcessShare,
+    events: RequestEvents,
+) -> ProviderRun | None:
+    """Whoever serves the providers of an app; None if it has none."""
+    if not providers:
+        return None
+    said = {name: settings.providers.get(name, ProviderSettings()) for name in providers}
+    budgets = budgets_of(settings, sources)
+    served = [
+        ServedProvider(
+            provider,
+            policies[name],
+            said[name].base_url,
+            wires.get(name),
+            _limits(said[name]),
+            _paid_rules(name, said[name], budgets),
+        )
+        for name, provider in providers.items()
+    ]
+    return ProviderRun(
+        served,
+        store,
+        clock,
+        share=share,
+        rand=ids.random,
+        run_id=options.run_id,
+        events=events,
+        budgets=budgets,
+    )
+
+
+def _paid_rules(name: str, said: ProviderSettings, budgets: tuple[Budget, ...]) -> PaidRules | None:
+    """What holds for the calls of a provider; None: they cost nothing."""
+    if not said.paid:
+        return None
+    return PaidRules(
+        name,
+        holds_doubts=said.in_doubt == HOLD,
+        idempotency_header=idempotency_header(said),
+        prices=prices_of(said),
+        dollar_budgets=tuple(one for one in budgets if one.micros is not None),
+    )
+
+
+def _has_paid(settings: Settings) -> bool:
+    return any(said.paid for said in settings.providers.values())
+
+
+def _limits(said: ProviderSettings) -> ReplyLimits:
+    return ReplyLimits(
+        said.reply_deadline_seconds, said.reply_body_bytes_max, said.reply_header_bytes_max
+    )
+
+
+def slot_count(settings: Settings, providers: Mapping[str, Provider] = _NONE) -> int:
+    """How many bodies there may be in a worker: slots are lent where there are providers."""
+    runtime = settings.runtime
+    slots = runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    return LENT_PLACES * slots if providers else slots

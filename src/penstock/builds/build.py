@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a request become a plan whose jobs may run, and what came of it?
+
+Locks first, then either a plan that was left is taken up again, or a new one is made and all its
+jobs are enqueued before any may run. Workers do the rest; at the end the plan is ended and told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from penstock import process_identity
+from penstock.builds.build_end import ended_build
+from penstock.builds.lock_words import holders, lost_locks
+from penstock.builds.slice import attempt_name, step_task
+from penstock.clock import Clock, to_micros
+from penstock.errors import BuildLost, OutputFailed, UsageError
+from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
+from penstock.model.job import JobId, JobState
+from penstock.model.lock import LocksTaken, PlanRow, PlanState
+from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
+from penstock.model.plan_facts import PlanFacts
+from penstock.outputs.claiming import claim_root
+from penstock.outputs.garbage import sweep
+from penstock.outputs.paths import attempt_mark
+from penstock.outputs.root import OutputRoot
+from penstock.planning.build_plan import plan_build, request_digest
+from penstock.planning.graph import closure
+from penstock.planning.plan_jobs import with_plan_id
+from penstock.planning.submission import PlanKeys, plan_jobs
+from penstock.stores.protocol import Store
+from penstock.stores.retry import StoreRetry
+from penstock.stores.store_future import Reply
+
+LOCKS_SECONDS = 0.5  # between two tries to get locks that others hold
+SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
+SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
+PATHS_AT_ONCE = 5_000
+PLAN_IDS_MAX = 10_000  # failed builds of the very same slices
+STEPS = "build"  # the group of barriers, gates, joins and ends
+WAITS = "The build has to wait"
+
+log = logging.getLogger("penstock.build")
+
+T = TypeVar("T")
+
+_output = msgspec.json.Decoder(SliceOutput).decode
+
+
+class Aside(Protocol):
+    """Does something that blocks elsewhere."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan whose jobs may run."""
+
+    plan_id: str
+    plan: BuildPlan | None  # None: it was taken up again, and is known to the store only
+    facts: PlanFacts
+    jobs: int  # that build slices
+    levels: int
+
+    @property
+    def end_key(self) -> str:
+        """The job whose end is the plan's."""
+        return PlanKeys(self.plan_id).end
+
+
+class Build:
+    """Owns one build from its locks to its report. Belongs to one loop."""
+
+    def __init__(
+        self,
+        app: str,
+        run_id: str,
+        specs: Mapping[str, DatasetSpec],
+        request: BuildRequest,
+        placements: Mapping[str, Placement],
+        root: OutputRoot,
+        store: Store,
+        clock: Clock,
+        *,
+        ttl_seconds: float,
+        rand: Callable[[], float],
+        mark: str,
+        aside: Aside,
+        now_at: int | None = None,
+        locked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing has begun.
+
+        Args:
+            app: whose datasets.
+            run_id: who holds the locks.
+            specs: all datasets of the app.
+            request: what is to be there.
+            placements: where the jobs of each dataset go.
+            root: where slices are kept.
+            store: where plans are kept.
+            clock: the time.
+            ttl_seconds: how long the locks live without a beat.
+            rand: numbers in [0, 1), for back-offs.
+            mark: of the process that keeps the locks alive.
+            aside: does what blocks.
+            now_at: what lies later is left out; None: what the clock says.
+            locked: hears that the locks are taken.
+        """
+        self._app = app
+        self._run_id = run_id
+        self._specs = specs
+        self._request = request
+        self._placements = placements
+        self._root = root
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._mark = mark
+        self._aside = aside
+        self._now_at = now_at
+        self._locked = locked
+        self._retry = StoreRetry(log, clock, rand)
+        self.names = tuple(sorted(closure(specs, request.targets)))
+        self.prepared: Prepared | None = None
+        self.has_locks = False
+        self.facts: PlanFacts | None = None  # of the plan, also if nothing is to be built
+        self._has_abandoned = False  # a plan of somebody who is gone
+        self.is_lost = False  # somebody else has taken a lock
+
+    async def prepare(self) -> Prepared | None:
+        """Take the locks and see that there is a plan whose jobs may run; None: up to date.
+
+        Raises:
+            BuildLost: somebody else has taken the locks meanwhile.
+            UsageError: what is asked for cannot be planned, or the root is another store's.
+        """
+        owner = await self._ask(partial(self._store.own_name, f"store-{self._run_id}"))
+        await self._aside(lambda: claim_root(self._root, owner))
+        await self._lock()
+        digest = request_digest(self._specs, self._request, self._root.id)
+        self.prepared = await self._take_up(digest) or await self._begin(digest)
+        if self.prepared is None:
+            await self.release()
+        return self.prepared
+
+    async def finish(self) -> BuildReport:
+        """What came of it; if the plan has not ended, it is left for the next who asks the same.
+
+        Raises:
+            BuildLost: somebody else has taken the locks meanwhile.
+        """
+        if self.is_lost:
+            raise await self.lost()
+        prepared = self.prepared
+        if prepared is None:
+            fresh = 0 if self.facts is None else self.facts.fresh
+            return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
+        report = await ended_build(
+            self._store, self._ask, prepared.plan_id, prepared.facts, self._run_id
+        )
+        self.has_locks = False
+        return report
+
+    async def release(self) -> None:
+        """Let the locks go; a plan that has not ended is left."""
+        if self.has_locks:
+            self.has_locks = False
+            await self._ask(partial(self._store.release_locks, self._run_id, self.names))
+
+    async def lost(self) -> BuildLost:
+        """Who has the locks now, as an error."""
+        locks = await self._ask(self._store.locks)
+        return BuildLost(lost_locks(locks, self.names, self._run_id))
+
+    async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
+        return await self._retry.until_answered(WAITS, ask)
+
+    # Locks
+
+    async def _lock(self) -> None:
+        since, told = self._clock.monotonic(), False
+        while not (answer := await self._take()).taken:
+            if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
+                told = True
+                log.info("Waiting: %s.", holders(answer.held))
+            await self._clock.sleep(LOCKS_SECONDS)
+        self.has_locks = True
+        self._locked()
+        if told:
+            log.info("The datasets are free now; the build goes on.")
+
+    async def _take(self) -> LocksTaken:
+        """Ask for the locks; whoever is certainly gone has none any more."""
+        gone: list[str] = []
+        while True:
+            answer = await self._ask(
+                partial(
+                    self._store.take_locks,
+                    self.names,
+                    self._run_id,
+                    self._mark,
+                    self._ttl_seconds,
+                    gone,
+                )
+            )
+            dead = [m for m in {x.mark for x in answer.held} if process_identity.is_gone(m)]
+            if answer.taken or not set(dead) - set(gone):
+                return answer
+            gone.extend(dead)
+
+    # Plans
+
+    async def _take_up(self, digest: str) -> Prepared | None:
+        """Go on with a plan of the same request that was left; give up every other one."""
+        taken: Prepared | None = None
+        for row in await self._ask(self._store.open_plans):
+            facts = PlanFacts.read(row.document)
+            if not set(facts.datasets) & set(self.names):
+                continue  # others hold its locks, or may take it up
+            same = row.digest == digest and row.state is PlanState.LEFT and taken is None
+            adopt = partial(self._store.adopt_plan, row.id, self._run_id)
+            if same and await self._ask(adopt):
+                taken = Prepared(
+                    plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
+                )
+                size = _size(facts, row.jobs, row.levels)
+                log.info("Resumed plan %s where it was left: %s.", row.id, size)
+                for name in self.names:
+                    await self._sweep(name, row.id)
+            else:
+                await self._abandon(row.id)
+        return taken
+
+    async def _abandon(self, plan_id: str) -> None:
+        self._has_abandoned = True
+        await self._ask(partial(self._store.abandon_plan, plan_id))
+        while (await self._ask(partial(self._store.cancel_plan, plan_id))).more:
+            pass
+
+    async def _begin(self, digest: str) -> Prepared | None:
+        """Make a plan and enqueue its jobs; None: everything is up to date."""
+        now = to_micros(self._clock.now()) if self._now_at is None else self._now_at
+        plan: BuildPlan = await self._aside(
+            lambda: plan_build(self._specs, self._request, self._marks, now)
+        )
+        facts = PlanFacts.of(plan, self._request, self.names)
+        self.facts = facts
+        if not plan.jobs:
+            return None
+        plan = await self._added(plan, facts, digest)
+        for name in self._to_sweep(plan):
+            await self._sweep(name, plan.plan_id)
+        await self._enqueue(plan)
+        if not await self._ask(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
+            self.has_locks = False
+            raise await self.lost()
+        size = _size(facts, plan.jobs, len(plan.levels))
+        log.info("Planned %s as plan %s: %s.", ", ".join(plan.targets), plan.plan_id, size)
+        return Prepared(
+            plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
+        )
+
+    def _to_sweep(self, plan: BuildPlan) -> list[str]:
+        """Datasets whose files are looked through: where something was left, or much is built.
+
+        Looking costs as much as there are slices, so that it goes with the work that is done.
+        """
+        if self._has_abandoned:
+            return list(self.names)
+        return [
+            name
+            for name, counts in plan.counts.items()
+            if counts.fresh <= SWEEP_SHARE * (counts.needed - counts.fresh)
+        ]
+
+    async def _sweep(self, name: str, plan_id: str) -> None:
+        """Remove files of a dataset that no manifest names; its lock is ours.
+
+        Those of attempts that others still make for this plan stay.
+        """
+        alive: set[str] = set()
+        named = partial(self._paths, name, plan_id, alive)
+        try:
+            swept = await self._aside(lambda: sweep(self._root, name, named, alive))
+        except OutputFailed as error:
+            log.warning("%s The build goes on.", error)
+            return
+        if swept.files or swept.staged:
+            log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
+
+    def _paths(self, name: str, plan_id: str, alive: set[str]) -> Iterator[str]:
+        """What manifests name, visible or not; first, who may still add to them is noted."""
+        after = JobId(0)
+        running = (JobState.IN_PROGRESS,)
+        while jobs := self._store.plan_jobs(plan_id, running, after, PATHS_AT_ONCE).result():
+            after = jobs[-1].id
+            alive.update(attempt_mark(attempt_name(job.id, job.token)) for job in jobs)
+        last = 0
+        while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
+            last = page[-1][0]
+            for _, document in page:
+                yield _output(document).path
+
+    def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        built = built_as(version, self._root.id)
+        return self._store.slice_marks(dataset, start, end, built).result()
+
+    async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
+        """Keep the draft, under an id of its own: the same plan may have failed before."""
+        first = plan.plan_id
+        for number in range(1, PLAN_IDS_MAX):
+            if number > 1:
+                plan = with_plan_id(plan, f"{first}-{number}")
+            row = PlanRow(
+                id=plan.plan_id,
+                app=self._app,
+                digest=digest,
+                run_id=self._run_id,
+                root=self._root.id,
+                document=facts.document(),
+                levels=len(plan.levels),
+                jobs=plan.jobs,
+            )
+            if await self._ask(partial(self._store.add_plan, row)):
+                return plan
+        raise UsageError(
+            f"This build has failed {PLAN_IDS_MAX:,} times before; forget old jobs with "
+            "`penstock queue purge`."
+        )
+
+    async def _enqueue(self, plan: BuildPlan) -> None:
+        """All jobs, in batches; none may run before the last is there."""
+        request = self._request
+        jobs = plan_jobs(
+            plan,
+            self._placements.__getitem__,
+            Placement(task=step_task(self._root.id), group=STEPS),
+            eager=request.eager,
+            fail_fast=request.fail_fast,
+        )
+        while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
+            await self._ask(partial(self._store.enqueue, batch))
+
+
+def _size(facts: PlanFacts, jobs: int, levels: int) -> str:
+    """How much a plan is to build."""
+    return (
+        f"{facts.slices:,} slice{'' if facts.slices == 1 else 's'} in "
+        f"{jobs:,} job{'' if jobs == 1 else 's'}, {levels:,} level{'' if levels == 1 else 's'}"
+    )

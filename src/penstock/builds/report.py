@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What came of a plan: what was built, what failed, and what was skipped because of it?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from penstock.model.dataset import builds_slices, slice_of
+from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState
+from penstock.model.plan import BuildReport, JobResult
+from penstock.model.plan_facts import PlanFacts
+from penstock.stores.datasets import PlanStore
+from penstock.stores.store_future import Reply
+
+PAGE = 1_000  # jobs that are read at once
+
+T = TypeVar("T")
+
+_FAILED = frozenset({JobState.ERROR, JobState.CANCELLED})
+_SKIPPED = frozenset({JobState.SKIPPED})
+_UPSTREAM = "upstream"
+
+
+class AskStore(Protocol):
+    """Asks a store, and again if it has no answer now."""
+
+    def __call__(self, ask: Callable[[], Reply[T]], /) -> Awaitable[T]: ...
+
+
+async def read_report(
+    store: PlanStore, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str, *, stopped: bool
+) -> BuildReport:
+    """Read what became of the jobs of a plan."""
+    found = await _jobs(store, ask, plan_id, _FAILED)
+    failed = [job for job in found if builds_slices(job.task)]
+    skipped = await _jobs(store, ask, plan_id, _SKIPPED)
+    causes = _Causes(failed, skipped)
+    levels = await ask(partial(store.plan_states, plan_id))
+    done = sum(level.states.get(JobState.DONE, 0) for level in levels)
+    unmade = [job for job in skipped if builds_slices(job.task)]
+    unbuilt = facts.slices if stopped else sum(map(_slices, [*failed, *unmade]))
+    return BuildReport(
+        plan_id=plan_id,
+        run_id=run_id,
+        slices=facts.slices - unbuilt,
+        done=done,
+        failed=tuple(_result(job, job.last_error) for job in failed),
+        skipped=tuple(_result(job, causes.of(job)) for job in unmade),
+        fresh=facts.fresh,
+        stopped=stopped,
+    )
+
+
+async def _jobs(
+    store: PlanStore, ask: AskStore, plan_id: str, states: Collection[JobState]
+) -> list[Job]:
+    found: list[Job] = []
+    last = JobId(0)
+    while page := await ask(partial(store.plan_jobs, plan_id, states, last, PAGE)):
+        found += page
+        last = page[-1].id
+    return found
+
+
+def _slices(job: Job) -> int:
+    return len(msgspec.json.decode(job.payload, type=dict[str, Any])["at"])
+
+
+def _result(job: Job, error: AttemptError | None) -> JobResult:
+    return JobResult(
+        job_id=job.key,
+        status=job.state,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        error=error,
+    )
+
+
+class _Causes:
+    """Finds the failed job because of which others were skipped, however far away."""
+
+    def __init__(self, failed: list[Job], skipped: list[Job]) -> None:
+        self._failed = {job.key for job in failed}
+        self._blamed = {job.key: _blamed(job) for job in skipped}
+
+    def of(self, job: Job) -> AttemptError | None:
+        """Why a job was skipped, naming the slice at the beginning of it all."""
+        key, seen = job.key, set[str]()
+        while key in self._blamed and key not in seen:
+            seen.add(key)
+            cause = self._blamed[key]
+            if cause is None:
+                break
+            key = cause
+        if key not in self._failed:
+            return job.last_error
+        return AttemptError(ErrorCategory.OWN, _UPSTREAM, f"upstream failed: {slice_of(key)}")
+
+
+def _blamed(job: Job) -> str | None:
+    """The key of the job because of which one was skipped."""
+    error = job.last_error
+    if error is None or error.kind != _UPSTREAM:
+        return None
+    return error.message.partition(": ")[2]

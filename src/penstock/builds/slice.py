@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a job build slices: what does it call, write, and leave behind?
+
+The body calls the user's function with what was read for the job before it started, and writes what
+that returns. Its end stages one manifest for each slice; the end of a barrier commits a level.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.dataset import Dataset
+from penstock.definitions.moments import to_moment
+from penstock.definitions.task import Task, TaskOptions
+from penstock.errors import InternalError, Skip, UsageError
+from penstock.model.dataset import SLICE, STEP, SliceOutput, built_as, task_name
+from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
+from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.plan import SlicePayload, Step, StepPayload
+from penstock.outputs.garbage import forget
+from penstock.outputs.paths import attempt_mark, named_as
+from penstock.outputs.root import OutputRoot
+from penstock.outputs.slices import Slices, SlicesGiven
+from penstock.outputs.write import encode_slices, write_slices
+from penstock.retry.policy import RetryPolicy
+from penstock.worker.attempt import Attempt, Encoded, Stop, judge
+from penstock.worker.thread_executor import ThreadRunner
+
+T = TypeVar("T")
+
+_Built = dict[str, list[tuple[int, int]]]
+_NOTHING: _Built = {}
+
+_payload = msgspec.json.Decoder(SlicePayload).decode
+_step_payload = msgspec.json.Decoder(StepPayload).decode
+
+
+class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read for a job before it started."""
+
+    basis: int = 0  # the store's commit number at that read
+    needs: tuple[SlicesGiven, ...] = ()
+    missing: str | None = None  # what is needed and not there: the job cannot be done
+    failed: str | None = None  # what did not end well before: the job is skipped
+
+
+class SliceOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a body needs, wherever it runs."""
+
+    root: str  # the folder
+    root_id: str
+    job_id: int
+    token: int  # of this attempt; every lease of the job has a higher one
+    inputs: SliceInputs
+
+    @property
+    def attempt(self) -> str:
+        """What no other attempt of any job is called by."""
+        return attempt_name(self.job_id, self.token)
+
+    @property
+    def earlier(self) -> list[str]:
+        """The attempts before: they have lost the job, and nothing of theirs can be named."""
+        return [attempt_name(self.job_id, token) for token in range(1, self.token)]
+
+
+class SliceContext(Context):
+    """The context of a job that builds slices; its user sees a Context."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self, job: JobInfo, preflight: Mapping[str, str], order: SliceOrder) -> None:
+        super().__init__(job, preflight)
+        self._order = order
+
+
+class SliceSite:
+    """Owns where one run reads and writes slices."""
+
+    def __init__(self, root: OutputRoot, datasets: Mapping[str, Dataset[..., Any]]) -> None:
+        self.root = root
+        self.datasets = datasets
+        self.specs = {name: dataset.spec for name, dataset in datasets.items()}
+        self._threads: ThreadRunner | None = None
+
+    def connect(self, threads: ThreadRunner) -> None:
+        """These threads write what coroutines return."""
+        self._threads = threads
+
+    def order(self, job: LeasedJob) -> SliceOrder:
+        """What the body of a job is told."""
+        inputs = _inputs(job)
+        return SliceOrder(
+            root=self.root.path,
+            root_id=self.root.id,
+            job_id=job.id,
+            token=job.token,
+            inputs=inputs,
+        )
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        """Do something that blocks in a thread of the worker."""
+        if self._threads is None:
+            raise InternalError("Nobody has threads for this run.")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def done(value: T, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+
+        self._threads.submit(call, done)
+        return await answer
+
+
+class SliceTask(Task[..., Any]):
+    """The task of the jobs of one dataset in one root, or of the steps between them."""
+
+    def __init__(self, site: SliceSite, dataset: Dataset[..., Any] | None) -> None:
+        self.site = site
+        self.dataset = dataset  # None: it is a step of plans
+        if dataset is None:
+            super().__init__(step_task(site.root.id), _step, TaskOptions())
+        else:
+            body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
+            name = slice_task(dataset.name, site.root.id)
+            super().__init__(name, body, dataset.task.options)
+
+
+def slice_task(dataset: str, root_id: str) -> str:
+    """The task of jobs that build slices of a dataset in a root."""
+    return f"{SLICE}{dataset}#{root_id}"
+
+
+def attempt_name(job_id: int, token: int) -> str:
+    """What no other attempt of any job is called by."""
+    return f"{job_id}:{token}"
+
+
+def step_task(root_id: str) -> str:
+    """The task of barriers, gates, joins and ends of plans in a root."""
+    return f"{STEP}#{root_id}"
+
+
+def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., Any]]:
+    """The tasks of some datasets, and that of steps between their jobs."""
+    tasks = [SliceTask(site, site.datasets[name]) for name in names] + [SliceTask(site, None)]
+    return {task.name: task for task in tasks}
+
+
+def slice_context(
+    task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
+) -> SliceContext:
+    """What the body may know."""
+    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
+    return SliceContext(shown, preflight, task.site.order(job))
+
+
+async def _step(ctx: Context, step: str, level: int | None = None, fail_fast: bool = False) -> None:
+    """A barrier, a gate, a join or an end: what it does is in its acknowledgement."""
+
+
+def _async_body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., Any]:
+    async def build(
+        ctx: Context, at: list[int], eager: bool = False, built: _Built = _NOTHING
+    ) -> list[SliceOutput]:
+        order = _order(ctx)
+        value = await dataset.function(ctx, **_arguments(dataset, at, order))
+        return await site.aside(partial(_written, site.root, dataset, at, order, value))
+
+    return build
+
+
+def _body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., Any]:
+    def build(
+        ctx: Context, at: list[int], eager: bool = False, built: _Built = _NOTHING
+    ) -> list[SliceOutput]:
+        order = _order(ctx)
+        value = dataset.function(ctx, **_arguments(dataset, at, order))
+        return _written(site.root, dataset, at, order, value)
+
+    return build
+
+
+def _order(ctx: Context) -> SliceOrder:
+    if not isinstance(ctx, SliceContext):
+        raise InternalError("A job that builds slices has the context of another.")
+    return ctx._order
+
+
+def _arguments(dataset: Dataset[..., Any], at: list[int], order: SliceOrder) -> dict[str, Any]:
+    """What the user's function is called with, besides its context."""
+    inputs = order.inputs
+    if inputs.failed is not None:
+        raise Skip(f"upstream failed: {inputs.failed}")
+    if inputs.missing is not None:
+        raise UsageError(inputs.missing)
+    moments = [to_moment(one, dataset.calendar.tz) for one in at]
+    arguments: dict[str, Any] = {"at": moments if dataset.batch > 1 else moments[0]}
+    for need, given in zip(dataset.needs, inputs.needs, strict=True):
+        arguments[need.argument] = Slices(given)
+    return arguments
+
+
+def _written(
+    root: OutputRoot, dataset: Dataset[..., Any], at: list[int], order: SliceOrder, value: object
+) -> list[SliceOutput]:
+    """Write what the function returned, each slice to a file of its own."""
+    named = named_as(dataset.spec)
+    if order.token > 1:
+        forget(root, dataset.name, at, {attempt_mark(one) for one in order.earlier})
+    slices = encode_slices(value, at, named, batch=dataset.batch > 1)
+    return list(write_slices(root, named, slices, order.attempt))
+
+
+def judge_slice(
+    attempt: Attempt,
+    value: Any,  # noqa: ANN401 (whatever the body returned)
+    error: BaseException | None,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobEnd | JobFailure | JobRef | None:
+    """What follows from the end of a body that built slices, or of a step between them."""
+    if error is not None or attempt.stop in (Stop.LOST, Stop.CANCELLED):
+        return judge(attempt, None, error, now_at, policy, rand)
+    task = attempt.task
+    if not isinstance(task, SliceTask) or task.dataset is None:
+        return _stepped(attempt, now_at)
+    return _built(task.dataset, task.site.root.id, attempt, value, now_at)
+
+
+def _built(
+    dataset: Dataset[..., Any], root_id: str, attempt: Attempt, value: object, now_at: int
+) -> JobEnd:
+    """The slices are written: they are staged, or committed at once."""
+    job = attempt.job
+    inputs = _inputs(job)
+    outputs = _outputs(value)
+    if job.plan_id is None or job.level is None:
+        raise InternalError(f"The job {job.key!r} builds slices and is of no plan.")
+    effects: list[Effect] = [
+        StageManifest(
+            dataset=dataset.name,
+            at=output.at,
+            version=built_as(dataset.version, root_id),
+            basis=inputs.basis,
+            document=msgspec.json.encode(output).decode(),
+            plan_id=job.plan_id,
+            level=job.level,
+            commit=_payload(job.payload).eager,
+        )
+        for output in outputs
+    ]
+    if attempt.context._enqueued:
+        effects.append(EnqueueJobs(tuple(attempt.context._enqueued)))
+    rows = [output.rows for output in outputs if output.rows is not None]
+    result = {
+        "rows": sum(rows) if rows else None,
+        "bytes": sum(output.bytes for output in outputs),
+        "slices": len(outputs),
+    }
+    return JobEnd(
+        job,
+        JobState.DONE,
+        attempt.started_at,
+        now_at,
+        msgspec.json.encode(result).decode(),
+        None,
+        tuple(effects),
+    )
+
+
+def _outputs(value: object) -> list[SliceOutput]:
+    """What was written, here or in another process."""
+    if isinstance(value, Encoded):
+        return msgspec.json.decode(value.text or "[]", type=list[SliceOutput])
+    return msgspec.convert(value, list[SliceOutput])
+
+
+def _stepped(attempt: Attempt, now_at: int) -> JobEnd:
+    """A barrier commits its level; whatever else stands between jobs is simply done."""
+    job = attempt.job
+    payload = _step_payload(job.payload)
+    effects: tuple[Effect, ...] = ()
+    if payload.step is Step.LEVEL and payload.level is not None and job.plan_id is not None:
+        effects = (CommitLevel(job.plan_id, payload.level),)
+    failed = _inputs(job).failed
+    if failed is None:
+        return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
+    why = AttemptError(ErrorCategory.OWN, "Skip", f"fail fast: not all of {failed} ended well")
+    return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, None, why, effects)
+
+
+def _inputs(job: LeasedJob) -> SliceInputs:
+    if not isinstance(job.brought, SliceInputs):
+        raise InternalError(f"Nothing was read for the job {job.key!r}.")
+    return job.brought
+
+
+def remote_order(context: Context) -> str | None:
+    """What the body of a job that builds slices needs in another process; None for others."""
+    if not isinstance(context, SliceContext):
+        return None
+    return msgspec.json.encode(context._order).decode()
+
+
+def run_remote(
+    dataset: Dataset[..., Any], ctx: Context, at: list[int], order: str, run: Callable[[Any], Any]
+) -> list[dict[str, Any]]:
+    """The same body in a process of its own; `run` gets the value of a coroutine."""
+    told = msgspec.json.decode(order, type=SliceOrder)
+    value = dataset.function(ctx, **_arguments(dataset, at, told))
+    if dataset.is_async:
+        value = run(value)
+    root = _root(told.root, told.root_id)
+    written: list[dict[str, Any]] = msgspec.to_builtins(_written(root, dataset, at, told, value))
+    return written
+
+
+@lru_cache(1)
+def _root(path: str, root_id: str) -> OutputRoot:
+    return OutputRoot(path, root_id)

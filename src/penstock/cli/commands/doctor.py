@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is everything here as it must be, and if not, what is to be done?
+
+Looks only: nothing is written, made or migrated, and the app is imported in another process.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.app.dataset_reader import found_root, root_folder
+from penstock.cli.app_inspect import outline_of
+from penstock.cli.app_probe import AppFacts, probe_app
+from penstock.cli.invocation import Invocation
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.config.find_app import DEFAULT_FILE
+from penstock.config.load import DEFAULT, Loaded
+from penstock.errors import ConfigError, OutputFailed, UsageError
+from penstock.model.dataset import SLICE
+from penstock.model.doctor_finding import Finding, problem, well
+from penstock.model.views import QueueFacts
+from penstock.observe.build_health import build_findings, root_finding
+from penstock.observe.doctor import queue_findings
+from penstock.observe.phrases import counted
+from penstock.observe.sdk_retries import provider_finding
+from penstock.process_identity import is_gone
+from penstock.stores.doctor import machine_findings, store_checkup
+from penstock.stores.url import default_store_url, default_stores
+from penstock.terminal_text import one_sentence, print_document, say, warn_of_traceback
+
+PYTHON_MIN = (3, 11)
+EXIT_ILL = 1
+STORES_GUESSED = 5  # files looked at if nobody knows which is the store
+
+
+def doctor(
+    context: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="Look at every page and every job; takes longer.")
+    ] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Check the machine, the settings, the app and the store; say how to mend what is wrong."""
+    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
+    visit = Visit(Target.named(app=app, store=store), full=full, debug=invocation.debug)
+    findings = []
+    for finding in visit.findings():
+        findings.append(finding)
+        if not as_json:
+            say(line_of(finding))
+    ill = sum(not finding.ok for finding in findings)
+    if as_json:
+        found = [msgspec.to_builtins(finding) for finding in findings]
+        print_document({"healthy": not ill, "findings": found})
+    else:
+        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is well.")
+    return EXIT_ILL if ill else 0
+
+
+def line_of(finding: Finding) -> str:
+    text = f"ok  {finding.check}: {finding.text}" if finding.ok else f"problem: {finding.text}"
+    return one_sentence(text)
+
+
+class Visit:
+    """Owns one round of checks over one target."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        full: bool = False,
+        debug: bool = False,
+        import_app: Callable[[dict[str, str], Path, str], AppFacts] = probe_app,
+    ) -> None:
+        self._target = target
+        self._import_app = import_app
+        self._full = full
+        self._debug = debug
+        self._facts = AppFacts(problem="not asked")
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding after the other; a failed one does not stop those that can go on."""
+        yield python_finding(sys.version_info[:2], sys.platform)
+        yield from machine_findings()
+        loaded, settings = self._settings()
+        yield settings
+        if loaded is not None:
+            yield self._app(loaded)
+            served = provider_finding(self._facts.providers, self._facts.files)
+            if served is not None:
+                yield served
+            if self._facts.budgets:
+                yield budget_finding(self._facts.budgets, self._facts.unpriced)
+        yield from self._stores(loaded)
+
+    def _settings(self) -> tuple[Loaded | None, Finding]:
+        try:
+            loaded = self._target.configured()
+        except ConfigError as error:
+            return None, problem("settings", str(error))
+        said = sorted({source for source in loaded.sources.values() if source != DEFAULT})
+        return loaded, well("settings", f"from {', '.join(said)}" if said else "all defaults")
+
+    def _app(self, loaded: Loaded) -> Finding:
+        named = loaded.settings.app or DEFAULT_FILE
+        flags = {name: str(value) for name, value in self._target.flags.items()}
+        self._facts = self._import_app(flags, self._target.folder, named)
+        if self._facts.problem is None:
+            has = counted(len(self._facts.tasks), "task")
+            if self._facts.datasets:
+                has += f" and {counted(len(self._facts.datasets), 'dataset')}"
+            return well("app", f"{self._facts.name!r} of {named!r} has {has}")
+        if self._debug and self._facts.details:
+            warn_of_traceback(self._facts.details)
+        return problem("app", self._facts.problem)
+
+    def _stores(self, loaded: Loaded | None) -> Iterator[Finding]:
+        for url in self._urls(loaded):
+            try:
+                checkup = store_checkup(url, folder=self._target.folder, full=self._full)
+            except UsageError as error:
+                yield problem("store", str(error))
+                continue
+            yield from checkup.findings()
+            facts = checkup.facts
+            if facts is not None:
+                tasks = None if self._facts.problem else self._known_tasks()
+                yield from queue_findings(facts, tasks)
+                if facts.plans or facts.locks or facts.datasets:
+                    yield from build_findings(facts, is_gone)
+                    if loaded is not None:
+                        yield self._root(loaded, facts)
+
+    def _known_tasks(self) -> tuple[str, ...]:
+        return (*self._facts.tasks, *(f"{SLICE}{name}" for name in self._facts.datasets))
+
+    def _root(self, loaded: Loaded, facts: QueueFacts) -> Finding:
+        path = root_folder(loaded.settings, self._target.folder)
+        try:
+            root = found_root(loaded.settings, self._target.folder)
+        except (OutputFailed, UsageError) as error:
+            return problem("output root", str(error))
+        return root_finding(str(path), None if root is None else root.id, facts)
+
+    def _urls(self, loaded: Loaded | None) -> list[str]:
+        """The store, or what may be it if neither settings nor app can be asked."""
+        named = self._target.flags.get("--store")
+        if loaded is not None:
+            store = loaded.settings.store
+            named = self._facts.store_url or (store and store.reveal())
+        if named is not None:
+            return [str(named)]
+        if loaded is not None:
+            outline = outline_of(loaded.settings.app, self._target.folder)
+            if outline.name is not None:
+                return [default_store_url(outline.name)]
+        return default_stores(self._target.folder)[:STORES_GUESSED]
+
+
+def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:
+    """Can budgets of dollars count what paid providers cost?"""
+    if not unpriced:
+        return well("budgets", f"{count} set")
+    names = ", ".join(map(repr, unpriced))
+    return problem(
+        "budgets",
+        f"A budget counts dollars, and no model of the paid provider {names} has a price, so every "
+        f"call would be refused; say usd_per_million_tokens = {{ input = …, output = … }} in "
+        f'[providers.{unpriced[0]}.models."MODEL"].',
+    )
+
+
+def python_finding(version: tuple[int, int], system: str) -> Finding:
+    """Is this Python new enough, and the system one that Penstock runs on?"""
+    name = ".".join(map(str, version))
+    if version < PYTHON_MIN:
+        wanted = ".".join(map(str, PYTHON_MIN))
+        return problem("python", f"Python {name} is too old; install {wanted} or newer.")
+    if system == "win32":
+        return problem("python", "Penstock does not run on Windows; use Linux, or WSL.")
+    return well(
+        "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    )

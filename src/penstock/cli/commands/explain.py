@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why was a run not faster, and what would help most?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.run_choice import RunOption, chosen_run
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.errors import PenstockError
+from penstock.model.capacity import AsyncCapacityPlan
+from penstock.observe.capacity import capacity_of, sections
+from penstock.observe.explain import RunFacts
+from penstock.observe.explain_advice import (
+    Said,
+    mostly_idle,
+    name_of,
+    run_state,
+    unheard_words,
+)
+from penstock.observe.explain_advice import say as said_of
+from penstock.observe.phrases import counted
+from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
+
+SHARES_SHOWN = 12
+
+
+def explain(
+    run: RunOption = None,
+    capacity: Annotated[
+        bool, typer.Option("--capacity", help="Show the capacity plan of the run as well.")
+    ] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what limited a run, in percent of its time, and the one change that would help most."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        parts, facts = chosen_run(opened, run)
+    plan = capacity_of(parts) if capacity else None
+    if capacity and plan is None:
+        raise PenstockError(f"Run {facts.run_id!r} has left no capacity plan.")
+    now = round(SystemClock().now() * MICROSECONDS)
+    if as_json:
+        print_document(document_of(facts, plan, now))
+        return
+    for line in lines_of(facts, plan, now):
+        say(line)
+
+
+def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> dict[str, object]:
+    """The explanation as a document; times as ISO in UTC."""
+    said = said_of(facts)
+    found: dict[str, object] = {
+        "run": facts.run_id,
+        "is_over": facts.is_over,
+        "over_budget": facts.over_budget,
+        "began_at": iso_time(facts.began_at),
+        "as_of": iso_time(facts.told_at),
+        "as_of_seconds": None if facts.is_over else _age(facts, now),
+        "wall_seconds": facts.wall_seconds,
+        "workers": facts.workers,
+        "unheard_workers": facts.unheard,
+        "unheard_seconds": facts.unheard_seconds,
+        "idle_seconds": facts.idle_seconds,
+        "sentence": None if said is None else said.sentence,
+        "change": None if said is None else said.change,
+        "shares": [
+            {"cause": name_of(share, facts), **msgspec.to_builtins(share)} for share in facts.shares
+        ],
+        "doing": [msgspec.to_builtins(one) for one in facts.doing],
+        "models": [msgspec.to_builtins(one) for one in facts.models],
+    }
+    if plan is not None:
+        found["capacity"] = msgspec.to_builtins(plan)
+    return found
+
+
+def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[str]:
+    """The same for people: the answer first."""
+    head = (
+        f"Run {escaped(facts.run_id)}: {counted(facts.workers, 'worker')}, "
+        f"{span(facts.wall_seconds)}"
+    )
+    if not facts.is_over:
+        head += f", as of {span(_age(facts, now))} ago"
+    elif facts.unheard == facts.workers:
+        head += f", {run_state(facts)}"
+    lines = [head, ""]
+    unheard = unheard_words(facts)
+    if unheard is not None:
+        lines += [unheard, ""]
+    if facts.over_budget is not None:
+        lines += [f"A budget has ended workers of it: {escaped(facts.over_budget)}", ""]
+    lines += _answer(said_of(facts), facts)
+    shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
+    if shares:
+        rows = [[name_of(share, facts), f"{share.percent}%"] for share in shares]
+        lines += ["", *table(["limited by", "time"], rows)]
+        rest = 100 - sum(share.percent for share in shares)
+        if rest:
+            lines.append(f"{rest}% is due to less than these; --json has all.")
+    if facts.idle_seconds >= 1 and not mostly_idle(facts):
+        lines += ["", f"Besides, there was nothing to do for {span(facts.idle_seconds)}."]
+    for section, values in sections(plan) if plan is not None else ():
+        lines += ["", *table([section, "value", "from"], values, left=3)]
+    return lines
+
+
+def _answer(said: Said | None, facts: RunFacts) -> list[str]:
+    if said is None and facts.unheard:
+        return ["It has not said what limited it."]
+    if said is None:
+        return ["Nothing limited this run: there was nothing to do."]
+    if mostly_idle(facts):
+        idle = span(facts.idle_seconds)
+        return [f"Nothing limited most of this run: there was nothing to do for {idle} of it."]
+    return [escaped(said.sentence), f"What would help most: {escaped(said.change)}"]
+
+
+def _age(facts: RunFacts, now: int) -> float:
+    return max(0, now - facts.told_at) / MICROSECONDS

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do the providers fare, now and as far as it was learned?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.cli.render.money import budget_document, money_lines
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.config.budgets import budgets_of
+from penstock.model.spending import day_of
+from penstock.model.views import WorkerView
+from penstock.model.worker_silence import answering
+from penstock.observe.providers import LearnedBefore, LiveLimit, ProviderRow, provider_rows
+from penstock.observe.spending import budget_uses, spending_of
+from penstock.process_identity import is_gone
+from penstock.redaction.secrets import redacted
+from penstock.terminal_text import escaped, print_document, say, span, table
+
+LIVE = (
+    "in flight",
+    "limit",
+    "rate",
+    "waiting",
+    "429s",
+    "failed",
+    "cool-down",
+    "rpm",
+    "tpm",
+    "mode",
+    "as of",
+)
+
+
+def providers(
+    app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
+) -> None:
+    """Show the limits of providers, as running workers see them and as learned, and what was spent.
+
+    Spent in the runs that are alive (or the last one that is known) and today, by UTC.
+    """
+    target = Target.named(app=app, store=store)
+    configured = target.configured()
+    budgets = budgets_of(configured.settings, configured.sources)
+    with target.opened_store() as opened:
+        now = round(SystemClock().now() * MICROSECONDS)
+        workers = answering(opened.workers().result(), is_gone)
+        rows = provider_rows(workers, opened.learned().result(), now)
+        runs = live_runs(workers) or opened.runs(1).result()
+        balances = opened.balances([*runs, day_of(now)]).result()
+        url = opened.url
+    spent = spending_of(balances)
+    uses = budget_uses(budgets, balances, runs, day_of(now))
+    if as_json:
+        print_document(
+            {
+                "providers": [msgspec.to_builtins(row) for row in rows],
+                "spending": [msgspec.to_builtins(row) for row in spent],
+                "budgets": [budget_document(use) for use in uses],
+            }
+        )
+        return
+    for line in [*lines_of(rows, url), *money_lines(spent, uses)]:
+        say(line)
+
+
+def live_runs(workers: Iterable[WorkerView]) -> list[str]:
+    """The runs that have a live worker."""
+    return list(dict.fromkeys(worker.run_id for worker in workers if worker.alive))
+
+
+def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
+    """The same for people: what runs now first."""
+    lines = [f"Store {escaped(redacted(url))}"]
+    live = [(row, row.live) for row in rows if row.live is not None]
+    learned = [(row, row.learned) for row in rows if row.learned is not None]
+    if live:
+        head = ["provider", "model", *LIVE]
+        cells = [[row.provider, row.model, *_live(use)] for row, use in live]
+        lines += ["", *table(head, cells, left=2)]
+    else:
+        lines += ["", "No running worker has sent a request to a provider."]
+    if learned:
+        head = ["learned of", "model", "ceiling", "confidence", "mode", "rate", "latency", "age"]
+        cells = [[row.provider, row.model, *_learned(known)] for row, known in learned]
+        lines += ["", *table(head, cells, left=2)]
+    return lines
+
+
+def _live(use: LiveLimit) -> list[str]:
+    beyond = f" of {use.limit_max:,}" if use.limit < use.limit_max else ""
+    return [
+        f"{use.in_flight:,}",
+        f"{use.limit:,}{beyond}",
+        _a_second(use.rate),
+        f"{use.waiting:,}",
+        f"{use.refused:,}",
+        f"{use.failed:,}",
+        span(use.cooldown_seconds) if use.cooldown_seconds > 0 else "-",
+        _rate(use.requests_last_minute, use.rpm),
+        _rate(use.tokens_last_minute, use.tpm),
+        use.mode or use.algorithm,
+        f"{span(use.as_of_seconds)} ago",
+    ]
+
+
+def _rate(used: int, cap: float | None) -> str:
+    return f"{used:,}" if cap is None else f"{used:,} of {cap:,.0f}"
+
+
+def _a_second(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.4g}/s"
+
+
+def _learned(known: LearnedBefore) -> list[str]:
+    return [
+        "-" if known.ceiling is None else f"{known.ceiling:.4g}",
+        f"{known.confidence}",
+        known.mode,
+        _a_second(known.rate),
+        "-" if known.latency_seconds is None else span(known.latency_seconds),
+        f"{span(known.seconds_ago)} ago",
+    ]

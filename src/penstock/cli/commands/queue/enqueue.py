@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is one job accepted from the command line?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.completion import complete_key, complete_task
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.config.durations import parse_duration
+from penstock.errors import PayloadError, UsageError
+from penstock.model import strict_json
+from penstock.model.job import PAYLOAD_BYTES_MAX
+from penstock.terminal_text import escaped, print_document, say
+
+
+def enqueue(
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The name of a task.", autocompletion=complete_task),
+    ],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="What the job is known by.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="The task's arguments: a JSON object.")
+    ] = "{}",
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            metavar="KEY",
+            help="Wait for this job; may be repeated.",
+            autocompletion=complete_key,
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Higher goes first, inside a group.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="Not before: seconds, or 90s, 10m, 1h.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The unit of fairness.")] = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Accept one job; says whether it was new."""
+    seconds = _delay_seconds(delay)
+    text = _arguments(payload)
+    with Target.named(app=app, store=store).opened_app() as opened:
+        request = opened.find_task(task).job_from_json(text)
+        accepted = opened.enqueue(
+            request, key=key, after=after or None, priority=priority, delay=seconds, group=group
+        )
+    if as_json:
+        print_document({"key": accepted.key, "task": task, "created": accepted.created})
+    elif accepted.created:
+        say(f"Job {escaped(accepted.key)!r} is new.")
+    else:
+        say(f"Job {escaped(accepted.key)!r} was known already; nothing was changed.")
+
+
+def _arguments(payload: str) -> str:
+    try:
+        document = strict_json.loads(payload)
+    except PayloadError as error:
+        raise PayloadError(f"The payload is refused: {error}.") from None
+    if not isinstance(document, dict):
+        raise PayloadError(
+            "The payload must be a JSON object of the task's arguments, such as "
+            f'{{"name": "value"}}; got {escaped(payload[:60])}.'
+        )
+    return strict_json.dumps(document, limit_bytes=PAYLOAD_BYTES_MAX)
+
+
+def _delay_seconds(delay: str | None) -> float | None:
+    if delay is None:
+        return None
+    try:
+        return parse_duration(delay)
+    except ValueError as error:
+        raise UsageError(f"--delay {error}, got {delay!r}.") from None

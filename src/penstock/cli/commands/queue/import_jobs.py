@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are many jobs accepted from a file, with the bad lines told and the good ones kept?
+
+Streaming: a batch is one transaction. A batch that the store refuses is halved and tried again,
+until only the line to blame is lost. Keys make a second import of the same file go on where the
+first one stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, BinaryIO
+
+import typer
+
+from penstock.app.app import Penstock
+from penstock.cli.commands.queue.import_lines import BadLine, Line, read_lines, to_job
+from penstock.cli.commands.queue.interrupts import interrupts_between
+from penstock.cli.completion import complete_task
+from penstock.cli.operator_actions import COUNTED_MAX
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.errors import EnqueueRefused, PenstockError, UsageError
+from penstock.model.job import NewJob
+from penstock.model.views import EnqueueReport
+from penstock.redaction.secrets import redacted
+from penstock.stores.retry import repeat_unknown
+from penstock.stores.store_future import Reply
+from penstock.terminal_text import is_open, one_sentence, print_document, say, warn
+
+KEPT_BEFORE = "the jobs before are kept. Run the same command again."
+BATCH_LINES = 1_000  # of one transaction
+BATCH_BYTES = 8 * 1024 * 1024  # of one transaction, as the file spells them
+BAD_LINES_SHOWN = 20  # the rest is only counted
+
+
+class OnError(StrEnum):
+    """What to do after a bad line."""
+
+    SKIP = "skip"
+    STOP = "stop"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of the lines so far."""
+
+    new: int = 0
+    known: int = 0
+    bad: int = 0
+    last_line: int = 0
+    last_bad: int = 0  # the line
+    shown: list[dict[str, str | int | None]] = field(default_factory=list)
+
+    def note_bad(self, number: int, error: UsageError) -> None:
+        self.bad += 1
+        self.last_bad = number
+        if len(self.shown) < BAD_LINES_SHOWN:
+            column = error.column if isinstance(error, BadLine) else None
+            problem = error.problem if isinstance(error, BadLine) else str(error)
+            problem = one_sentence(redacted(problem)).rstrip(".")
+            self.shown.append({"line": number, "column": column, "message": problem})
+            place = f"line {number}" if column is None else f"line {number}, column {column}"
+            warn(f"{place}: {problem}.")
+
+    def __str__(self) -> str:
+        return f"{self.new:,} new, {self.known:,} known, {self.bad:,} bad"
+
+
+class _Stopped(Exception):
+    """A bad line was met, and the user wants to stop there."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Jobs of one transaction, with the lines they came from."""
+
+    jobs: list[NewJob] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    reply: Reply[EnqueueReport] | None = None
+
+    def add(self, job: NewJob, line: Line) -> None:
+        self.jobs.append(job)
+        self.lines.append(line.number)
+        self.size_bytes += line.bytes_read
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.jobs) >= BATCH_LINES or self.size_bytes >= BATCH_BYTES
+
+
+class Importer:
+    """Owns the batches on their way: one is being written while the next is read."""
+
+    def __init__(self, app: Penstock, default_task: str | None, on_error: OnError) -> None:
+        self._app = app
+        self._store = app.store
+        self._default_task = default_task
+        self._stops = on_error is OnError.STOP
+        self._batch = Batch()
+        self._sent: Batch | None = None
+        self.tally = Tally()
+
+    def run(self, lines: Iterator[Line], progress: Callable[[int], None]) -> None:
+        """Import all lines; in the end nothing is on its way any more, also after Ctrl-C."""
+        try:
+            for line in lines:
+                self._take(line)
+                progress(line.bytes_read)
+            self._send()
+        except _Stopped:
+            return
+        except (KeyboardInterrupt, OSError):
+            with contextlib.suppress(_Stopped):
+                self._settle()
+            raise
+        with contextlib.suppress(_Stopped):
+            self._settle()
+
+    def _take(self, line: Line) -> None:
+        self.tally.last_line = line.number
+        try:
+            job = to_job(line, self._app, self._default_task)
+        except UsageError as error:
+            if self._stops:  # what stands before it is kept
+                self._send()
+                self._settle()
+            self._bad(line.number, error)
+            return
+        self._batch.add(job, line)
+        if self._batch.is_full:
+            self._send()
+
+    def _send(self) -> None:
+        batch, self._batch = self._batch, Batch()
+        if not batch.jobs:
+            return
+        self._settle()  # first: of two lines with one key the earlier wins, also after a refusal
+        batch.reply = self._store.enqueue(batch.jobs)
+        self._sent = batch
+        if self._stops:
+            self._settle()  # nothing behind a bad line may be accepted
+
+    def _settle(self) -> None:
+        """Wait for the batch that was sent."""
+        batch, self._sent = self._sent, None
+        if batch is not None and batch.reply is not None:
+            self._accept(batch.jobs, batch.lines, batch.reply)
+
+    def _accept(self, jobs: list[NewJob], lines: list[int], reply: Reply[EnqueueReport]) -> None:
+        """Count what was accepted; what was refused is halved until one line is to blame."""
+        try:
+            store = self._store
+            report = repeat_unknown(lambda: store.enqueue(jobs), store, KEPT_BEFORE, reply)
+        except EnqueueRefused as error:
+            if len(jobs) == 1:
+                self._bad(lines[0], error)
+                return
+            middle = len(jobs) // 2
+            for half in (slice(middle), slice(middle, None)):
+                self._accept(jobs[half], lines[half], self._store.enqueue(jobs[half]))
+            return
+        self.tally.new += len(report.created)
+        self.tally.known += len(jobs) - len(report.created)
+
+    def _bad(self, number: int, error: UsageError) -> None:
+        self.tally.note_bad(number, error)
+        if self._stops:
+            raise _Stopped
+
+
+def import_jobs(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.jsonl", help="A job on each line; - for standard input.")
+    ],
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", help="The task of lines that name none.", autocompletion=complete_task
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, max=COUNTED_MAX, help="Read at most so many jobs."),
+    ] = None,
+    on_error: Annotated[
+        OnError, typer.Option("--on-error", help="After a bad line: go on, or stop there.")
+    ] = OnError.SKIP,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Accept the jobs of a file; the same command again goes on where it stopped."""
+    with (
+        _opened(file) as stream,
+        Target.named(app=app, store=store).opened_app() as opened,
+        _progress(stream, shown=not as_json) as progress,
+    ):
+        if task is not None:
+            opened.find_task(task)
+        importer = Importer(opened, task, on_error)
+        tally = importer.tally
+        try:
+            with interrupts_between(read_lines(stream)) as lines:
+                importer.run(islice(lines, limit), progress)
+        except KeyboardInterrupt:
+            warn(f"Stopped after line {tally.last_line}: {tally}. The same command goes on there.")
+            raise
+        except OSError as error:
+            raise PenstockError(
+                f"{_named(file)} cannot be read after line {tally.last_line}: {error.strerror}; "
+                f"{tally}. Mend it, then run the same command again."
+            ) from None
+    _tell(importer.tally, on_error, as_json)
+    return 1 if importer.tally.bad else 0
+
+
+def _tell(tally: Tally, on_error: OnError, as_json: bool) -> None:
+    if tally.bad > len(tally.shown):
+        warn(f"{tally.bad - len(tally.shown):,} more bad lines were counted.")
+    if tally.bad and on_error is OnError.STOP:
+        warn(f"The import stopped at line {tally.last_bad}; what stands before it is kept.")
+    if as_json:
+        counts = {"new": tally.new, "known": tally.known, "bad": tally.bad}
+        print_document({**counts, "errors": tally.shown})
+    else:
+        say(str(tally))
+
+
+def _named(file: str) -> str:
+    return "Standard input" if file == "-" else f"The file {file!r}"
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        if not is_open(sys.stdin):
+            raise UsageError("Standard input is closed; name a file, or pipe the lines in.")
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = open(file, "rb")  # noqa: SIM115 (closed below; an error while reading is another)
+    except OSError as error:
+        raise UsageError(f"{_named(file)} cannot be read: {error.strerror}.") from None
+    with stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def _progress(stream: BinaryIO, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; nothing elsewhere."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    status = os.fstat(stream.fileno())
+    total = status.st_size if stat.S_ISREG(status.st_mode) else None
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        bar_task = bar.add_task("importing", total=total)
+        yield lambda size: bar.advance(bar_task, size)

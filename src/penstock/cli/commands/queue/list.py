@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs are there? Page by page, so that neither memory nor the store's log grows."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from penstock.cli.commands.queue.show import document_of
+from penstock.cli.completion import complete_state, complete_task
+from penstock.cli.operator_actions import (
+    COUNTED_MAX,
+    only_utf8,
+    state_named,
+    stored_tasks,
+    warn_of_unknown_task,
+)
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.model.dataset import task_name
+from penstock.model.job import Job, JobId, JobState
+from penstock.stores.protocol import JobFilter, Store
+from penstock.terminal_text import document_text, escaped, iso_time, say, write
+
+PAGE_JOBS = 500
+NOTE_LENGTH_MAX = 100  # characters of an error in a line
+TASK_WIDTH_MAX = 40  # characters; a longer name moves what follows
+
+
+def list_jobs(
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only jobs in this state.",
+            autocompletion=complete_state,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="TASK",
+            help="Only jobs of this task.",
+            autocompletion=complete_task,
+            callback=only_utf8,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, max=COUNTED_MAX, metavar="N", help="At most so many."),
+    ] = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, oldest first, one a line."""
+    asked = state_named(state)
+    with Target.named(app=app, store=store).opened_store() as opened:
+        warn_of_unknown_task(opened, task)
+        found = [_all(opened, JobFilter(state=asked, task=x)) for x in stored_tasks(opened, task)]
+        jobs = islice(heapq.merge(*found, key=lambda job: job.id), limit)
+        if as_json:
+            _print_document(jobs)
+        else:
+            _print_lines(jobs, _task_width(opened))
+
+
+def _all(store: Store, wanted: JobFilter) -> Iterator[Job]:
+    last = JobId(0)
+    while page := store.jobs(wanted, last, PAGE_JOBS).result():
+        yield from page
+        last = page[-1].id
+
+
+def _pages(jobs: Iterator[Job]) -> Iterator[list[Job]]:
+    while page := list(islice(jobs, PAGE_JOBS)):
+        yield page
+
+
+def _print_lines(jobs: Iterator[Job], task_width: int) -> None:
+    empty = True
+    for page in _pages(jobs):
+        empty = False
+        if not say("\n".join(_line(job, task_width) for job in page)):
+            return  # nobody reads any more
+    if empty:
+        say("No jobs.")
+
+
+def _print_document(jobs: Iterator[Job]) -> None:
+    """One document, written as it is read."""
+    write('{\n  "jobs": [')
+    comma = ""
+    for page in _pages(jobs):
+        texts = []
+        for job in page:
+            document = document_of(job, ())
+            del document["history"]
+            texts.append(f"{comma}\n    {document_text(document, indent=0)}")
+            comma = ","
+        if not write("".join(texts)):
+            return
+    write("\n  ]\n}\n" if comma else "]\n}\n")
+
+
+def _task_width(store: Store) -> int:
+    names = store.stats().result().shown_tasks
+    return min(max(map(len, names), default=0), TASK_WIDTH_MAX)
+
+
+def _line(job: Job, task_width: int) -> str:
+    note = _note(job)
+    text = (
+        f"{job.state.value:<11}  {escaped(task_name(job.task)):<{task_width}}  {escaped(job.key)}"
+    )
+    return f"{text}  ({note})" if note else text
+
+
+def _note(job: Job) -> str:
+    """The one thing that a reader of this line asks next."""
+    if job.state is JobState.WAITING:
+        return f"waits for {job.pending:,}"
+    if job.state is JobState.IN_PROGRESS:
+        return f"held by {escaped(job.worker or 'nobody')}"
+    if job.suspect:
+        return "must run alone"
+    if job.state is JobState.QUEUED and job.available_at > job.updated_at:
+        return f"due at {iso_time(job.available_at)}"
+    if job.last_error is None or job.state is JobState.DONE:
+        return ""
+    message = escaped(job.last_error.message)
+    return message if len(message) <= NOTE_LENGTH_MAX else f"{message[: NOTE_LENGTH_MAX - 1]}…"

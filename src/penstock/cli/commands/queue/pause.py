@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is leasing stopped and started for all workers of a store?"""
+
+from __future__ import annotations
+
+from penstock.cli.operator_actions import answer, audit
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.terminal_text import print_document, say
+
+
+def pause(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Let no worker take further jobs; what has begun goes on to its end."""
+    _set(app, store, paused=True, as_json=as_json)
+
+
+def resume(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Let workers take jobs again."""
+    _set(app, store, paused=False, as_json=as_json)
+
+
+def _set(app: str | None, store: str | None, *, paused: bool, as_json: bool) -> None:
+    with Target.named(app=app, store=store).opened_store() as opened:
+        changed = opened.stats().result().paused is not paused
+        if changed:
+            answer(opened.set_paused(paused), opened)
+            audit(opened, "Paused the queue" if paused else "Resumed the queue")
+    if as_json:
+        print_document({"paused": paused, "changed": changed})
+        return
+    was = "is" if changed else "was already"
+    say(f"The queue {was} {'paused' if paused else 'running'}.")

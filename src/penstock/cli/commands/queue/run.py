@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does `penstock queue run` start a supervisor?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
+from penstock.cli.target import AppOption, StoreOption
+from penstock.clock import SystemClock
+from penstock.supervisor.readiness import Readiness
+from penstock.supervisor.sd_notify import Announcer
+
+
+def run_queue(
+    context: typer.Context,
+    app_argument: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left.")] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
+    ] = 1,
+    slots: Annotated[
+        int | None, typer.Option("--slots", help="Running async tasks per process.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="DIMENSION=NAME:N",
+            help="A keyed limit, such as resolver=unpaywall:2; may be repeated.",
+        ),
+    ] = None,
+    max_per_host: Annotated[
+        int | None, typer.Option("--max-per-host", help="The limit host=*, for every host.")
+    ] = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+) -> int:
+    """Work on the queue, until it is stopped or (--drain) empty."""
+    target = target_of(app_argument, app, store, slots)
+    if limit:
+        target.flags["--limit"] = limit
+    if max_per_host is not None:
+        target.flags["--max-per-host"] = max_per_host
+    spec = spec_of(context, target, app_argument or app, processes=processes, drain=drain)
+    readiness = Readiness.of_this_process()
+    try:
+        code, _ = supervise(spec, target, Announcer(SystemClock(), readiness))
+    finally:
+        readiness.close()
+    return code

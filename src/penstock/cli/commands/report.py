@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has a run done, and what did it cost?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.cli.run_choice import RunOption, chosen_run
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.model.job import WorkerId
+from penstock.model.spending import dollars, usd
+from penstock.observe.explain import RunFacts
+from penstock.observe.explain_advice import mostly_idle, run_state, unheard_words
+from penstock.observe.explain_advice import say as said_of
+from penstock.observe.phrases import counted
+from penstock.observe.report import RunReport, Spent, report_of
+from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
+
+
+def report(
+    run: RunOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run has done: jobs by end, rate, requests, refusals, and what was paid."""
+    with Target.named(app=app, store=store).opened_store() as opened:
+        _, facts = chosen_run(opened, run)
+        ended = opened.outlook(WorkerId(""), facts.run_id).result().ended_in_run
+        balances = opened.balances([facts.run_id]).result()
+        in_doubt = opened.call_figures(None).result().in_doubt if balances else 0
+    now = round(SystemClock().now() * MICROSECONDS)
+    found = report_of(facts, ended, balances, in_doubt, now)
+    if as_json:
+        print_document(document_of(found, facts))
+        return
+    for line in lines_of(found, facts, now):
+        say(line)
+
+
+def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
+    """The report as a document; times as ISO in UTC, money as decimal texts."""
+    said = None if mostly_idle(facts) else said_of(facts)
+    return {
+        "run": found.run_id,
+        "is_over": found.is_over,
+        "over_budget": facts.over_budget,
+        "began_at": iso_time(facts.began_at),
+        "as_of": iso_time(facts.told_at),
+        "workers": found.workers,
+        "unheard_workers": facts.unheard,
+        "unheard_seconds": facts.unheard_seconds,
+        "wall_seconds": found.wall_seconds,
+        "ended": {state.value: count for state, count in found.ended.items()},
+        "per_second": found.per_second,
+        "retries": found.retries,
+        "put_back": found.put_back,
+        "requests": found.requests,
+        "refused": found.refused,
+        "failed": found.failed,
+        "tokens": found.tokens,
+        "models": [msgspec.to_builtins(one) for one in facts.models],
+        "in_doubt": found.in_doubt,
+        "spent": [_spent_document(one) for one in found.spent],
+        "limited_by": None if said is None else said.sentence,
+    }
+
+
+def _spent_document(one: Spent) -> dict[str, object]:
+    return {
+        "scope": one.scope,
+        "usd": usd(one.usd_micros),
+        "tokens": one.tokens,
+        "reserved_usd": usd(one.reserved_usd_micros),
+        "reserved_tokens": one.reserved_tokens,
+        "bought": one.bought,
+        "reused": one.reused,
+        "resent": one.resent,
+        "estimated": one.estimated,
+    }
+
+
+def _after_paying(found: RunReport, whole: Spent) -> list[str]:
+    """What is not settled, and what was settled by a guess."""
+    lines, reserved = [], whole.reserved_usd_micros
+    if whole.resent:
+        lines.append(
+            f"{counted(whole.resent, 'call')} in doubt sent again: some may be paid twice."
+        )
+    if whole.estimated:
+        lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
+    if found.in_doubt:
+        kept = f"; {dollars(reserved)} reserved" if reserved else ""
+        lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
+    elif reserved:
+        lines.append(f"{dollars(reserved)} reserved for calls without an answer so far.")
+    return lines
+
+
+def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
+    """The same for people."""
+    total = sum(found.ended.values())
+    age = max(0, now - facts.told_at) / MICROSECONDS
+    told = f"still running; attempts, requests and limits as of {span(age)} ago"
+    state = run_state(facts) if found.is_over else told
+    lines = [
+        f"Run {escaped(found.run_id)}, {state}",
+        "",
+        f"{counted(total, 'job')} ended in {span(found.wall_seconds)}, {found.per_second:,.1f}/s, "
+        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed"
+        f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
+        *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
+    ]
+    unheard = unheard_words(facts)
+    if unheard is not None:
+        lines.append(unheard)
+    if found.requests:
+        lines += [
+            "",
+            f"{counted(found.requests, 'request')}: {found.refused:,} refused, {found.failed:,} "
+            f"failed; {found.tokens:,} tokens.",
+        ]
+    if found.spent:
+        head = ["paid", "dollars", "tokens", "bought", "reused"]
+        rows: list[list[str | int]] = [
+            [one.scope, _money(one.usd_micros), one.tokens, one.bought, one.reused]
+            for one in found.spent
+        ]
+        lines += ["", *table(head, rows)]
+        lines += _after_paying(found, found.spent[0])
+    if facts.over_budget is not None:
+        lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
+    said = None if mostly_idle(facts) else said_of(facts)
+    if said is not None:
+        lines += ["", f"Limited by: {escaped(said.sentence)}"]
+    return lines
+
+
+def _money(micros: int) -> str:
+    """Dollars; without prices none are counted."""
+    return dollars(micros) if micros else "-"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does `penstock run` become a daemon: preflights, then schedules and the queue?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from penstock.cli.commands.check_table import check_lines, checks_document
+from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
+from penstock.cli.target import AppOption, StoreOption
+from penstock.clock import SystemClock
+from penstock.errors import UsageError
+from penstock.supervisor.phases import EXIT_PREFLIGHT_FAILED, Phase, Phases
+from penstock.supervisor.readiness import Readiness
+from penstock.supervisor.sd_notify import Announcer
+from penstock.terminal_text import print_document, say, warn
+
+PORT_MAX = 65_535
+
+
+def run_daemon(
+    context: typer.Context,
+    app_argument: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
+    ] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End when no job is left; schedules do not count.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the preflights only, and print what they say.")
+    ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
+    ] = 1,
+    slots: Annotated[
+        int | None, typer.Option("--slots", help="Running async tasks per process.")
+    ] = None,
+    health: Annotated[
+        int | None,
+        typer.Option(
+            "--health",
+            metavar="PORT",
+            min=0,
+            max=PORT_MAX,
+            help="Serve /live and /ready on this port of loopback; 0 chooses one.",
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --check: print one JSON document.")
+    ] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+) -> int:
+    """Run the preflights, then the schedules and the queue, until it is stopped."""
+    if json and not check:
+        raise UsageError("--json belongs to --check; without it a daemon prints no document.")
+    if check and drain:
+        raise UsageError("--check runs no work, so there is nothing to --drain; leave one out.")
+    target = target_of(app_argument, app, store, slots)
+    spec = spec_of(
+        context,
+        target,
+        app_argument or app,
+        processes=1 if check else processes,
+        drain=drain,
+        daemon=True,
+        check=check,
+    )
+    with _announcer(health) as announcer:
+        code, supervisor = supervise(spec, target, announcer)
+    is_wanted = check and code in (0, EXIT_PREFLIGHT_FAILED)
+    _tell_checks(supervisor.phases, is_wanted=is_wanted, json=json)
+    return code
+
+
+def _tell_checks(phases: Phases, *, is_wanted: bool, json: bool) -> None:
+    """What preflights came to: where it was asked for, or if one has failed."""
+    if json and is_wanted:
+        print_document(checks_document(phases.checks, phases.known()))
+    elif is_wanted and (phases.checked is not None or phases.checks):
+        for line in check_lines(phases.checks, phases.known()):
+            say(line)
+    elif phases.phase is Phase.REFUSED or (phases.phase is Phase.CHECKING and phases.checks):
+        failed = [check for check in phases.checks if not check.passed]
+        for line in check_lines(failed, phases.known()):
+            warn(line)
+
+
+@contextlib.contextmanager
+def _announcer(port: int | None) -> Iterator[Announcer]:
+    """Whoever wants to know how the daemon is."""
+    clock = SystemClock()
+    readiness = Readiness.of_this_process()
+    try:
+        if port is None:
+            yield Announcer(clock, readiness)
+            return
+        from penstock.supervisor.health_server import LOOPBACK, Health, HealthServer
+
+        health = Health(clock)
+        server = HealthServer(health, port)
+        try:
+            warn(f"Health: http://{LOOPBACK}:{server.port}/live and /ready")
+            yield Announcer(clock, readiness, health)
+        finally:
+            server.close()
+    finally:
+        readiness.close()

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why does a job not run, a unit of a schedule not tick, a slice not exist; what became of it?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from penstock.cli.app_inspect import outline_of
+from penstock.cli.commands.why_slice import is_slice, why_slice
+from penstock.cli.completion import complete_key, known_keys
+from penstock.cli.operator_actions import only_utf8
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.clock import MICROSECONDS, SystemClock
+from penstock.config.budgets import budgets_of
+from penstock.errors import PenstockError, UsageError
+from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitView
+from penstock.observe.phrases import at
+from penstock.observe.why.facts import Facts, Gate, Limit, Why
+from penstock.observe.why.gather import gather
+from penstock.observe.why.job import explain
+from penstock.observe.why.schedule import explain_unit, never_armed
+from penstock.observe.why.why_unit_gather import PAGE, failed_start, unit_facts
+from penstock.planning.timing import timing_of
+from penstock.stores.protocol import Store
+from penstock.terminal_text import escaped, iso_time, print_document, say, span
+
+KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
+UNITS_COMPARED = 20_000
+KEYS_NAMED = 3
+
+#: What a time says about a gate; that of another job is in the sentence about it.
+WHEN = {
+    Gate.NOT_DUE: "at",
+    Gate.RUNNING: "by",
+    Gate.SILENT: "at",
+    Gate.LINGERING: "by",
+    Gate.SLOTS: "about",
+    Gate.FAIR_SHARE: "about",
+    Gate.COOLDOWN: "about",
+    Gate.POLICY: "about",
+    Gate.OVERLAPPING: "by",
+    Gate.DEGRADED: "at",
+    Gate.OTHERS: "at",
+    Gate.PREFLIGHT: "at",
+    Gate.FUTURE: "at",
+}
+
+
+def why(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="The job's key, a unit of a schedule (schedule:NAME:PARTITION), or a slice "
+            "(NAME@TIME).",
+            autocompletion=complete_key,
+            callback=only_utf8,
+        ),
+    ],
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a job, schedule or slice is not done, what lets it go on, and which command would."""
+    target = Target.named(app=app, store=store)
+    found = why_slice(target, key) if is_slice(key) else None
+    if found is not None:
+        _tell(found, round(SystemClock().now() * MICROSECONDS), as_json=as_json)
+        return
+    configured = target.configured()
+    with target.opened_store() as opened:
+        budgets = budgets_of(configured.settings, configured.sources)
+        facts = gather(opened, key, configured.settings.caps(), SystemClock(), budgets)
+        found = _never_armed(target, opened, key) if facts is None else _explained(opened, facts)
+        url = opened.url
+        if found is None and key.startswith(SCHEDULE):
+            raise PenstockError(
+                f"No unit of a schedule has the name {key!r} in the store {url}"
+                f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
+                "--store; 'penstock run' arms what is new once its preflights have passed."
+            )
+    if found is None and key.startswith(PREFLIGHT):
+        raise PenstockError(
+            f"{key!r} is a check, which runs when a daemon starts and is no job; 'penstock run "
+            "--check' runs it and says what it comes to."
+        )
+    if found is None:
+        dataset = key.partition("@")[0]
+        if dataset in outline_of(configured.settings.app, target.folder).datasets:
+            raise PenstockError(
+                f"{dataset!r} is a dataset, and {key!r} names no slice of it; ask for one by its "
+                f"date: penstock why {dataset}@2024-01-05."
+            )
+        raise PenstockError(
+            f"No job has the key {key!r} in the store {url}{_nearest(target, key)}. Correct the "
+            "key, or name another store with --store."
+        )
+    now = round(SystemClock().now() * MICROSECONDS) if facts is None else facts.now
+    _tell(found, now, as_json=as_json)
+
+
+def _tell(found: Why, now: int, *, as_json: bool) -> None:
+    if as_json:
+        print_document(document_of(found, now))
+    else:
+        for line in lines_of(found, now):
+            say(line)
+
+
+def _explained(store: Store, facts: Facts) -> Why:
+    """The answer for a job, or for a unit of a schedule."""
+    unit = (
+        unit_facts(store, facts, passed_since) if facts.this.job.key.startswith(SCHEDULE) else None
+    )
+    return explain(facts) if unit is None else explain_unit(unit)
+
+
+def passed_since(unit: UnitView, now: int) -> int:
+    """Occurrences after the one that a unit is at, which have passed."""
+    try:
+        return timing_of(unit.timing).after(unit.due_at, now).missed
+    except UsageError:  # written by another version, or for a zone that is not known here
+        return 0
+
+
+def _never_armed(target: Target, store: Store, key: str) -> Why | None:
+    """The answer if no unit of the app was armed, since its last start failed; None: it was not."""
+    if not key.startswith(SCHEDULE):
+        return None
+    app = outline_of(target.configured().settings.app, target.folder).name
+    if app is None or store.units(app, "", 1).result():
+        return None
+    start = failed_start(store, app, key.removeprefix(SCHEDULE).partition(":")[2])
+    return None if start is None else never_armed(key, start)
+
+
+def _nearest(target: Target, key: str) -> str:
+    """The nearest of the keys that begin alike, as far as a short look finds them."""
+    known: dict[str, str] = {}  # whatever its case → a key
+    try:
+        url = target.store()[0]
+        for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
+            keys = known_keys(url, start, KEYS_COMPARED, folder=target.folder)
+            known |= {other.casefold(): other for other in keys}
+    except (PenstockError, TimeoutError):
+        return ""
+    return _closest(key, known)
+
+
+def _nearest_unit(store: Store, key: str) -> str:
+    """The nearest of all units, as far as there are not too many."""
+    known: dict[str, str] = {}
+    last = ""
+    while len(known) < UNITS_COMPARED and (page := store.units(None, last, PAGE).result()):
+        last = page[-1].key
+        known |= {unit.key.casefold(): unit.key for unit in page}
+    return _closest(key, known)
+
+
+def _closest(key: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(key.casefold(), known, KEYS_NAMED, 0.5)
+    return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""
+
+
+def document_of(found: Why, now: int) -> dict[str, object]:
+    """The explanation as a document; times as ISO in UTC."""
+    return {
+        "key": found.key,
+        "state": None if found.state is None else found.state.value,
+        "gate": found.gate.value,
+        "sentence": found.sentence,
+        "unblocks": found.unblocks,
+        "when": iso_time(found.when),
+        "command": found.command,
+        "details": list(found.details),
+        "waits_for": [
+            {"key": link.key, "kind": link.kind.value, "state": link.state.value}
+            for link in found.waits_for
+        ],
+        "chain": list(found.chain),
+        "limits": [_limit(limit) for limit in found.limits],
+        "worker": found.worker,
+        "as_of": iso_time(found.as_of),
+        "as_of_seconds": _age(found, now),
+    }
+
+
+def _limit(limit: Limit) -> dict[str, object]:
+    return {
+        "limit_key": limit.held.limit_key,
+        "cap": limit.cap,
+        "source": limit.source,
+        "count": limit.held.count,
+        "holders": [
+            {
+                "key": holder.key,
+                "worker": holder.worker,
+                "since": iso_time(holder.since),
+                "lingers": holder.lingers,
+            }
+            for holder in limit.held.holders
+        ],
+    }
+
+
+def _age(found: Why, now: int) -> float | None:
+    return None if found.as_of is None else max(now - found.as_of, 0) / MICROSECONDS
+
+
+def lines_of(found: Why, now: int) -> list[str]:
+    """The same for people: the answer first."""
+    lines = [escaped(found.sentence)]
+    age = _age(found, now)
+    if age is not None:
+        lines[0] += f" (As of {span(age)} ago.)"
+    if found.unblocks is not None:
+        word = WHEN.get(found.gate)
+        when = "" if found.when is None or word is None else f", {word} {at(found.when)}"
+        lines.append(f"It goes on when {escaped(found.unblocks)}{when}.")
+    if found.command is not None:
+        lines.append(f"Command: {escaped(found.command)}")
+    if found.details:
+        lines += ["", *(escaped(detail) for detail in found.details)]
+    return lines

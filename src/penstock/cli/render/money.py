@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are calls that cost money, and budgets, told in numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.model.journal import CallFigures
+from penstock.model.spending import usd
+from penstock.observe.spending import BudgetUse, Spending
+from penstock.terminal_text import table
+
+_NOTHING = CallFigures()
+
+
+def calls_document(figures: CallFigures) -> dict[str, object] | None:
+    """Sums over calls; None: none costs money. Money as decimal text."""
+    if figures == _NOTHING:
+        return None
+    return {
+        "bought": figures.bought,
+        "reused": figures.reused,
+        "in_doubt": figures.in_doubt,
+        "resent": figures.resent,
+        "estimated": figures.estimated,
+        "spent_usd": usd(figures.spent.micros),
+        "spent_tokens": figures.spent.tokens,
+    }
+
+
+def calls_line(calls: Mapping[str, object]) -> str:
+    """The same for people."""
+    money = "" if calls["spent_usd"] == "0" else f"${calls['spent_usd']}, "
+    again = f", {calls['resent']:,} sent again" if calls["resent"] else ""
+    guessed = f" ({calls['estimated']:,} answers at an estimate)" if calls["estimated"] else ""
+    return (
+        f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt"
+        f"{again}; spent {money}{calls['spent_tokens']:,} tokens{guessed}"
+    )
+
+
+def budget_document(use: BudgetUse) -> dict[str, object]:
+    """A budget with what it has come to; money as decimal text."""
+    budget, cap = use.budget, use.budget.cap
+    return {
+        "name": budget.name,
+        "period": budget.period.value,
+        "span": use.span,
+        "usd": None if budget.micros is None else usd(cap.micros),
+        "tokens": budget.tokens,
+        "spent_usd": usd(use.spent.micros),
+        "spent_tokens": use.spent.tokens,
+        "reserved_usd": usd(use.reserved.micros),
+        "reserved_tokens": use.reserved.tokens,
+    }
+
+
+def money_lines(spent: list[Spending], uses: list[BudgetUse]) -> list[str]:
+    """What was spent, and of which budget; nothing if nobody has bought anything."""
+    lines = []
+    if spent:
+        head = ["spent by", "model", "in", "usd", "tokens", "reserved", "bought", "reused"]
+        lines += ["", *table(head, map(_spent, spent), left=3)]
+    if uses:
+        head = ["budget", "in", "allows", "spent", "reserved", "left"]
+        lines += ["", *table(head, map(_used, uses), left=2)]
+    return lines
+
+
+def _spent(one: Spending) -> list[str | int]:
+    return [
+        one.provider,
+        one.model,
+        one.span,
+        _money(one.usd),
+        one.tokens,
+        _money(one.reserved_usd),
+        one.bought,
+        one.reused,
+    ]
+
+
+def _money(usd: str) -> str:
+    """Dollars; without prices none are counted."""
+    return "-" if usd == "0" else f"${usd}"
+
+
+def _used(use: BudgetUse) -> list[str | int]:
+    budget = use.budget
+    amounts = (budget.cap, use.spent, use.reserved, use.left)
+    return [budget.name, use.span, *map(budget.shown, amounts)]

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a run when it is over?
+
+One line always; more where there is more to say: providers, money, what limited it, failures,
+and the command to try next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.cli.live.poller import RunLook
+from penstock.cli.render.throughput import PaceView
+from penstock.errors import StoreError
+from penstock.model.job import JobState, WorkerId
+from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.observe.explain_advice import mostly_idle, unheard_words
+from penstock.observe.explain_advice import say as said_of
+from penstock.observe.live import Money, RunPicture, money_of
+from penstock.observe.live_units import Units
+from penstock.observe.phrases import command, counted
+from penstock.stores.asking import within
+from penstock.stores.protocol import Store
+from penstock.terminal_text import escaped, say, span, spent_words, warn
+
+SUMMARY_SECONDS = 5.0  # for each number that is asked for
+PROVIDERS_NAMED = 4
+LIMITED_SECONDS = 2.0  # nobody asks what limited a shorter run
+
+log = logging.getLogger("penstock.run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderTotal:
+    """One model of a provider over a whole run."""
+
+    name: str
+    requests: int
+    refused: int
+    failed: int
+    limit: int
+    limit_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """All that is known of a run at its end."""
+
+    pace: PaceView
+    ended: Mapping[JobState, int]  # by this run
+    paused: bool = False
+    providers: Sequence[ProviderTotal] = ()  # that got requests
+    money: Money | None = None
+    in_doubt: int = 0
+    limited_by: str | None = None  # the sentence of `explain` about the whole run
+    is_over_budget: bool = False
+    units: Units | None = None  # of schedules
+    daemon: bool = False
+    build: bool = False  # whose own report follows, and tells what failed
+    unheard: str | None = None  # who was killed, and what is not counted for that
+
+
+def closing_lines(closing: Closing) -> Iterator[str]:
+    """The report: plain text, a dozen lines at most."""
+    yield _ended(closing)
+    for total in closing.providers[:PROVIDERS_NAMED]:
+        yield _provider(total)
+    more = len(closing.providers) - PROVIDERS_NAMED
+    if more > 0:
+        yield f"{counted(more, 'more provider')}: {command('providers')}"
+    if closing.unheard is not None:
+        yield closing.unheard
+    if closing.units is not None:
+        yield ", ".join(_unit_words(closing.units))
+    if closing.money is not None:
+        yield _paid(closing.money, closing.in_doubt)
+    if closing.limited_by is not None:
+        yield f"Limited by: {escaped(closing.limited_by)}"
+    failed = closing.ended.get(JobState.ERROR, 0)
+    if failed and not closing.build:
+        listed = command("queue", "list", "--state", JobState.ERROR.value)
+        yield f"{counted(failed, 'job')} failed: {listed}"
+    following = _next(closing, failed)
+    if following is not None:
+        yield f"Next: {following}"
+
+
+def _ended(closing: Closing) -> str:
+    if not closing.build:
+        return closing.pace.summary(closing.ended)
+    jobs = counted(sum(closing.ended.values()), "job")
+    return f"{jobs} ended in {span(closing.pace.elapsed_seconds)}"
+
+
+def _unit_words(units: Units) -> Iterator[str]:
+    """What is left of the units when nobody serves them here any more."""
+    troubles = msgspec.structs.replace(units.troubles, late=0)  # of course they are, from now on
+    words = list(msgspec.structs.replace(units, troubles=troubles).words())
+    yield words[0]
+    ill = words[2:]
+    yield from ill
+    if ill:
+        yield f"see {command('doctor')}"
+
+
+def _provider(total: ProviderTotal) -> str:
+    parts = [counted(total.requests, "request"), f"{total.refused:,} refused with 429"]
+    if total.failed:
+        parts.append(f"{total.failed:,} failed")
+    return (
+        f"{escaped(total.name)}: {', '.join(parts)}; "
+        f"limit {total.limit:,} of {total.limit_max:,} at the end"
+    )
+
+
+def _paid(money: Money, in_doubt: int) -> str:
+    doubt = f", {in_doubt:,} in doubt" if in_doubt else ""
+    again = f", {money.resent:,} sent again" if money.resent else ""
+    guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
+    return (
+        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
+        f"{spent_words(money.spent_micros, money.tokens)} spent{guessed}"
+    )
+
+
+def _next(closing: Closing, failed: int) -> str | None:
+    """The one command that is of most use now; None if there is nothing to do."""
+    if closing.paused and closing.pace.left:
+        return f"{command('queue', 'resume')}, since the queue is paused"
+    if closing.build:
+        return _next_of_build(closing)
+    if failed:
+        return f"{command('queue', 'retry-failed')}, once the reason is mended"
+    again = command("run") if closing.daemon else command("queue", "run", "--drain")
+    if closing.is_over_budget:
+        return f"raise the used-up budget, then {again} goes on"
+    if closing.pace.left:
+        return f"{again} goes on with what is left"
+    if closing.daemon and closing.units is not None and closing.units.live:
+        return f"{again} goes on with the schedules"
+    return None if closing.limited_by is None else f"{command('explain')} says what would help"
+
+
+def _next_of_build(closing: Closing) -> str | None:
+    if closing.is_over_budget:
+        return "raise the used-up budget, then the same command goes on"
+    return None
+
+
+def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -> None:
+    """Say it, if there was a run at all; others may have worked on the store as well."""
+    if look is None or store is None or run_id is None:
+        return
+    try:
+        stats = within(store.stats(), SUMMARY_SECONDS)
+        own = within(store.outlook(WorkerId(""), run_id), SUMMARY_SECONDS).ended_in_run
+        balances = within(store.balances([run_id]), SUMMARY_SECONDS)
+        money = money_of(balances)
+        figures = within(store.call_figures(None), SUMMARY_SECONDS) if money else None
+        parts = within(store.run_parts(run_id), SUMMARY_SECONDS)
+        build = look.of_build(SUMMARY_SECONDS)
+    except (StoreError, TimeoutError) as error:
+        log.warning("The store cannot be read for the closing line: %s", error)
+        return
+    facts = facts_of(parts, alive=())
+    if build is not None:
+        stats, own = build.stats_of(stats), build.ended_in(own)
+    pace = look.paced(stats, own)
+    stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
+    is_over_budget = bool(pace.left) and stopped
+    is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
+    closing = Closing(
+        pace=pace,
+        ended=own,
+        paused=stats.paused,
+        providers=_totals(facts, look.picture),
+        money=money,
+        in_doubt=0 if figures is None else figures.in_doubt,
+        limited_by=_limited_by(facts) if is_told else None,
+        is_over_budget=is_over_budget,
+        units=look.units(stats),
+        daemon=look.daemon,
+        build=look.build,
+        unheard=unheard_words(facts) if isinstance(facts, RunFacts) else None,
+    )
+    for line in closing_lines(closing):
+        if look.build:
+            warn(line)  # what was built is told on stdout, perhaps as a document
+        elif not say(line):
+            return
+
+
+def _totals(
+    facts: RunFacts | Unreadable | None, picture: RunPicture | None
+) -> Sequence[ProviderTotal]:
+    """What went to each model; its limit is that of the last workers, if they were seen."""
+    if not isinstance(facts, RunFacts):
+        return ()
+    seen = {line.name: line.live for line in (picture.providers if picture else ())}
+    providers = [one.provider for one in facts.models]
+    found = []
+    for one in facts.models:
+        several = providers.count(one.provider) > 1
+        name = f"{one.provider}/{one.model}" if several else one.provider
+        live = seen.get(name)
+        found.append(
+            ProviderTotal(
+                name=name,
+                requests=one.requests,
+                refused=one.refused,
+                failed=one.failed,
+                limit=one.limit if live is None else live.limit,
+                limit_max=one.limit_max if live is None else live.limit_max,
+            )
+        )
+    return [total for total in found if total.requests]
+
+
+def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:
+    if not isinstance(facts, RunFacts) or mostly_idle(facts):
+        return None
+    said = said_of(facts)
+    return None if said is None else said.sentence

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for each provider of an app, when code and settings are taken together?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.admission.requests.policy import (
+    AimdConfig,
+    ProcessShare,
+    ProviderPolicy,
+    RequestCaps,
+)
+from penstock.config.load import DEFAULT, Loaded
+from penstock.config.names import dotted
+from penstock.config.settings import ProviderSettings, Settings
+from penstock.definitions.provider import Provider
+from penstock.definitions.task import Task
+from penstock.errors import ConfigError, UsageError
+
+#: Hosts whose calls carry a key by which they can be known again.
+IDEMPOTENT_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+
+
+def check_providers(
+    loaded: Loaded, tasks: Mapping[str, Task[..., Any]], providers: Mapping[str, Provider]
+) -> None:
+    """Refuse settings about, and tasks of, a provider that the app does not define."""
+    for name in loaded.settings.providers.keys() - providers.keys():
+        table = dotted(("providers", name))
+        said = [source for path, source in loaded.sources.items() if path.startswith(f"{table}.")]
+        source = next((one for one in said if one != DEFAULT), DEFAULT)
+        raise ConfigError(
+            f"{table} is about a provider that the app does not define (from {source}); "
+            f"{_known(name, providers)}."
+        )
+    for task in tasks.values():
+        for endpoint in task.endpoints:
+            name = endpoint.resource.provider
+            if name not in providers:
+                raise UsageError(
+                    f"Task {task.name!r} uses the provider {name!r}, which the app does not "
+                    f"define; {_known(name, providers)}."
+                )
+
+
+def _known(name: str, providers: Mapping[str, Provider]) -> str:
+    near = difflib.get_close_matches(name, providers, 1)
+    if near:
+        return f"the nearest known one is {near[0]!r}"
+    if not providers:
+        return "it has none: write app.provider(...)"
+    return f"known are {', '.join(map(repr, sorted(providers)))}"
+
+
+def provider_policies(
+    settings: Settings, providers: Mapping[str, Provider]
+) -> dict[str, ProviderPolicy]:
+    """What is declared for each provider of an app, in code and in settings."""
+    return {
+        name: _policy(name, settings.providers.get(name, ProviderSettings())) for name in providers
+    }
+
+
+def idempotency_header(said: ProviderSettings) -> str | None:
+    """Under which header a provider knows a call again; None: it does not, as far as we know."""
+    if said.idempotency_header is not None:
+        return said.idempotency_header or None
+    host = urlsplit(said.base_url or "").hostname
+    return IDEMPOTENCY_HEADER if host in IDEMPOTENT_HOSTS else None
+
+
+def unserved_tasks(
+    tasks: Mapping[str, Task[..., Any]],
+    policies: Mapping[str, ProviderPolicy],
+    share: ProcessShare,
+) -> frozenset[str]:
+    """Tasks that this process leaves to others: it has no slot of a provider that they call."""
+    return frozenset(
+        name
+        for name, task in tasks.items()
+        for endpoint in task.endpoints
+        for caps in _caps_of(policies[endpoint.resource.provider], endpoint.resource.model)
+        if caps.max_parallel is not None and not share.of(caps.max_parallel)
+    )
+
+
+def _caps_of(policy: ProviderPolicy, model: str) -> tuple[RequestCaps, RequestCaps]:
+    return policy.caps, policy.model_caps(model)
+
+
+def _policy(name: str, said: ProviderSettings) -> ProviderPolicy:
+    return ProviderPolicy(
+        name,
+        caps=RequestCaps(said.max_parallel, said.rpm, said.tpm),
+        models={
+            model: RequestCaps(caps.max_parallel, caps.rpm, caps.tpm)
+            for model, caps in said.models.items()
+        },
+        algorithm=said.algorithm,
+        aimd=AimdConfig(
+            initial_limit=said.initial_limit,
+            decrease_factor=said.decrease_factor,
+            successes_until_increase=said.successes_until_increase,
+            cooldown_seconds=said.cooldown_seconds,
+            startup_ramp_seconds=said.startup_ramp_seconds,
+        ),
+    )

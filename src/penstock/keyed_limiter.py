@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does task code wait for its turn at a key, on loops and in threads alike?
+
+`KeyedTurns` decides under one short lock; this file waits and wakes, outside the lock. Loops and
+threads stand in the same line. A waiter that is cancelled, timed out or interrupted leaves it; if
+it had been served meanwhile, the slot goes on to the next one, so none is ever lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+
+from penstock.clock import Duration, to_seconds
+from penstock.definitions.request import check_name
+from penstock.errors import UsageError
+from penstock.keyed_turns import KeyCount, KeyedTurns
+
+
+class _LoopWaiter:
+    """Waits on an event loop."""
+
+    __slots__ = ("_loop", "key", "left", "served")
+
+    def __init__(self, key: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.key = key
+        self.left = False
+        self._loop = loop
+        self.served: asyncio.Future[None] = loop.create_future()
+
+    def wake(self) -> bool:
+        """Say that it is served; False if its loop is closed, so that nobody can hear it."""
+        if asyncio._get_running_loop() is self._loop:
+            self._set()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._set)
+        except RuntimeError:
+            return False
+        return True
+
+    def _set(self) -> None:
+        if not self.served.done():  # it may have been cancelled
+            self.served.set_result(None)
+
+
+class _ThreadWaiter:
+    """Waits in a thread."""
+
+    __slots__ = ("key", "left", "served")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.left = False
+        self.served = threading.Event()
+
+    def wake(self) -> bool:
+        """Say that it is served; a thread can always hear it."""
+        self.served.set()
+        return True
+
+
+_Waiter = _LoopWaiter | _ThreadWaiter
+
+
+class KeyedLimiter:
+    """At most so many at once for each key, in this process; first come, first served per key.
+
+    For use inside task code; limits over processes are the `limits=` of a task. One limiter serves
+    any number of event loops and threads at the same time. A key that nobody holds or waits for
+    costs nothing.
+
+    Args:
+        default_limit: how many may hold a key at once; 0 stops every key.
+        per_key: other limits, by key.
+    """
+
+    def __init__(self, default_limit: int, per_key: Mapping[str, int] | None = None) -> None:
+        self._turns: KeyedTurns[_Waiter] = KeyedTurns(default_limit, per_key)
+        # Guards the turns; nothing waits or wakes while it is held. The garbage collector may end
+        # a forgotten coroutine, and so give a slot back, in the midst of a decision of the same
+        # thread: so the lock can be taken twice, and what comes in the midst is done at the end.
+        self._lock = threading.RLock()
+        self._deciding = False
+        self._late: deque[tuple[str, _Waiter | None]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<KeyedLimiter {self._turns!r}>"
+
+    def snapshot(self) -> dict[str, KeyCount]:
+        """Limit, holders and waiters of every key that is in use."""
+        with self._decision():
+            return self._turns.snapshot()
+
+    def try_acquire(self, key: str) -> bool:
+        """Take a slot of a key if there is one; never waits."""
+        check_name("limiter key", key)
+        with self._decision():
+            return self._turns.try_acquire(key)
+
+    async def acquire(self, key: str, timeout: Duration | None = None) -> None:
+        """Wait for a slot of a key and take it; TimeoutError if it takes longer than `timeout`."""
+        if self.try_acquire(key):
+            return
+        waiter = _LoopWaiter(key, asyncio.get_running_loop())
+        if self._try_or_wait(key, waiter):
+            return
+        try:
+            if timeout is None:
+                await waiter.served
+            else:
+                async with asyncio.timeout(to_seconds(timeout)) as limit:
+                    await waiter.served
+        except BaseException as error:
+            count = self._leave(key, waiter)
+            if isinstance(error, TimeoutError) and timeout is not None and limit.expired():
+                raise _too_late(key, timeout, count) from None
+            raise
+
+    def acquire_sync(self, key: str, timeout: Duration | None = None) -> None:
+        """The same in a thread, which it blocks."""
+        if self.try_acquire(key):
+            return
+        if asyncio._get_running_loop() is not None:
+            raise UsageError(
+                f"acquire_sync({key!r}) would block the event loop; write await acquire(...)."
+            )
+        seconds = None if timeout is None else max(0.0, to_seconds(timeout))
+        waiter = _ThreadWaiter(key)
+        if self._try_or_wait(key, waiter):
+            return
+        try:
+            in_time = waiter.served.wait(seconds)
+        except BaseException:  # the handler of a signal raised
+            self._leave(key, waiter)
+            raise
+        if not in_time:
+            raise _too_late(key, timeout or 0.0, self._leave(key, waiter))
+
+    def release(self, key: str) -> None:
+        """Give a slot back, on whatever loop or thread; UsageError if nobody holds one."""
+        self._give_back(key, None)
+
+    def set_limit(self, key: str, limit: int | None) -> None:
+        """Change the limit of a key; None: back to the default.
+
+        A higher limit lets waiters go at once. A lower one lets holders finish; 0 stops the key.
+        """
+        check_name("limiter key", key)
+        with self._decision() as served:
+            served += self._turns.set_limit(key, limit)
+
+    def hold(self, key: str, timeout: Duration | None = None) -> Hold:
+        """Hold a slot for a block: `async with limiter.hold(key):`, in a thread `with`."""
+        return Hold(self, key, timeout)
+
+    def _try_or_wait(self, key: str, waiter: _Waiter) -> bool:
+        with self._decision():
+            if self._turns.try_acquire(key):
+                return True
+            self._turns.wait(key, waiter)
+            return False
+
+    def _leave(self, key: str, waiter: _Waiter) -> KeyCount:
+        """Give up, once; the numbers of the key before that."""
+        count = self._turns.count(key)
+        if not waiter.left:
+            waiter.left = True
+            self._give_back(key, waiter)
+        return count
+
+    def _give_back(self, key: str, waiter: _Waiter | None) -> None:
+        with self._lock:
+            in_the_midst = self._deciding
+            if in_the_midst:
+                self._late.append((key, waiter))
+        if not in_the_midst:
+            with self._decision() as served:
+                served += self._given_back(key, waiter)
+
+    def _given_back(self, key: str, waiter: _Waiter | None) -> list[_Waiter]:
+        """A holder releases, or a waiter leaves; who is served by that."""
+        if waiter is None:
+            return self._turns.release(key)
+        return self._turns.leave(key, waiter)
+
+    @contextmanager
+    def _decision(self) -> Iterator[list[_Waiter]]:
+        """Decide alone; those who were served are told when the lock is free again."""
+        served: list[_Waiter] = []
+        try:
+            with self._lock:
+                self._deciding = True
+                try:
+                    yield served
+                    while self._late:
+                        served += self._given_back(*self._late.popleft())
+                finally:
+                    self._deciding = False
+        finally:
+            for waiter in served:
+                if not waiter.wake():
+                    self._leave(waiter.key, waiter)  # hands on what it can never use
+
+
+def _too_late(key: str, timeout: Duration, count: KeyCount) -> TimeoutError:
+    return TimeoutError(
+        f"No slot of {key!r} became free within {to_seconds(timeout):g} s: limit {count.limit}, "
+        f"held {count.held}, waiting {count.waiting}."
+    )
+
+
+class Hold:
+    """One slot of a key for the length of a block, on a loop or in a thread."""
+
+    __slots__ = ("_key", "_limiter", "_timeout")
+
+    def __init__(self, limiter: KeyedLimiter, key: str, timeout: Duration | None) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._timeout = timeout
+
+    async def __aenter__(self) -> None:
+        await self._limiter.acquire(self._key, self._timeout)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._limiter.release(self._key)
+
+    def __enter__(self) -> None:
+        self._limiter.acquire_sync(self._key, self._timeout)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._limiter.release(self._key)

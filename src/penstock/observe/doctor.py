@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is anything wrong with the queue itself: workers, waiting jobs, tasks, limits?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import timedelta
+from difflib import get_close_matches
+
+from penstock.model.dataset import START, STEP, task_name
+from penstock.model.doctor_finding import Finding, problem, well
+from penstock.model.job import TERMINAL, JobState
+from penstock.model.journal import CallFigures
+from penstock.model.schedule import PREFLIGHT, PreflightResult, UnitView
+from penstock.model.views import QueueFacts
+
+OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
+NAMES_SHOWN = 5
+STEPS = (START, STEP)  # tasks of jobs of builds that no app defines
+
+
+def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> Iterator[Finding]:
+    """One finding per check; `known_tasks` is None if the app could not be read."""
+    yield _workers(facts)
+    yield _waiting(facts)
+    if known_tasks is not None:
+        yield _tasks(facts, known_tasks)
+    yield _paused(facts)
+    yield _limits(facts)
+    if facts.failed_checks:
+        yield _failed_start(facts.failed_checks)
+    if facts.stats.schedules:
+        yield _schedules(facts)
+    if facts.calls != CallFigures():
+        yield _calls(facts.calls)
+
+
+def _workers(facts: QueueFacts) -> Finding:
+    alive = [worker for worker in facts.workers if worker.alive]
+    names = [f"{worker.id} (pid {worker.pid} on {worker.host})" for worker in alive]
+    text = f"{len(alive)} alive: {_some(names)}" if alive else "none is alive"
+    gone = len(facts.workers) - len(alive)
+    if gone:
+        text += f"; {gone} ended without a word, the next worker takes back what they held"
+    return well("workers", text)
+
+
+def _waiting(facts: QueueFacts) -> Finding:
+    stats = facts.stats
+    oldest, queued = stats.oldest_ready_seconds, stats.states.get(JobState.QUEUED, 0)
+    if oldest is None:
+        return well("waiting", f"no job is ready; {queued:,} queued")
+    age = timedelta(seconds=round(oldest))
+    if oldest < OLD_READY_SECONDS or stats.paused:
+        return well("waiting", f"{queued:,} queued; the oldest ready one has waited for {age}")
+    if stats.workers:
+        return problem(
+            "waiting",
+            f"A job has been ready for {age} although {stats.workers} workers are alive; see which "
+            "by 'penstock queue list --state queued', and start more workers or slots.",
+        )
+    return problem(
+        "waiting",
+        f"A job has been ready for {age} and no worker is alive; start one with "
+        "'penstock queue run'.",
+    )
+
+
+def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
+    unknown = {}
+    served = {task_name(name) for name in (*facts.served, *STEPS)}
+    for name, counts in facts.stats.shown_tasks.items():
+        left = sum(count for state, count in counts.items() if state not in TERMINAL)
+        if left and name not in known_tasks and name not in served:
+            unknown[name] = left
+    if not unknown:
+        return well("tasks", f"the app knows the task of every unfinished job ({len(known_tasks)})")
+    name, left = max(unknown.items(), key=lambda entry: entry[1])
+    near = get_close_matches(name, known_tasks, 1)
+    others = f", and {len(unknown) - 1} more tasks are unknown" if len(unknown) > 1 else ""
+    hint = f"; closest: {near[0]!r}" if near else ""
+    return problem(
+        "tasks",
+        f"{left:,} unfinished jobs are of the task {name!r}, which the app does not "
+        f"define{hint}{others}; define it (`name=` keeps an old name), or cancel these jobs with "
+        "'penstock queue cancel'.",
+    )
+
+
+def _paused(facts: QueueFacts) -> Finding:
+    if facts.stats.paused:
+        return problem(
+            "paused", "The queue is paused, so nobody gets work; 'penstock queue resume' ends that."
+        )
+    return well("paused", "no")
+
+
+def _limits(facts: QueueFacts) -> Finding:
+    closed = sorted(key for key, cap in facts.caps.items() if cap == 0)
+    if closed:
+        return problem(
+            "limits",
+            f"An operator has set the limit of {_some([repr(key) for key in closed])} to 0, so "
+            "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
+        )
+    return well("limits", f"{len(facts.caps)} set by operators, none of them 0")
+
+
+def _failed_start(failed: tuple[PreflightResult, ...]) -> Finding:
+    """Did the last start of a daemon come to nothing?"""
+    first = failed[0].unit.removeprefix(PREFLIGHT)
+    more = f", nor {len(failed) - 1:,} more" if len(failed) > 1 else ""
+    return problem(
+        "preflights",
+        f"The last start of a daemon failed: the preflight {first!r} did not pass{more}; "
+        "'penstock run --check' runs them again and says with what.",
+    )
+
+
+def _schedules(facts: QueueFacts) -> Finding:
+    """Do units of schedules fail, or have they ended?"""
+    ended = [unit for unit in facts.units if unit.state is JobState.ERROR]
+    degraded = [unit for unit in facts.units if unit.is_failing and not unit.by_others]
+    deferred = [unit for unit in facts.units if unit.is_failing and unit.by_others]
+    if ended:
+        return problem(
+            "schedules",
+            f"{_units(ended)} ended in error and will not tick again by "
+            f"{'themselves' if len(ended) > 1 else 'itself'}; 'penstock why {ended[0].key}' says "
+            "why, and 'penstock queue retry-failed' or the next 'penstock run' starts again.",
+        )
+    if degraded:
+        return problem(
+            "schedules",
+            f"{_units(degraded)} degraded: the last try failed; 'penstock why {degraded[0].key}' "
+            "says with what, and when the next one is.",
+        )
+    waiting = f"; {len(deferred):,} wait for others: {_some(_keys(deferred))}" if deferred else ""
+    return well("schedules", f"{facts.stats.units:,} units, none of them degraded{waiting}")
+
+
+def _units(units: list[UnitView]) -> str:
+    if len(units) == 1:
+        return f"The unit {units[0].key!r} {'has' if units[0].state is JobState.ERROR else 'is'}"
+    word = "have" if units[0].state is JobState.ERROR else "are"
+    return f"{len(units):,} units of schedules ({_some(_keys(units))}) {word}"
+
+
+def _keys(units: list[UnitView]) -> list[str]:
+    return [unit.key for unit in units]
+
+
+def _calls(calls: CallFigures) -> Finding:
+    text = f"{calls.bought:,} bought, {calls.reused:,} reused, {calls.in_doubt:,} in doubt"
+    if calls.resent:
+        text += f", {calls.resent:,} sent again"
+    if calls.in_doubt:
+        text += (
+            "; those are sent again with their jobs, or held where a provider says in_doubt = "
+            "'hold': look at 'penstock queue list --state error', then 'penstock queue "
+            "retry-failed'"
+        )
+    return well("paid calls", text)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is an explanation of where a job stands, and of which facts is it made?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.circumstances import Circumstances, Dependency, HeldKey
+from penstock.model.job import JobState, WorkerId
+from penstock.model.lease import dimension_key
+from penstock.model.views import Stats, WorkerView
+from penstock.model.worker import JobStanding, WorkerStatus, read_status
+from penstock.model.worker_silence import Silence
+from penstock.observe.spending import BudgetUse
+
+
+class Gate(StrEnum):
+    """What a job stands before, or that it has passed all of them."""
+
+    DEPENDENCY = "dependency"  # another job has to end first
+    NOT_DUE = "not_due"  # its time has not come
+    PAUSED = "paused"  # nobody gets work
+    NO_WORKER = "no_worker"  # nobody is there who could run it
+    KEYED_LIMIT = "keyed_limit"  # as many as may hold one of its limit keys do
+    RUNS_ALONE = "runs_alone"  # it may have killed a worker, and waits for one of its own
+    SLOTS = "slots"  # as many run as there are slots
+    FAIR_SHARE = "fair_share"  # its group has had its share, and others wait for theirs
+    PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider serves are on their way
+    COOLDOWN = "cooldown"  # its provider has asked for a pause, or is ill
+    REQUEST_BUDGET = "request_budget"  # what was declared for a minute is used up
+    BUDGET = "budget"  # of money or tokens: its task is held back until one is raised
+    POLICY = "policy"  # another rule of its worker
+    STOPPING = "stopping"  # its worker stops, and gives it back
+    TURN = "turn"  # nothing that is known: it is among the next
+    RUNNING = "running"
+    SILENT = "silent"  # its worker no longer answers, and holds it until its lease ends
+    LINGERING = "lingering"  # its lease is over, and its body goes on
+    FINISHED = "finished"
+    OVERLAPPING = "overlapping"  # of a unit: its last tick still runs, and occurrences have passed
+    DEGRADED = "degraded"  # of a unit: its ticks fail, and it is tried again
+    OTHERS = "others"  # of a unit: the other side is ill or asks for patience
+    PREFLIGHT = "preflight"  # of a unit: a check has failed, at the start or before its next try
+    RETIRED = "retired"  # of a unit: it is not planned any more
+    NO_SLICE = "no_slice"  # of a slice: its calendar has none there
+    FUTURE = "future"  # of a slice: its moment has not come
+    FRESH = "fresh"  # of a slice: it is committed, and up to date
+    STALE = "stale"  # of a slice: it is committed, and would be built anew
+    NOT_BUILT = "not_built"  # of a slice: no plan is on its way that builds it
+    PLANNING = "planning"  # of a slice: its plan is being made
+    LEVEL = "level"  # of a slice: a level has to be committed, its own or the one below
+    PLAN_LEFT = "plan_left"  # of a slice: the run of its plan is gone
+    LOCKED = "locked"  # of a slice: another build has the lock of its dataset
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """A limit key with what holds for it."""
+
+    held: HeldKey
+    cap: int | None
+    source: str  # who says so
+
+    @property
+    def is_full(self) -> bool:
+        return self.cap is not None and self.held.count >= self.cap
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer, and what else is known."""
+
+    key: str
+    state: JobState | None  # None: a unit that was never armed, a slice without a job
+    gate: Gate
+    sentence: str
+    unblocks: str | None = None  # what will let it go on
+    when: int | None = None  # at which time, if that is known
+    command: str | None = None  # what would, at once
+    details: tuple[str, ...] = ()
+    waits_for: tuple[Dependency, ...] = ()
+    chain: tuple[str, ...] = ()  # from this job to the one that holds it up
+    limits: tuple[Limit, ...] = ()  # that are full
+    worker: WorkerId | None = None
+    as_of: int | None = None  # the time of a worker's word that this rests on
+
+
+class KnownCaps(msgspec.Struct, frozen=True):
+    """Which cap holds for a limit key, and who says so?"""
+
+    overrides: Mapping[str, int] = {}  # by operators
+    configured: Mapping[str, int] = {}  # by the settings of this folder
+
+    def of(self, held: HeldKey, workers: Mapping[WorkerId, Mapping[str, int]]) -> Limit:
+        """Each worker goes by its own settings: the most generous one lets a job go first.
+
+        The settings of this folder count where no worker has told its own.
+        """
+        said = [
+            self._said(held, caps, f"as configured for worker {worker!r}")
+            for worker, caps in workers.items()
+        ] or [self._said(held, self.configured, "from the settings of this folder")]
+        return max(said, key=lambda limit: (limit.cap is None, limit.cap))
+
+    def _said(self, held: HeldKey, configured: Mapping[str, int], source: str) -> Limit:
+        for key in (held.limit_key, dimension_key(held.limit_key)):
+            default = "" if key == held.limit_key else f", for all {key!r}"
+            if key in self.overrides:
+                return Limit(held, self.overrides[key], f"set by 'penstock queue limit'{default}")
+            if key in configured:
+                return Limit(held, configured[key], f"{source}{default}")
+        return Limit(held, None, "no limit is known")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a worker has just said."""
+
+    worker: WorkerId
+    standing: JobStanding
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an explanation is made of."""
+
+    this: Circumstances
+    now: int  # by the store's clock, when all of this was known
+    chain: tuple[Circumstances, ...] = ()  # what it waits for, link by link
+    stats: Stats
+    workers: tuple[WorkerView, ...] = ()
+    silent: Mapping[WorkerId, Silence] = {}  # workers that no longer answer
+    caps: KnownCaps = KnownCaps()
+    answers: tuple[Answer, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
+    stops: tuple[BudgetStop, ...] = ()  # that have ended the last run, if nobody is alive
+    again: str | None = None  # of a job of a build: the command that builds again
+
+    @property
+    def alive(self) -> list[WorkerView]:
+        """Those that work, as far as anybody can tell."""
+        return [one for one in self.workers if one.alive and one.id not in self.silent]
+
+    @property
+    def statuses(self) -> dict[WorkerId, WorkerStatus]:
+        """The last word of each live worker, with its time by the store's clock."""
+        found = {}
+        for worker in self.alive:
+            status = read_status(worker.status)
+            if status is not None and worker.status_at is not None:
+                found[worker.id] = msgspec.structs.replace(status, captured_at=worker.status_at)
+        for answer in self.answers:
+            found[answer.worker] = answer.standing.status
+        return found

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where do the facts of an explanation come from? The store, and the workers that are asked.
+
+A worker looks into its inbox four times a second while it has something to do. One that does not
+answer in time, or a store that may not be written, leaves what the store knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock, blocking_sleep
+from penstock.errors import StoreError
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.circumstances import Circumstances
+from penstock.model.dataset import BUILD
+from penstock.model.job import TERMINAL, Job, JobState, WorkerId
+from penstock.model.lease import JobRef
+from penstock.model.run import read_document
+from penstock.model.spending import Budget, day_of
+from penstock.model.views import WorkerView
+from penstock.model.worker import JobStanding, read_standing, read_status
+from penstock.model.worker_silence import silent_workers
+from penstock.observe.build_words import again_command
+from penstock.observe.explain import stops_of
+from penstock.observe.spending import BudgetUse, budget_uses
+from penstock.observe.why.facts import Answer, Facts, KnownCaps
+from penstock.process_identity import is_gone
+from penstock.stores.protocol import Store
+
+ANSWER_SECONDS = 1.5  # workers that are busy answer within one
+POLL_SECONDS = 0.02
+ASKED_MAX = 3  # workers that are asked about a job that none of them has
+UNBUILT = "upstream failed: "  # how the reason begins of a job that misses a slice of its plan
+CHAIN_MAX = 100  # jobs that are followed from one to the one it waits for
+
+
+def gather(
+    store: Store,
+    key: str,
+    configured: Mapping[str, int],
+    clock: Clock,
+    budgets: Sequence[Budget] = (),
+    gone: Callable[[str], bool] = is_gone,
+) -> Facts | None:
+    """All facts about one job; None if there is no such job.
+
+    Args:
+        store: of the job.
+        key: of the job.
+        configured: caps of limit keys by the settings of this folder.
+        clock: of this process.
+        budgets: by the settings of this folder.
+        gone: is the process that has left this mark gone for certain?
+    """
+    began = clock.monotonic()
+    this = store.circumstances(key).result()
+    if this is None:
+        return None
+    chain = tuple(_chain(store, this))
+    workers = tuple(store.workers().result())
+    stats, overrides = store.stats().result(), store.caps().result()
+    silent = silent_workers(workers, gone)
+    living = [worker for worker in workers if worker.id not in silent]
+    answers = tuple(_ask(store, chain[-1] if chain else this, living, clock))
+    return Facts(
+        this=this,
+        now=this.now + round((clock.monotonic() - began) * MICROSECONDS),
+        chain=chain,
+        stats=stats,
+        workers=workers,
+        silent=silent,
+        caps=KnownCaps(overrides, configured),
+        answers=answers,
+        budgets=tuple(_budgets(store, living, budgets, day_of(this.now))),
+        stops=() if any(worker.alive for worker in living) else _stops(store),
+        again=None if this.job.plan_id is None else _again(store, this.job.plan_id),
+    )
+
+
+def _again(store: Store, plan_id: str) -> str | None:
+    plan = store.plan(plan_id).result()
+    return None if plan is None else again_command(plan)
+
+
+def _stops(store: Store) -> tuple[BudgetStop, ...]:
+    """The budgets that have ended the last run."""
+    parts = store.run_parts(None).result()
+    return stops_of(filter(None, (read_document(part.document) for part in parts)))
+
+
+def _budgets(
+    store: Store, workers: Sequence[WorkerView], budgets: Sequence[Budget], day: str
+) -> list[BudgetUse]:
+    """What the budgets have come to that are set here, or hold a live worker back."""
+    alive = [worker for worker in workers if worker.alive]
+    told = [status for worker in alive if (status := read_status(worker.status)) is not None]
+    holding = [one.budget for status in told for one in status.over_budget.values()]
+    known = tuple(dict.fromkeys([*holding, *budgets]))
+    if not known:
+        return []
+    runs = list(dict.fromkeys(worker.run_id for worker in alive))
+    return budget_uses(known, store.balances([*runs, day]).result(), runs, day)
+
+
+def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:
+    """From a job to the one that holds it up, or because of which it was skipped."""
+    seen = {this.job.key}
+    link: Circumstances | None = this
+    while link is not None and len(seen) <= CHAIN_MAX:
+        key = _before(link)
+        if key is None or key in seen:
+            return
+        seen.add(key)
+        link = store.circumstances(key).result()
+        if link is not None:
+            yield link
+
+
+def _before(link: Circumstances) -> str | None:
+    if link.job.state is JobState.WAITING:
+        left = (x.key for x in link.dependencies if x.open and x.state not in TERMINAL)
+        return next(left, None)
+    if link.job.state is not JobState.SKIPPED:
+        return None
+    return link.skipped_by or unbuilt_by(link.job)
+
+
+def unbuilt_by(job: Job) -> str | None:
+    """The job of the same plan whose slice was not there when one began that needs it.
+
+    Such a one ends itself skipped: its edges go to gates, which open however their jobs end.
+    """
+    error = job.last_error
+    if job.plan_id is None or error is None or not error.message.startswith(UNBUILT):
+        return None
+    return f"{BUILD}{job.plan_id}:{error.message.removeprefix(UNBUILT)}"
+
+
+def _ask(
+    store: Store, link: Circumstances, workers: Sequence[WorkerView], clock: Clock
+) -> Iterator[Answer]:
+    """Ask whoever may know more than the store."""
+    ref = JobRef(link.job.id, link.job.token)
+    asked: dict[WorkerId, int] = {}
+    try:
+        for worker in _whom(link, workers):
+            asked[worker] = store.ask(worker, ref).result()
+    except StoreError:  # it may not be written: nobody can be asked
+        return
+    until = clock.monotonic() + ANSWER_SECONDS
+    while asked:
+        for worker, number in list(asked.items()):
+            document = store.answer_to(number).result()
+            if document is None:
+                continue
+            del asked[worker]
+            standing = read_standing(document)
+            if standing is not None:
+                yield Answer(worker, _by_our_clock(standing, link.now))
+        if asked:
+            if clock.monotonic() >= until:
+                return
+            blocking_sleep(POLL_SECONDS)
+
+
+def _by_our_clock(standing: JobStanding, asked_at: int) -> JobStanding:
+    """Clocks differ: a word counts from when it was asked for, by the clock of the store."""
+    status = msgspec.structs.replace(standing.status, captured_at=asked_at)
+    return msgspec.structs.replace(standing, status=status)
+
+
+def _whom(link: Circumstances, workers: Sequence[WorkerView]) -> list[WorkerId]:
+    """Its holder; of a ready job, workers that could take it and have something to do."""
+    alive = {worker.id: worker for worker in workers if worker.alive}
+    job = link.job
+    if job.state is JobState.IN_PROGRESS:
+        return [job.worker] if job.worker is not None and job.worker in alive else []
+    if link.lingering:
+        return [worker for worker in link.lingering if worker in alive][:ASKED_MAX]
+    if job.state is not JobState.QUEUED or job.available_at > link.now:
+        return []
+    return [
+        worker.id for worker in alive.values() if job.task in worker.tasks and _is_busy(worker)
+    ][:ASKED_MAX]
+
+
+def _is_busy(worker: WorkerView) -> bool:
+    status = read_status(worker.status)
+    return status is not None and bool(status.running or status.waiting)

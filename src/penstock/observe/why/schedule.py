@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why does a unit of a schedule not tick, or what became of it?
+
+A pure function of facts. Of a unit that is due at some time for ever, the first question is whether
+anybody serves it; only then when it is due, and what its last tries have come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
+from penstock.model.schedule import PreflightResult, UnitView
+from penstock.model.timing import MISSED_MAX
+from penstock.observe.phrases import (
+    at,
+    command,
+    counted,
+    error_words,
+    run_command,
+    short,
+    span,
+)
+from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.why.job import explain
+from penstock.observe.why.worker import held_by_worker
+
+RECHECK = "preflight "  # what the kind of an error begins with if a check on duty has failed
+
+
+class FailedStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that have failed when a daemon of an app started last, if any did."""
+
+    app: str
+    failed: tuple[PreflightResult, ...]  # a bounded number, those of the unit's partition first
+    count: int
+    checked_at: int  # the last of them
+
+
+class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an explanation of a unit is made of."""
+
+    unit: UnitView
+    around: Facts  # its job row, and who works
+    start: FailedStart | None = None
+    passed: int = 0  # occurrences after the one that it is at
+
+    @property
+    def is_served(self) -> bool:
+        """Is somebody alive who runs its ticks?"""
+        return any(self.unit.task in worker.tasks for worker in self.around.alive)
+
+
+def explain_unit(facts: UnitFacts) -> Why:
+    """The one true answer, as far as the facts go."""
+    unit, around = facts.unit, facts.around
+    if around.this.lingering and unit.state is not JobState.IN_PROGRESS:
+        found = explain(around)
+    elif unit.state in TERMINAL:
+        return _ended(facts)
+    elif unit.state is JobState.IN_PROGRESS:
+        found = _ticking(facts)
+    else:
+        found = _queued(facts)
+    return msgspec.structs.replace(found, details=(*found.details, *_figures(unit)))
+
+
+def never_armed(key: str, start: FailedStart) -> Why:
+    """The answer for a unit that the store does not know, since no start has come so far."""
+    sentence = f"{key!r} is not in the store, and no unit is armed: {_failed_start(start)}"
+    return Why(
+        key=key,
+        state=None,
+        gate=Gate.PREFLIGHT,
+        sentence=sentence,
+        unblocks="every preflight passes at a later start of the daemon",
+        command=command("run", "--check"),
+        details=tuple(_failed_checks(start)),
+    )
+
+
+def _why(facts: UnitFacts, gate: Gate, sentence: str) -> Why:
+    return Why(key=facts.unit.key, state=facts.unit.state, gate=gate, sentence=sentence)
+
+
+def _queued(facts: UnitFacts) -> Why:
+    """Every gate that it stands before: the first one is the answer."""
+    gates = [
+        gate for gate in (_not_served(facts), _paused(facts), _not_due(facts)) if gate is not None
+    ]
+    if not gates:
+        late = span(facts.around.now - facts.unit.due_at)
+        found = explain(facts.around)
+        detail = f"Its tick was due at {at(facts.unit.due_at)}, {late} ago."
+        return msgspec.structs.replace(found, details=(*found.details, detail))
+    first, *others = gates
+    behind = tuple(f"Behind that: {other.sentence}" for other in others)
+    return msgspec.structs.replace(first, details=(*first.details, *behind))
+
+
+def _not_served(facts: UnitFacts) -> Why | None:
+    unit = facts.unit
+    if facts.is_served:
+        return None
+    if facts.start is not None:
+        sentence = f"No daemon serves {unit.key!r}: {_failed_start(facts.start)}"
+        return msgspec.structs.replace(
+            _why(facts, Gate.PREFLIGHT, sentence),
+            unblocks="every preflight passes at a later start of the daemon",
+            command=command("run", "--check"),
+            details=tuple(_failed_checks(facts.start)),
+        )
+    alive = len(facts.around.alive)
+    others = ""
+    if alive:
+        workers = "The only live worker does" if alive == 1 else f"The {alive:,} live workers do"
+        others = f" {workers} not know it: 'penstock queue run' serves no schedules."
+    return msgspec.structs.replace(
+        _why(facts, Gate.NO_WORKER, f"{_unserved(unit)}.{others}"),
+        unblocks=f"a daemon of the app {unit.app!r} runs and its preflights have passed",
+        command=run_command(unit.task),
+    )
+
+
+def _unserved(unit: UnitView) -> str:
+    """The store does not know of a daemon before its preflights have passed."""
+    return f"No daemon serves {unit.key!r}, or one has started and still runs its preflights"
+
+
+def _failed_start(start: FailedStart) -> str:
+    first = start.failed[0]
+    said = "" if first.error is None else f": {_said(first.error)}"
+    more = f", and {start.count - 1:,} more" if start.count > 1 else ""
+    return (
+        f"the last start of the app {start.app!r} failed at {at(start.checked_at)}, since the "
+        f"preflight {_check(first)} did not pass{more}{said}."
+    )
+
+
+def _failed_checks(start: FailedStart) -> Iterator[str]:
+    for result in start.failed[1:]:
+        if result.error is not None:
+            yield (
+                f"The preflight {_check(result)} failed at {at(result.checked_at)}: "
+                f"{_said(result.error)}."
+            )
+    hidden = start.count - len(start.failed)
+    if hidden > 0:
+        yield f"{counted(hidden, 'more preflight')} failed."
+
+
+def _said(error: AttemptError) -> str:
+    """Its first line, as in the table of the start."""
+    first = error.message.partition("\n")[0]
+    return error_words(msgspec.structs.replace(error, message=first))
+
+
+def _check(result: PreflightResult) -> str:
+    return f"{result.name!r} of {result.partition!r}" if result.partition else repr(result.name)
+
+
+def _paused(facts: UnitFacts) -> Why | None:
+    if not facts.around.stats.paused:
+        return None
+    return msgspec.structs.replace(
+        _why(facts, Gate.PAUSED, f"The queue is paused, so nobody takes {facts.unit.key!r}."),
+        unblocks="an operator resumes the queue",
+        command=command("queue", "resume"),
+    )
+
+
+def _not_due(facts: UnitFacts) -> Why | None:
+    """It waits for its time: for its next tick, or for the next try of one that failed."""
+    unit, now = facts.unit, facts.around.now
+    if unit.available_at <= now:
+        return None
+    moment = f"at {at(unit.available_at)}, in {span(unit.available_at - now)}"
+    error = unit.last_error
+    if error is None or not unit.is_failing:
+        found = _why(
+            facts,
+            Gate.NOT_DUE,
+            f"{unit.key!r} is not due: its next tick is {moment} ({unit.timing}).",
+        )
+        return msgspec.structs.replace(found, unblocks="its time comes", when=unit.available_at)
+    said = error_words(error)
+    again = f"It is tried again {moment}."
+    if error.kind.startswith(RECHECK):
+        name = error.kind.removeprefix(RECHECK)
+        message = f": {short(error.message)}" if error.message else ""
+        gate, sentence = (
+            Gate.PREFLIGHT,
+            f"The preflight {name!r}, which looks before each next try of {unit.key!r}, does not "
+            f"pass{message}. {again}",
+        )
+    elif unit.by_others:
+        since = unit.deferred_since or unit.due_at
+        gate, sentence = (
+            Gate.OTHERS,
+            f"{unit.key!r} waits for others since {at(since)} ({span(now - since)}), "
+            f"uncharged: {said}. {again}",
+        )
+    else:
+        gate, sentence = (
+            Gate.DEGRADED,
+            f"{unit.key!r} is degraded: {_tries(unit)} of its tick of {at(unit.due_at)} "
+            f"({span(now - unit.due_at)} ago) failed, the last with {said}. {again}",
+        )
+    return msgspec.structs.replace(
+        _why(facts, gate, sentence),
+        unblocks="its next try ends well",
+        when=unit.available_at,
+        details=tuple(_passed_words(facts)),
+    )
+
+
+def _tries(unit: UnitView) -> str:
+    return counted(unit.attempts, "try", "tries")
+
+
+def _ticking(facts: UnitFacts) -> Why:
+    """It runs, or whoever leased it is about to run it."""
+    unit, around = facts.unit, facts.around
+    found = held_by_worker(around)
+    passed = tuple(_passed_words(facts))
+    if found.gate is not Gate.RUNNING or not passed:
+        detail = f"This is its tick of {at(unit.due_at)}."
+        return msgspec.structs.replace(found, details=(*found.details, detail))
+    return msgspec.structs.replace(
+        found,
+        gate=Gate.OVERLAPPING,
+        sentence=f"{found.sentence} Its tick of {at(unit.due_at)} has not ended. {passed[0]}",
+        unblocks="that tick ends; a unit never overlaps itself",
+    )
+
+
+def _passed_words(facts: UnitFacts) -> Iterator[str]:
+    """How many occurrences have passed since the one that is being worked on."""
+    unit, passed = facts.unit, facts.passed
+    if passed:
+        least = "at least " if unit.timing.startswith("cron") and passed >= MISSED_MAX else ""
+        have = "1 occurrence has" if passed == 1 else f"{passed:,} occurrences have"
+        yield f"Since then {least}{have} passed, which are skipped and counted ({unit.timing})."
+
+
+def _ended(facts: UnitFacts) -> Why:
+    unit, job = facts.unit, facts.around.this.job
+    now = facts.around.now
+    figures = tuple(_figures(unit))
+    if unit.retired_at is not None:
+        found = _why(
+            facts,
+            Gate.RETIRED,
+            f"{unit.key!r} is retired: since {at(unit.retired_at)} "
+            f"({span(now - unit.retired_at)}) the app {unit.app!r} does not plan it any more. Its "
+            "cursor is kept.",
+        )
+        return msgspec.structs.replace(
+            found,
+            unblocks="its schedule and its partition are planned again and the daemon is started",
+            command=run_command(unit.task),
+            details=figures,
+        )
+    when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
+    if unit.state is not JobState.ERROR:
+        found = _why(facts, Gate.FINISHED, f"{unit.key!r} was cancelled by an operator{when}.")
+        return msgspec.structs.replace(
+            found,
+            unblocks="a daemon starts, which arms it again",
+            command=run_command(unit.task),
+            details=figures,
+        )
+    error = unit.last_error
+    said = "" if error is None else f": {error_words(error)}"
+    if error is not None and error.category is ErrorCategory.CRASHED:
+        why = f"its process died with it {counted(job.crashes, 'time')} while it ran alone"
+    else:
+        why = f"all its attempts are used up ({_tries(unit)} of its tick of {at(unit.due_at)})"
+    return msgspec.structs.replace(
+        _why(facts, Gate.FINISHED, f"{unit.key!r} has ended in error{when}, since {why}{said}."),
+        unblocks=(
+            "an operator lets it run again, or a daemon starts, which arms it again"
+            if facts.is_served
+            else "a daemon starts, which arms it again"
+        ),
+        command=(
+            command("queue", "retry-failed", "--task", unit.task)
+            if facts.is_served
+            else run_command(unit.task)
+        ),
+        details=figures,
+    )
+
+
+def _figures(unit: UnitView) -> Iterator[str]:
+    last = "" if unit.last_tick_at is None else f"; the last ended well at {at(unit.last_tick_at)}"
+    tries = "no try has failed" if not unit.failed else f"{_failed(unit)} failed"
+    yield (
+        f"So far: {counted(unit.ticks, 'tick')} ended well, {unit.missed:,} missed, {tries}{last}."
+    )
+
+
+def _failed(unit: UnitView) -> str:
+    return counted(unit.failed, "try", "tries")

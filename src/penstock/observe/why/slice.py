@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a slice of a dataset there, is it up to date, and if not, what is in its way?
+
+A pure function of facts. A slice that a plan is on its way to build stands where its job stands;
+only then does it matter what is committed, what was tried before, and who has its dataset's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from penstock.model.dataset import BUILD, SliceOutput, slice_of
+from penstock.model.job import Job, JobState
+from penstock.model.lock import LevelStates, PlanRow, PlanState
+from penstock.observe.build_words import THE_SAME, LockHolder, ended_in, level_words
+from penstock.observe.phrases import at, counted, error_words, short, some, span
+from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.why.job import explain
+from penstock.stores.datasets import SliceRow
+
+UNHAPPY = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
+OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """What readers see of a slice."""
+
+    row: SliceRow
+    output: SliceOutput
+    job: Job | None = None  # that built it; None: it was purged
+    version: str  # that the dataset has now
+    newer: tuple[str, ...] = ()  # needed slices that were committed after its inputs were read
+    newer_count: int = 0
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that builds the slice, or was to build it, and its plan."""
+
+    plan: PlanRow
+    around: Facts | None  # None: its job is not there yet
+    levels: tuple[LevelStates, ...] = ()
+    barrier: Facts | None = None  # of its own level, if it is built and waits for that
+    holder: LockHolder | None = None  # of the dataset's lock, if that is its run
+    again: str | None = None  # the command that asks for the same
+
+    @property
+    def is_left(self) -> bool:
+        """Is nobody there who goes on with it?"""
+        if self.plan.state is PlanState.LEFT:
+            return True
+        return self.plan.state in OPEN and (self.holder is None or not self.holder.holds)
+
+
+class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an explanation of a slice is made of."""
+
+    name: str  # prices@2024-01-05
+    dataset: str
+    at: int
+    now: int
+    command: str  # that would build it
+    committed: Committed | None = None
+    first: tuple[str, ...] = ()  # slices that have to be built before it
+    first_count: int = 0
+    impossible: str | None = None  # why it can never be built
+    lock: LockHolder | None = None
+    tried: Tried | None = None  # by a plan on its way, or the last try that did not end well
+
+
+def explain_slice(facts: SliceFacts) -> Why:
+    """The one true answer, as far as the facts go."""
+    tried, committed = facts.tried, facts.committed
+    if tried is not None and tried.plan.state in OPEN and not _is_by(committed, tried):
+        return _on_its_way(facts, tried)
+    if committed is not None and not _staleness(facts, committed):
+        return _fresh(facts, committed)
+    if facts.at > facts.now:
+        return _future(facts)
+    if tried is not None and tried.plan.state not in OPEN:
+        return _failed(facts, tried)
+    if facts.lock is not None and facts.lock.holds:
+        return _locked(facts, facts.lock)
+    return _absent(facts)
+
+
+def no_slice(key: str, calendar: str, near: Sequence[str]) -> Why:
+    """The answer for a moment that the calendar does not have."""
+    closest = f"; the nearest are {some(near)}" if len(near) > 1 else ""
+    if len(near) == 1:
+        closest = f"; the nearest is {near[0]}"
+    sentence = f"{key} is no slice: the calendar ({calendar}) has none there{closest}."
+    return Why(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
+
+
+def several_slices(key: str, names: Sequence[str], total: int) -> Why:
+    """The answer for a day that has more than one slice."""
+    sentence = f"{key} is {counted(total, 'slice')}: ask for one of {some(names, total)}."
+    return Why(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
+
+
+def _why(facts: SliceFacts, gate: Gate, sentence: str, **more: object) -> Why:
+    found = Why(key=facts.name, state=None, gate=gate, sentence=sentence)
+    return msgspec.structs.replace(found, **more)
+
+
+def _is_by(committed: Committed | None, tried: Tried) -> bool:
+    """Is what readers see what this plan has built?"""
+    return committed is not None and committed.row.plan_id == tried.plan.id
+
+
+# What is committed
+
+
+def _staleness(facts: SliceFacts, committed: Committed) -> str:
+    """Why a committed slice would be built anew; empty if it is up to date."""
+    if committed.row.version != committed.version:
+        return (
+            f"it was built by version {committed.row.version!r} of the dataset, which is "
+            f"{committed.version!r} now"
+        )
+    if committed.newer:
+        was = "was" if committed.newer_count == 1 else "were"
+        return f"{some(committed.newer, committed.newer_count)} {was} built anew after it"
+    if facts.first:
+        needs = "needs to be" if facts.first_count == 1 else "need to be"
+        return f"{some(facts.first, facts.first_count)}, which it needs, {needs} built anew"
+    return ""
+
+
+def _fresh(facts: SliceFacts, committed: Committed) -> Why:
+    row, job = committed.row, committed.job
+    built = _built_words(job, facts.now)
+    return _why(
+        facts,
+        Gate.FRESH,
+        f"{facts.name} is committed and up to date: built{built} by plan {row.plan_id}.",
+        state=None if job is None else job.state,
+        details=tuple(_file(committed)),
+    )
+
+
+def _built_words(job: Job | None, now: int) -> str:
+    if job is None or job.finished_at is None:
+        return ""
+    return f" at {at(job.finished_at)}, {span(now - job.finished_at)} ago,"
+
+
+def _file(committed: Committed) -> Iterator[str]:
+    output = committed.output
+    rows = "" if output.rows is None else f", {counted(output.rows, 'row')}"
+    yield f"File: {output.path} ({output.bytes:,} bytes{rows})."
+
+
+def _future(facts: SliceFacts) -> Why:
+    return _why(
+        facts,
+        Gate.FUTURE,
+        f"{facts.name} lies in the future: its moment comes at {at(facts.at)}, in "
+        f"{span(facts.at - facts.now)}; until then builds leave it out.",
+        unblocks="its time comes",
+        when=facts.at,
+        command=facts.command,
+    )
+
+
+def _absent(facts: SliceFacts) -> Why:
+    """No plan is on its way: what is missing, and the command that would build it."""
+    details = [] if facts.committed is None else list(_file(facts.committed))
+    if facts.impossible is not None:
+        return _why(
+            facts,
+            Gate.NOT_BUILT,
+            f"{facts.name} cannot be built: {facts.impossible}",
+            details=tuple(details),
+        )
+    if facts.committed is not None:
+        reason = _staleness(facts, facts.committed)
+        built = _built_words(facts.committed.job, facts.now)
+        gate, sentence = (
+            Gate.STALE,
+            f"{facts.name} is committed{built} but stale: {reason}. No plan is on its way that "
+            "builds it.",
+        )
+    else:
+        gate, sentence = (
+            Gate.NOT_BUILT,
+            f"{facts.name} was not built, and no plan is on its way that builds it.",
+        )
+        if facts.first:
+            first = some(facts.first, facts.first_count)
+            details.append(f"It needs {first}, which {_is_not(facts.first_count)} up to date.")
+    if facts.lock is not None:
+        details.append(f"The lock of {facts.dataset!r} is of {facts.lock.words(facts.now)}; {FREE}")
+    return _why(
+        facts,
+        gate,
+        sentence,
+        unblocks="a build of it is started",
+        command=facts.command,
+        details=tuple(details),
+    )
+
+
+FREE = "whoever builds next does not wait for it."
+
+
+def _is_not(count: int) -> str:
+    return "is not there or not" if count == 1 else "are not there or not"
+
+
+def _locked(facts: SliceFacts, lock: LockHolder) -> Why:
+    """Another build has the dataset, and this slice is not in its plan."""
+    committed = facts.committed
+    stands = "was not built"
+    if committed is not None:
+        stands = f"is committed but stale ({_staleness(facts, committed)})"
+    return _why(
+        facts,
+        Gate.LOCKED,
+        f"{facts.name} {stands}, and the dataset {facts.dataset!r} is locked by another build, "
+        f"which does not build it: {lock.words(facts.now)}.",
+        unblocks="that build ends, and one of this slice is started; it waits by itself",
+        command=facts.command,
+        details=() if committed is None else tuple(_file(committed)),
+    )
+
+
+# What a plan does
+
+
+def _on_its_way(facts: SliceFacts, tried: Tried) -> Why:
+    if tried.is_left:
+        found = _left(facts, tried)
+    elif tried.plan.state is PlanState.DRAFT:
+        found = _why(
+            facts,
+            Gate.PLANNING,
+            f"{facts.name} is to be built by the run {tried.plan.run_id!r}, which plans now: jobs "
+            f"of plan {tried.plan.id} are enqueued, and none may run before all are there.",
+            unblocks="the plan is complete",
+        )
+    else:
+        found = _running(facts, tried)
+    return msgspec.structs.replace(
+        found, key=facts.name, details=(*found.details, *_plan_line(facts, tried))
+    )
+
+
+def _plan_line(facts: SliceFacts, tried: Tried) -> Iterator[str]:
+    job = None if tried.around is None else tried.around.this.job
+    named = "" if job is None else f": job {job.key}"
+    level = "" if job is None or job.level is None else f", level {job.level} of "
+    levels = f"{level}{counted(tried.plan.levels, 'level')}" if level else ""
+    yield f"Plan {tried.plan.id} of the run {tried.plan.run_id!r}{named}{levels}."
+    if facts.committed is not None:
+        yield f"Readers see an older one: {facts.committed.output.path}."
+
+
+def _left(facts: SliceFacts, tried: Tried) -> Why:
+    plan, holder = tried.plan, tried.holder
+    done = sum(level.states.get(JobState.DONE, 0) for level in tried.levels)
+    how = f" ({done:,} of {counted(plan.jobs, 'job')} are done)" if tried.levels else ""
+    why = ""
+    if holder is not None:
+        why = ", whose process is gone" if holder.gone else ", which does not renew its locks"
+    goes_on = "begins again" if plan.state is PlanState.DRAFT else "goes on where it was"
+    return _why(
+        facts,
+        Gate.PLAN_LEFT,
+        f"{facts.name} is in plan {plan.id}, which was left by the run {plan.run_id!r}{why}{how}; "
+        f"nobody goes on with it.",
+        state=None if tried.around is None else tried.around.this.job.state,
+        unblocks=f"{THE_SAME} is started again: it {goes_on}",
+        command=tried.again,
+    )
+
+
+def _running(facts: SliceFacts, tried: Tried) -> Why:
+    around = tried.around
+    if around is None:
+        return _why(
+            facts,
+            Gate.PLANNING,
+            f"{facts.name} is to be built by plan {tried.plan.id}, whose job cannot be found.",
+        )
+    job = around.this.job
+    if job.state in UNHAPPY:
+        return _failed(facts, tried)
+    if job.state is JobState.DONE:
+        return _uncommitted(facts, tried, job)
+    below = _barrier_below(around, job)
+    if below is not None:
+        return _waits_for_level(facts, tried, explain(around), below)
+    return explain(around)
+
+
+def _level(tried: Tried, number: int | None) -> LevelStates | None:
+    return next((level for level in tried.levels if level.level == number), None)
+
+
+def _uncommitted(facts: SliceFacts, tried: Tried, job: Job) -> Why:
+    """It is built, and waits for the rest of its level."""
+    level = _level(tried, job.level)
+    words = "" if level is None else f": {level_words(level)}"
+    found = _why(
+        facts,
+        Gate.LEVEL,
+        f"{facts.name} is built, but its level is not committed yet{words}.",
+        state=job.state,
+    )
+    left = 0 if level is None else sum(level.states.values()) - ended_in(level)
+    if tried.barrier is None:
+        return found
+    behind = explain(tried.barrier)
+    rest = f"the other {counted(left, 'job')} of its level end" if left else "its barrier is run"
+    return msgspec.structs.replace(
+        found,
+        unblocks=f"{rest}, in whatever way",
+        when=behind.when,
+        command=behind.command,
+        details=(f"What holds the level up: {behind.sentence}", *behind.details),
+        chain=behind.chain,
+        limits=behind.limits,
+        worker=behind.worker,
+        as_of=behind.as_of,
+    )
+
+
+def _barrier_below(around: Facts, job: Job) -> int | None:
+    """The level whose barrier alone holds a job up; None: it waits for nothing, or for a job."""
+    if job.state is not JobState.WAITING or not job.level or not around.chain:
+        return None
+    waits = [link.key for link in around.this.dependencies if link.open]
+    barrier = f"{BUILD}{job.plan_id}:level:{job.level - 1}"
+    return job.level - 1 if waits == [barrier] else None
+
+
+def _waits_for_level(facts: SliceFacts, tried: Tried, found: Why, below: int) -> Why:
+    level = _level(tried, below)
+    words = "" if level is None else f": {level_words(level)}"
+    held = ""
+    if tried.around is not None:
+        end = msgspec.structs.replace(tried.around, this=tried.around.chain[-1], chain=())
+        held = f" {explain(end).sentence}"
+    return msgspec.structs.replace(
+        found,
+        gate=Gate.LEVEL,
+        sentence=f"{facts.name} waits until level {below} is committed{words}.{held}",
+        unblocks=f"level {below} is committed, and what it needs has been built",
+    )
+
+
+def _failed(facts: SliceFacts, tried: Tried) -> Why:
+    """Its job did not end well, in a plan that goes on or in the last one."""
+    around = tried.around
+    if around is None:
+        return _absent(facts)
+    job = around.this.job
+    when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
+    error = job.last_error
+    again = tried.again or facts.command
+    goes_on = tried.plan.state in OPEN
+    details = [f"Failed attempts: {job.attempts}, crashes: {job.crashes}."]
+    if job.state is JobState.ERROR:
+        said = "" if error is None else f": {error_words(error)}"
+        sentence = f"{facts.name} failed in plan {tried.plan.id}{when}{said}."
+    elif job.state is JobState.CANCELLED:
+        sentence = f"{facts.name} was cancelled{when}, with plan {tried.plan.id} or by an operator."
+        details = []
+    else:
+        sentence, details = _skipped(facts, tried, around, when)
+    if facts.committed is not None:
+        details.append(f"Readers see an older one: {facts.committed.output.path}.")
+    return _why(
+        facts,
+        Gate.FINISHED,
+        sentence,
+        state=job.state,
+        unblocks=(
+            f"plan {tried.plan.id} ends, and {THE_SAME} tries again"
+            if goes_on
+            else f"the reason is mended, and {THE_SAME} tries again"
+        ),
+        command=again,
+        details=tuple(details),
+        chain=(job.key, *(link.job.key for link in around.chain)),
+    )
+
+
+def _skipped(facts: SliceFacts, tried: Tried, around: Facts, when: str) -> tuple[str, list[str]]:
+    """Because of what did something upstream not end well?"""
+    job, root = around.this.job, around.chain[-1].job if around.chain else None
+    lead = f"{facts.name} was skipped in plan {tried.plan.id}{when}"
+    if root is None:
+        error = job.last_error
+        return f"{lead}{'' if error is None else f': {short(error.message)}'}.", []
+    word = {JobState.ERROR: "failed", JobState.CANCELLED: "was cancelled"}
+    said = "" if root.last_error is None else f": {error_words(root.last_error)}"
+    ended = word.get(root.state, f"is {root.state.value}")
+    between = [slice_of(link.job.key) for link in around.chain[:-1]]
+    over = [f"Between them: {some(between)}."] if between else []
+    return f"{lead}, because {slice_of(root.key)} {ended}{said}.", over

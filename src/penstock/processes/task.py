@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in the process of a task with `executor="process"`?
+
+Started by a worker, never by a person. It imports the user's app and runs one body after another,
+until its worker is gone or kills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.app.app import Penstock
+from penstock.builds.slice import run_remote
+from penstock.clock import SystemClock
+from penstock.config.find_app import find_app
+from penstock.definitions.context import Context
+from penstock.errors import PayloadError, Skip
+from penstock.logs import set_up_logging
+from penstock.model.dataset import SLICE
+from penstock.model.plan import SlicePayload
+from penstock.redaction.stored_text import kept_text
+from penstock.retry.classify import classify
+from penstock.retry.policy import RetryPolicy
+from penstock.worker import remote
+from penstock.worker.attempt import encode, kind_of, message_of, where_of
+from penstock.worker.event_loop import run_on_new_loop
+from penstock.worker.parent_death import end_with_parent
+from penstock.worker.recycling import look
+
+HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
+
+
+def main() -> None:
+    """Run what the worker sends until it sends no more."""
+    end_with_parent(int(sys.argv[2]))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    channel = _channel(int(sys.argv[1]))
+    os.register_at_fork(after_in_child=channel.close)  # a double must not answer for us
+    with contextlib.suppress(OSError):  # our worker is gone: nobody wants to know
+        _serve(channel)
+
+
+def _serve(channel: socket.socket) -> None:
+    data = remote.receive(channel)
+    order = None if data is None else remote.decode_to_task(data)
+    if not isinstance(order, remote.TaskOrder):
+        return
+    set_up_logging(order.log_level, order.log_format)
+    try:
+        app = _load(order)
+    except BaseException as error:
+        remote.send(channel, remote.Said(0, remote.NotLoaded(kept_text(message_of(error)))))
+        return
+    fresh, pid = _shared(), os.getpid()
+    while (data := remote.receive(channel)) is not None:
+        call = remote.decode_to_task(data)
+        if isinstance(call, remote.RunJob):
+            remote.send(channel, remote.Said(call.number, remote.Began()))
+            end = _run(app, call)
+            if os.getpid() != pid:
+                os._exit(0)  # a forked child came back from a body: it is not this process
+            worn = None if _shared() == fresh else "it has changed what others share"
+            remote.send(channel, remote.Said(call.number, end, worn))
+
+
+def _shared() -> dict[str, object]:
+    """What one body may spoil for the next."""
+    return {**look(), "streams": [_is_open(fd) for fd in range(3)]}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _channel(fd: int) -> socket.socket:
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    os.close(fd)
+    return socket.socket(fileno=high)
+
+
+def _load(order: remote.TaskOrder) -> Penstock:
+    for place in order.path:
+        if place not in sys.path:
+            sys.path.append(place)
+    return find_app(order.app, Path(order.folder), Penstock)
+
+
+def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
+    """Run one body, whatever it does."""
+    context = Context(call.job, call.preflight)
+    try:
+        value = _body(app, call, context)
+    except Skip as skip:
+        return remote.Skipped(kept_text(message_of(skip)))
+    except PayloadError as error:
+        return remote.BadPayload(kept_text(str(error)))
+    except BaseException as error:
+        try:
+            return _raised(error, app.retry_policy)
+        except BaseException as second:  # an error whose own code raises
+            said = f"its end cannot be judged: {type(second).__name__}"
+            return remote.Raised("RuntimeError", kept_text(said))
+    encoded = encode(value)
+    problem = None if encoded.problem is None else kept_text(encoded.problem)
+    return remote.Returned(encoded.text, problem, tuple(context._enqueued or ()))
+
+
+def _raised(error: BaseException, policy: RetryPolicy) -> remote.Raised:
+    """Texts that can be sent, and hold no secret of this process."""
+    classified = classify(error, now=SystemClock().now(), classifiers=policy.classifiers)
+    where = where_of(error)
+    return remote.Raised(
+        kept_text(kind_of(error)),
+        kept_text(message_of(error)),
+        None if where is None else kept_text(where),
+        classified.category,
+        classified.wait_seconds,
+    )
+
+
+def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
+    if call.slices is not None:
+        dataset = app.find_dataset(call.job.task.removeprefix(SLICE))
+        at = msgspec.json.decode(call.payload, type=SlicePayload).at
+        return run_remote(dataset, context, list(at), call.slices, run_on_new_loop)
+    task = app.find_task(call.job.task)
+    args, kwargs = task.codec.call_arguments(call.payload)
+    if not task.is_async:
+        return task.function(context, *args, **kwargs)
+    return run_on_new_loop(task.function(context, *args, **kwargs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in a worker process, from its order to its end?
+
+Started by the supervisor, never by a person. It imports the user's app, tells the supervisor
+where the store is, works, and obeys the supervisor's socket; the end of that socket means that
+the supervisor died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from penstock.admission.requests.policy import ProcessShare
+from penstock.app import wiring
+from penstock.app.app import Penstock
+from penstock.app.build import served_tasks
+from penstock.app.daemon import checked_values
+from penstock.app.dataset_reader import found_root
+from penstock.clock import SystemClock, blocking_sleep, to_micros
+from penstock.config.find_app import find_app
+from penstock.config.load import Loaded, load_settings
+from penstock.errors import PenstockError, StoreUnavailable, UsageError
+from penstock.ids import SystemIds
+from penstock.logs import set_up_logging
+from penstock.outputs.parquet import load_arrow
+from penstock.planning.daemon import DaemonPlan
+from penstock.planning.submission import PlanKeys
+from penstock.processes import build_lead
+from penstock.processes.build_lead import BuildLead, tasks_of
+from penstock.processes.daemon_lead import DaemonLead
+from penstock.processes.reins import Reins
+from penstock.schedules.preflight_run import CheckTable
+from penstock.stores.open import open_store
+from penstock.stores.protocol import Store
+from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
+from penstock.supervisor import protocol
+from penstock.terminal_text import warn_of_traceback
+from penstock.worker import interpreter
+from penstock.worker.event_loop import run_on_new_loop
+from penstock.worker.heartbeat import TableKeeper
+from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.parent_death import end_soon_after_parent
+from penstock.worker.remote import TaskOrder
+from penstock.worker.slot_table import SlotTable
+
+ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
+EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
+
+log = logging.getLogger("penstock.worker")
+
+
+def main() -> None:
+    """Do as the order says."""
+    end_soon_after_parent(int(sys.argv[2]))
+    channel = socket.socket(fileno=_out_of_the_way(int(sys.argv[1])))
+    order = protocol.receive_order(channel)
+    if order is None:
+        sys.exit(1)
+    pid = os.getpid()
+    table_fd = _out_of_the_way(order.table_fd)
+    _take_low_descriptors()
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGHUP tells of the supervisor's death
+        signal.signal(number, signal.SIG_IGN)
+    set_up_logging(order.spec.log_level, order.spec.log_format)
+    try:
+        finished = _work(order, channel, table_fd)
+    except PenstockError as error:
+        _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
+    except BaseException:
+        # A task has broken the loop, or we have a bug: a death like any other. What ran is suspect.
+        if os.getpid() == pid:
+            warn_of_traceback(traceback.format_exc())
+        _end(EXIT_BROKEN)
+    else:
+        protocol.send(channel, finished)
+        _end(0)
+
+
+def _fail(channel: socket.socket, message: str, exit_code: int, debug: bool) -> None:
+    details = traceback.format_exc() if debug else None
+    protocol.send(channel, protocol.Failed(message, exit_code, details))
+    _end(exit_code)
+
+
+def _end(exit_code: int) -> None:
+    """Leave at once: threads of abandoned tasks must not hold the process up."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a task may have closed it
+            stream.flush()
+    os._exit(exit_code)
+
+
+def _out_of_the_way(fd: int) -> int:
+    """The same file under a high number: tasks that close low ones do not hit us."""
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOW_DESCRIPTORS)
+    os.close(fd)
+    return high
+
+
+def _take_low_descriptors() -> None:
+    """Let the files of the store, too, have high numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < LOW_DESCRIPTORS:
+        pass
+    os.close(fd)
+
+
+def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) -> protocol.Finished:
+    spec = order.spec
+    folder = Path(spec.folder)
+    named = load_settings(spec.flags, os.environ, folder, {}).settings.app
+    app = find_app(named, folder, Penstock)
+    loaded = app.load(spec.flags, folder=folder)
+    wiring.check_dimensions(loaded, app.all_tasks)
+    settings = loaded.settings
+    plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
+    if spec.build is not None and order.leads:
+        build_lead.check(app, spec.build, to_micros(SystemClock().now()))
+    url = app.store_url(loaded)
+    store = _opened_when_it_can(
+        lambda: open_store(url, durability=settings.durability, folder=folder),
+        order,
+        channel,
+    )
+    if store is None:
+        return protocol.Finished()
+    app.use_store(store)
+    table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
+    runtime = settings.runtime
+    hello = protocol.Hello(
+        store_url=url,
+        durability=settings.durability,
+        lease_ttl_seconds=runtime.lease_ttl_seconds,
+        beat_seconds=runtime.beat_seconds,
+        grace_seconds=runtime.grace_seconds,
+        statistics_seconds=runtime.statistics_seconds,
+        max_crashes=settings.tasks.max_crashes,
+    )
+    if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
+        load_arrow()  # takes a second, in which no loop may stand still
+    gc.freeze()  # what is there by now stays: no collection needs to look at it again
+    protocol.send(channel, hello)
+    lines = protocol.Lines()
+    words = _first_words(channel, lines)
+    if words is None:
+        store.close()
+        return protocol.Finished()
+    try:
+        with interpreter.tuned():
+            return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, words))
+    finally:
+        store.close()
+
+
+def _opened_when_it_can(
+    open_store: Callable[[], Store], order: protocol.WorkerOrder, channel: socket.socket
+) -> Store | None:
+    """The store, also if its server comes up later; None if the supervisor does not wait for it.
+
+    At the start of a run it is waited for so long; in the middle of one, until there is an answer.
+    """
+    called = False
+
+    def wait(seconds: float) -> bool:
+        nonlocal called
+        readable, _, _ = select.select([channel], [], [], seconds)
+        called = bool(readable)  # before a worker could begin, that can only be the end
+        return called
+
+    try:
+        return open_when_reachable(
+            open_store,
+            SystemClock(),
+            SystemIds().random,
+            log,
+            wait,
+            seconds=math.inf if order.patient else STORE_WAIT_SECONDS,
+            level=logging.WARNING if order.first else logging.DEBUG,
+        )
+    except StoreUnavailable:
+        if called:
+            return None
+        raise
+
+
+def _first_words(channel: socket.socket, lines: protocol.Lines) -> list[protocol.ToWorker] | None:
+    """Wait for the word to begin; that and what was said with it.
+
+    None: it is the end already, or nobody is there any more.
+    """
+    with contextlib.suppress(ConnectionResetError):  # it died before it had read our own
+        while data := channel.recv(4096):
+            words = [protocol.decode_to_worker(line) for line in lines.feed(data)]
+            if any(isinstance(word, protocol.Stop | protocol.Abort) for word in words):
+                return None
+            if words:
+                return words
+    return None
+
+
+async def _run(
+    order: protocol.WorkerOrder,
+    app: Penstock,
+    loaded: Loaded,
+    plan: DaemonPlan | None,
+    table: SlotTable,
+    channel: socket.socket,
+    lines: protocol.Lines,
+    words: list[protocol.ToWorker],
+) -> protocol.Finished:
+    settings = loaded.settings
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    options = wiring.RunOptions(
+        run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
+    )
+    keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
+    spec = order.spec
+    reins = Reins()
+    listener = threading.Thread(
+        target=_listen,
+        args=(channel, lines, words, loop, reins),
+        name="penstock-orders",
+        daemon=True,
+    )
+    listener.start()
+    tasks = {**app.tasks, **served_tasks(app.datasets, settings, Path(spec.folder))}
+    if plan is not None:
+        tasks |= app.schedules
+    if spec.build is not None:
+        plan_id = order.plan_id
+        if order.leads:
+            builder = BuildLead(app, spec.build, loaded, clock, channel, order.run_id)
+            if not await reins.led_by(builder):
+                return protocol.Finished()
+            plan_id = builder.plan_id
+        tasks = tasks_of(app, spec.build, loaded)
+        options = replace(options, until=None if plan_id is None else PlanKeys(plan_id).end)
+    if plan is not None and order.leads:
+        seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
+        lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
+        if not await reins.led_by(lead):
+            return protocol.Finished()
+    task_order = TaskOrder(
+        app=settings.app,
+        folder=spec.folder,
+        path=tuple(sys.path),
+        log_level=spec.log_level,
+        log_format=spec.log_format,
+    )
+    worker = wiring.build_worker(
+        options,
+        tasks,
+        settings,
+        app.store,
+        keeper,
+        table,
+        task_order=task_order,
+        providers=app.providers,
+        share=ProcessShare(order.index, spec.processes),
+        worn=lambda reason: protocol.send(channel, protocol.Worn(reason)),
+        sources=loaded.sources,
+        policy=app.retry_policy,
+        preflights=app.preflights.values(),
+        checked=checked_values(app.name, app.preflights, plan),
+    )
+    watch = LoopWatch(loop, table, clock, worker.name_of)
+    watch.start()
+    reins.take(worker)
+    await worker.run()
+    watch.stop()
+    return protocol.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
+
+
+def _listen(
+    channel: socket.socket,
+    lines: protocol.Lines,
+    words: list[protocol.ToWorker],
+    loop: asyncio.AbstractEventLoop,
+    reins: Reins,
+) -> None:
+    """Obey the supervisor; when it is gone, be gone too."""
+    while True:
+        for word in words:
+            _tell(loop, partial(reins.obey, word))
+        try:
+            data = channel.recv(4096)
+        except OSError:
+            data = b""
+        if not data:
+            break
+        words = [protocol.decode_to_worker(line) for line in lines.feed(data)]
+    _tell(loop, partial(reins.obey, protocol.Abort()))
+    blocking_sleep(ORPHAN_SECONDS)
+    os._exit(1)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, order: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped by itself
+        loop.call_soon_threadsafe(order)
+
+
+if __name__ == "__main__":
+    main()

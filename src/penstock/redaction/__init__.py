@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets and quoted data removed from texts that are kept or shown."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of HTTP libraries whose requests pass admission."""

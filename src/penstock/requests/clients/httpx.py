@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do requests of httpx2 and httpx pass through admission?
+
+Both have the same interface and ask nothing of a transport but two methods; so the library comes in
+as an argument. A body is decoded here, within its caps, and its reader gets it plain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
+from functools import lru_cache
+from typing import Any
+
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.errors import ReplyOverdue, UsageError
+from penstock.requests.clients.transport import DISCARD_BYTES, DISCARD_SECONDS, send_patiently
+from penstock.requests.decoding import CannotDecode
+from penstock.requests.exchange import Exchange
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts, facts_of
+from penstock.requests.journal.bodies import kept_body
+from penstock.requests.journal.call import PaidCall
+from penstock.requests.thread_bridge import Handover
+
+BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
+
+
+class AdmittedTransport:
+    """Sends what an async client gives it; every attempt is admitted."""
+
+    def __init__(
+        self,
+        library: Any,  # noqa: ANN401 (httpx2 or httpx)
+        executor: ModelRequestExecutor,
+        wire: Any,  # noqa: ANN401 (a transport of the library)
+        *,
+        sends_again: bool,
+    ) -> None:
+        self.library = library
+        self.wire = wire
+        self.body_class = _async_body(library)
+        self.executor = executor
+        self._sends_again = sends_again
+        self._loop = executor.loop
+
+    async def handle_async_request(
+        self,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None = None,
+    ) -> Any:  # noqa: ANN401
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError(
+                "An async client of a provider belongs to the loop of its run; in a thread use "
+                "`provider.http_sync` or `provider.http_client_sync()`."
+            )
+        attempt = _HttpxRequest(self, request, call)
+        try:
+            if self._sends_again:
+                return await send_patiently(self.executor, attempt)
+            return (await self.executor.execute_attempt(attempt))[0]
+        except ReplyOverdue as error:
+            raise self.library.ReadTimeout(str(error), request=request) from error
+
+    async def aclose(self) -> None:
+        """A client was closed; the connections belong to the run."""
+
+    async def __aenter__(self) -> AdmittedTransport:
+        return self
+
+    async def __aexit__(self, *exit_: object) -> None:
+        await self.aclose()
+
+
+class HandedTransport:
+    """Sends what a sync client in a thread gives it, by the loop's transport."""
+
+    def __init__(self, inner: AdmittedTransport, handover: Handover) -> None:
+        self._inner = inner
+        self._handover = handover
+
+    def handle_request(self, request: Any) -> Any:  # noqa: ANN401
+        request.read()  # a sync stream cannot be read on the loop
+        library = self._inner.library
+        reply = self._handover.call(lambda: self._inner.handle_async_request(request))
+        lease: RequestAdmissionLease | None = reply.stream.lease
+        if lease is not None:  # what the loop noted ended with its call
+            self._inner.executor.note_given(lease)
+        stream = _sync_body(library)(reply, self._handover)
+        return library.Response(
+            reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions
+        )
+
+    def close(self) -> None:
+        """A client was closed; the connections belong to the run."""
+
+    def __enter__(self) -> HandedTransport:
+        return self
+
+    def __exit__(self, *exit_: object) -> None:
+        self.close()
+
+
+class _HttpxRequest:
+    """One request, as the executor sees it."""
+
+    __slots__ = ("_request", "_transport", "call", "can_repeat", "facts")
+
+    def __init__(
+        self,
+        transport: AdmittedTransport,
+        request: Any,  # noqa: ANN401
+        call: PaidCall | None,
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self.call = call
+        body: bytes | None
+        try:
+            body = request.content
+        except transport.library.RequestNotRead:
+            body = None
+        self.can_repeat = body is not None
+        url = request.url
+        self.facts: RequestFacts = facts_of(url.host, url.raw_path.decode("ascii"), body)
+
+    def send(self) -> Awaitable[Any]:
+        sent: Awaitable[Any] = self._transport.wire.handle_async_request(self._request)
+        return sent
+
+    def head(self, reply: Any) -> tuple[int, Sequence[tuple[bytes, bytes]]]:  # noqa: ANN401
+        return reply.status_code, reply.headers.raw
+
+    def closer(self, reply: Any) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ANN401
+        close: Callable[[], Coroutine[Any, Any, None]] = reply.stream.aclose
+        return close
+
+    def hold(self, reply: Any, exchange: Exchange) -> Any:  # noqa: ANN401
+        if exchange.decodes():
+            del reply.headers["content-encoding"]
+            reply.headers.pop("content-length", None)
+        transport = self._transport
+        library = transport.library
+        reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
+        if self.call is not None:
+            reply.stream = kept_body(library, reply.stream, self.call, exchange)
+        return reply
+
+    async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
+        is_stream = reply.headers.get("content-type", "").startswith("text/event-stream")
+        start: bytes = await reply.stream.peek(1 if is_stream else count)
+        return start[:count]
+
+    async def discard(self, reply: Any) -> Any:  # noqa: ANN401
+        start = b""
+        try:
+            with contextlib.suppress(Exception):  # its status was what mattered
+                async with asyncio.timeout(DISCARD_SECONDS):
+                    start = await reply.stream.peek(DISCARD_BYTES)
+        finally:
+            await reply.stream.aclose()
+        return self._transport.library.Response(
+            reply.status_code, headers=reply.headers, content=start, request=self._request
+        )
+
+
+class _AsyncBody:
+    """A body that keeps its exchange until it is closed."""
+
+    _chunks: AsyncIterator[bytes] | None = None
+    _pieces: Iterator[bytes] | None = None  # of a chunk that is decoded
+    _ahead: deque[bytes] | None = None  # peeked at, not yet read
+    _has_ended = False
+
+    def __init__(
+        self,
+        library: Any,  # noqa: ANN401
+        request: Any,  # noqa: ANN401
+        stream: Any,  # noqa: ANN401
+        exchange: Exchange,
+    ) -> None:
+        self._library = library
+        self._request = request
+        self._stream = stream
+        self._exchange = exchange
+
+    @property
+    def lease(self) -> RequestAdmissionLease:
+        return self._exchange.lease
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ahead:
+            return self._ahead.popleft()
+        exchange = self._exchange
+        chunks = self._chunks
+        if chunks is None:
+            chunks = self._chunks = self._stream.__aiter__()
+        try:
+            while not self._has_ended:
+                if self._pieces is not None:
+                    for piece in self._pieces:
+                        return piece
+                try:
+                    with exchange:
+                        chunk = await chunks.__anext__()
+                except StopAsyncIteration:
+                    exchange.complete()
+                    self._has_ended = True
+                    break
+                self._pieces = exchange.received(chunk)
+                if self._pieces is None:
+                    return chunk
+        except BaseException as error:
+            exchange.fail(error)
+            if isinstance(error, ReplyOverdue):
+                raise self._library.ReadTimeout(str(error), request=self._request) from error
+            if isinstance(error, CannotDecode):
+                raise self._library.RemoteProtocolError(
+                    str(error), request=self._request
+                ) from error
+            raise
+        raise StopAsyncIteration
+
+    async def peek(self, count: int) -> bytes:
+        """The beginning of the body, so much or more; it can still be read wholly."""
+        ahead: deque[bytes] = deque()
+        size = 0
+        try:
+            async for piece in self:
+                ahead.append(piece)
+                size += len(piece)
+                if size >= count:
+                    break
+        finally:
+            self._ahead = ahead
+        return b"".join(ahead)
+
+    async def take(self, most: int) -> tuple[bytes, bool]:
+        """Some of what is left, and whether that was all; for a reader in another thread."""
+        taken = bytearray()
+        async for piece in self:
+            taken += piece
+            if len(taken) >= most:
+                return bytes(taken), False
+        return bytes(taken), True
+
+    async def aclose(self) -> None:
+        try:
+            if not self._has_ended and isinstance(self._chunks, AsyncGenerator):
+                await self._chunks.aclose()
+            await self._stream.aclose()
+        finally:
+            self._exchange.close()
+
+    def __del__(self) -> None:
+        if not self._exchange.is_over:
+            self._exchange.abandon()
+
+
+class _SyncBody:
+    """A body that a thread reads: short ones at once, streams as they come."""
+
+    def __init__(self, reply: Any, handover: Handover) -> None:  # noqa: ANN401
+        self._body = reply.stream
+        self._handover = handover
+        length = reply.headers.get("content-length", "")
+        self._most = BATCH_BYTES if length.isdecimal() else 1
+
+    def __iter__(self) -> Generator[bytes, None, None]:
+        is_last = False
+        while not is_last:
+            taken, is_last = self._handover.call(lambda: self._body.take(self._most))
+            if taken:
+                yield taken
+
+    def close(self) -> None:
+        self._handover.call(self._body.aclose)
+
+
+# A client checks the class of a body, so ours are made from those of the library.
+
+
+@lru_cache
+def _async_body(library: Any) -> Any:  # noqa: ANN401
+    return type("AdmittedBody", (_AsyncBody, library.AsyncByteStream), {})
+
+
+@lru_cache
+def _sync_body(library: Any) -> Any:  # noqa: ANN401
+    return type("HandedBody", (_SyncBody, library.SyncByteStream), {})

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds a lease from its grant until the reply's body is closed?
+
+One exchange is one attempt on the wire. It counts what comes in, ends it at its deadline, and gives
+the lease back exactly once, with what is known then. Giving back is synchronous: no cancellation
+can come between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import current_task
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import chain
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.clock import Clock
+from penstock.errors import ReplyOverdue, ReplyRefused
+from penstock.model.release import ReleaseResult
+from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.redaction.content_guard import HeardBody
+from penstock.requests.decoding import Decoder, decoder_for
+from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
+from penstock.requests.outcomes import outcome_of_error, outcome_of_status
+from penstock.requests.request_events import RequestTelling
+from penstock.requests.usage import NOTHING_TOLD, TokensTold, UsageReader
+from penstock.timers import Deadlines
+
+log = logging.getLogger("penstock.outbound")
+
+_SUCCESS = RequestReleaseOutcome(RequestOutcome.SUCCESS)
+
+
+class ReplyLimits(msgspec.Struct, frozen=True):
+    """What one reply may take."""
+
+    deadline_seconds: float = 600.0  # from the permit to the end of the body
+    body_bytes_max: int = 64 * 1024 * 1024  # on the wire, and decoded
+    header_bytes_max: int = 128 * 1024
+
+
+class Releaser(Protocol):
+    """Where leases are given back."""
+
+    @property
+    def telling(self) -> RequestTelling: ...
+
+    def release(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
+    ) -> ReleaseResult: ...
+
+
+class Exchange:
+    """Owns one lease, the time and the bytes of one reply. Belongs to one loop.
+
+    As a context manager it surrounds every await on the wire: at the deadline that await ends with
+    `ReplyOverdue`.
+    """
+
+    # Most exchanges change few of these, so they stand in the class until they do.
+    status = 0
+    head: HeadReading = NOTHING
+    ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
+    is_over = False  # the lease is given back
+    _usage: UsageReader | None = None
+    _decoder: Decoder | None = None
+    heard: HeardBody | None = None  # remembers an answer for its attempt
+    _wire_bytes = _decoded_bytes = 0
+    is_complete = False  # the body has come to its end
+    _close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
+    _task: asyncio.Task[Any] | None = None
+    _cancelling_before = 0
+    _interrupted = False
+    _entered_at = _waited_seconds = 0.0
+    _background: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        releaser: Releaser,
+        lease: RequestAdmissionLease,
+        limits: ReplyLimits,
+        clock: Clock,
+        deadlines: Deadlines[Exchange, None],
+        on_used: Callable[[int], None] | None = None,
+    ) -> None:
+        self._releaser = releaser
+        self.lease = lease
+        self._limits = limits
+        self._clock = clock
+        self._deadlines = deadlines
+        self._loop = asyncio.get_running_loop()
+        if on_used is not None:  # else the reply's usage is of no interest
+            self._usage = UsageReader()
+        self._on_used = on_used
+        deadlines.add(self, None)
+        if releaser.telling.is_on:
+            releaser.telling.sent(lease)
+
+    def __repr__(self) -> str:
+        return f"<Exchange with {self.where}: status {self.status}, over: {self.is_over}>"
+
+    @property
+    def where(self) -> str:
+        """For sentences."""
+        resource = self.lease.item.resource
+        return f"{resource.provider}/{resource.model}"
+
+    # ── Its deadline ──────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> None:
+        if self.is_over:
+            raise self._overdue_error()
+        loop = self._loop
+        self._task = task = current_task(loop)
+        self._entered_at = loop.time()
+        if task is not None:
+            self._cancelling_before = task.cancelling()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        task, self._task = self._task, None
+        self._waited_seconds += self._loop.time() - self._entered_at
+        if self._interrupted and task is not None:
+            self._interrupted = False
+            is_ours = task.uncancel() <= self._cancelling_before
+            if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+                raise self._overdue_error() from error
+
+    def overdue(self) -> None:
+        """Its time is up."""
+        if self.is_over:
+            return
+        is_read = self._task is not None
+        if self._task is not None:
+            self._interrupted = True
+            self._task.cancel()
+            self._waited_seconds += self._loop.time() - self._entered_at
+        # Who took most of the time: the provider, or a reader that left the body open?
+        if self._waited_seconds >= self._limits.deadline_seconds / 2:
+            outcome = RequestOutcome.PROVIDER_TIMEOUT
+        else:
+            outcome = RequestOutcome.LOCAL_TIMEOUT
+        if outcome is RequestOutcome.LOCAL_TIMEOUT and not self.is_complete:
+            log.warning(
+                "A reply of %s was not read and closed within %g s; its connection is closed. "
+                "Close every stream, or use `async with`.",
+                self.where,
+                self._limits.deadline_seconds,
+            )
+        self._end(self._refusal() or RequestReleaseOutcome(outcome))
+        if not is_read:
+            self.close_wire()
+
+    def _overdue_error(self) -> ReplyOverdue:
+        return ReplyOverdue(
+            f"The reply of {self.where} was not complete within "
+            f"{self._limits.deadline_seconds:g} s; its connection was closed."
+        )
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Is the reply's usage wanted?"""
+        return self._usage is not None
+
+    @property
+    def used(self) -> TokensTold:
+        """What the reply says that it has cost."""
+        return NOTHING_TOLD if self._usage is None else self._usage.used()
+
+    @property
+    def is_success(self) -> bool:
+        """Is its head that of an answer?"""
+        return self.ending is not None and self.ending.outcome is RequestOutcome.SUCCESS
+
+    # ── What comes in ─────────────────────────────────────────────────────────────────────────
+
+    def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """The status and the headers are there."""
+        self.status = status
+        size = sum(map(len, chain.from_iterable(headers)))
+        if size > self._limits.header_bytes_max:
+            raise ReplyRefused(
+                f"The reply of {self.where} has {size:,} bytes of headers, more than the "
+                f"{self._limits.header_bytes_max:,} that are allowed."
+            )
+        head = read_headers(headers, self._clock.now())
+        if head is NOTHING and status < 400:
+            self.ending = _SUCCESS
+            return
+        self.head = head
+        outcome = outcome_of_status(status, head)
+        wait_seconds = head.retry_after_seconds
+        if wait_seconds is None and outcome is RequestOutcome.RATE_LIMITED:
+            wait_seconds = until_refilled(head)
+        self.ending = RequestReleaseOutcome(
+            outcome, wait_seconds, head.readings, is_error=status >= 400
+        )
+
+    def decodes(self) -> bool:
+        """Is the body decoded here, so that its reader gets it plain?"""
+        if self.head.encoding:
+            self._decoder = decoder_for(self.head.encoding)
+        return self._decoder is not None
+
+    def received(self, chunk: bytes) -> Iterator[bytes] | None:
+        """Count a chunk from the wire: what it means, or None if it is plain.
+
+        Raises:
+            ReplyRefused: it is too much, now or while it is decoded.
+        """
+        self._wire_bytes = count = self._wire_bytes + len(chunk)
+        if count > self._limits.body_bytes_max:
+            raise self._too_large()
+        if self._decoder is not None:
+            return self._decoded(self._decoder, chunk)
+        self._hear(chunk)
+        return None
+
+    def _decoded(self, decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
+        for piece in decoder.decode(chunk):
+            self._decoded_bytes += len(piece)
+            if self._decoded_bytes > self._limits.body_bytes_max:
+                raise self._too_large()
+            self._hear(piece)
+            yield piece
+
+    def _hear(self, piece: bytes) -> None:
+        if self._usage is not None:
+            self._usage.feed(piece)
+        if self.heard is not None:
+            self.heard.add(piece)
+
+    def complete(self) -> None:
+        """The body has come to its end."""
+        if self._decoder is not None:
+            self._decoder.finish()
+        self.is_complete = True
+
+    def _too_large(self) -> ReplyRefused:
+        return ReplyRefused(
+            f"The reply of {self.where} is larger than the {self._limits.body_bytes_max:,} bytes "
+            "that are allowed."
+        )
+
+    # ── Its end ───────────────────────────────────────────────────────────────────────────────
+
+    def on_close(self, close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """How the connection is given back if nobody reads to the end."""
+        self._close_wire = close_wire
+
+    def fail(self, error: BaseException) -> None:
+        """Sending or reading raised; the lease is given back, the error is the caller's."""
+        if not self.is_over:
+            self._end(self._refusal() or self._failure(error))
+
+    def close(self) -> None:
+        """The body was closed, read to its end or not."""
+        if self.is_over:
+            return
+        ending = self.ending or RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED)
+        if ending.outcome is RequestOutcome.SUCCESS and not self.is_complete:
+            task = current_task(self._loop)
+            if task is not None and task.cancelling():
+                ending = RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED)
+        used = None if self._usage is None else self._usage.tokens()
+        if used is not None:
+            ending = msgspec.structs.replace(ending, tokens_used=used)
+            if self._on_used is not None:
+                self._on_used(used)
+        self._end(ending)
+
+    def abandon(self) -> None:
+        """The body was collected as garbage; may be called in any thread."""
+        if not self.is_over and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._abandoned)
+
+    def _abandoned(self) -> None:
+        if self.is_over:
+            return
+        log.warning(
+            "A reply of %s was thrown away before its body was closed; close every stream, or use "
+            "`async with`.",
+            self.where,
+        )
+        self.close()
+        self.close_wire()
+
+    def close_wire(self) -> None:
+        """Give the connection back beside whatever runs."""
+        close_wire, self._close_wire = self._close_wire, None
+        if close_wire is not None:
+            self._background = self._loop.create_task(_quietly(close_wire))
+
+    def _refusal(self) -> RequestReleaseOutcome | None:
+        """What the head has said, if that was no success: what becomes of its body is nothing."""
+        ending = self.ending
+        return None if ending is None or ending.outcome is RequestOutcome.SUCCESS else ending
+
+    def _failure(self, error: BaseException) -> RequestReleaseOutcome:
+        return RequestReleaseOutcome(outcome_of_error(error, self._clock.now()))
+
+    def _end(self, ending: RequestReleaseOutcome) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._deadlines.drop(self)
+        telling = self._releaser.telling
+        if telling.is_on:
+            seconds = self._clock.monotonic() - self.lease.acquired_at
+            facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
+            if self.status:
+                facts["status"] = float(self.status)
+            telling.ended(self.lease, ending, facts)
+        self._releaser.release(self.lease, ending)
+
+
+async def _quietly(close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await close_wire()
+    except Exception as error:  # a connection that is given up
+        log.debug("Closing a connection raised %r.", error)

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is one attempt made: resolve, acquire, send, classify, release?
+
+Each attempt anew, also that of a call which was refused a moment ago. The lease is given back by
+the exchange: when sending raised, or when the body is closed. The error that a caller sees is
+always the one that happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.admission.requests.fair_queue import RequestWaiter
+from penstock.clock import Clock
+from penstock.events import correlation
+from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.reply import ReplyClassifier, ReplyFacts
+from penstock.model.request import (
+    RequestAdmissionItem,
+    RequestGroupSpec,
+    RequestOutcome,
+    RequestReleaseOutcome,
+)
+from penstock.requests import attempt_context
+from penstock.requests.admission import NEVER_SENT, RequestAdmissionController
+from penstock.requests.attempt_context import Refused, Standing
+from penstock.requests.exchange import Exchange, ReplyLimits, log
+from penstock.requests.host_check import KnownHosts
+from penstock.requests.journal.call import PaidCall
+from penstock.requests.outcomes import PEEK_BYTES
+from penstock.requests.usage import (
+    Asked,
+    TokenEstimate,
+    TokensUsed,
+    prompt_tokens,
+    read_request,
+)
+from penstock.timers import Deadlines
+
+COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
+
+R = TypeVar("R")
+
+
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What is known of a request before it leaves."""
+
+    host: str
+    path: str
+    asked: Asked
+    body: bytes | None = None  # None: a stream, or nothing
+
+
+Resolve = Callable[[RequestFacts], RequestResourceKey]
+GroupOf = Callable[[RequestResourceKey], RequestGroupSpec]
+
+
+class ModelRequest(Protocol[R]):
+    """One request of some HTTP library."""
+
+    @property
+    def facts(self) -> RequestFacts: ...
+
+    @property
+    def call(self) -> PaidCall | None:
+        """What is written down of it; None: it costs nothing."""
+        ...
+
+    def send(self) -> Awaitable[R]:
+        """Put it on the wire; the reply's head is there, its body may not be."""
+        ...
+
+    def head(self, reply: R) -> tuple[int, Sequence[tuple[bytes, bytes]]]: ...
+
+    def closer(self, reply: R) -> Callable[[], Coroutine[Any, Any, None]]:
+        """What closes the connection, or gives it back; it must not keep the reply alive."""
+        ...
+
+    def hold(self, reply: R, exchange: Exchange) -> R:
+        """Let the reply's body keep the exchange until it is closed."""
+        ...
+
+    async def peek(self, reply: R, count: int) -> bytes:
+        """The decoded beginning of a held body, which can still be read wholly."""
+        ...
+
+
+class ModelRequestExecutor:
+    """Owns nothing but the order of the steps. Belongs to one loop."""
+
+    def __init__(
+        self,
+        admission: RequestAdmissionController,
+        resolve: Resolve,
+        clock: Clock,
+        *,
+        limits: ReplyLimits | None = None,
+        group_of: GroupOf | None = None,
+        classifier: ReplyClassifier | None = None,
+        queue_wait_timeout_seconds: float | None = None,
+        hosts: KnownHosts | None = None,
+    ) -> None:
+        self.admission = admission
+        self.clock = clock
+        self.resolve = resolve
+        self._limits = limits or ReplyLimits()
+        self.group_of = group_of or _group_of_domain
+        self._classifier = classifier
+        self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
+        self._hosts = hosts
+        self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
+        self.loop = asyncio.get_running_loop()
+        self._deadlines: Deadlines[Exchange, None] = Deadlines(
+            self._limits.deadline_seconds,
+            lambda exchange, _: self.loop.call_soon(exchange.overdue),
+            self.loop.time,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ModelRequestExecutor of {self.admission!r}>"
+
+    def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
+        """What a request is to admission."""
+        if self._hosts is not None:
+            self._hosts.meet(facts.host)
+        resource = self.resolve(facts)
+        tokens: int | None = None
+        if resource.domain in COUNTED:
+            tokens = self._estimate(resource).of(facts.body, facts.asked)
+        return RequestAdmissionItem(
+            resource,
+            self.group_of(resource),
+            self._queue_wait_timeout_seconds,
+            tokens,
+            correlation.current.get(),
+            refusals,
+        )
+
+    async def execute_attempt(
+        self, request: ModelRequest[R], refusals: int = 0
+    ) -> tuple[R, Exchange]:
+        """Make one attempt: a reply whose body is open, and the exchange that holds its lease.
+
+        Args:
+            request: what to send.
+            refusals: how often the provider has refused it already.
+        """
+        facts = request.facts
+        item = self.item(facts, refusals)
+        attempt = attempt_context.current.get()
+        call = request.call
+        while True:
+            lease = self._ask(item, attempt)
+            if not isinstance(lease, RequestAdmissionLease):
+                lease = await self._wait(lease, attempt)
+            if call is None or await self._may_leave(call, lease, facts, attempt):
+                break
+        exchange = self._exchange(lease, facts)
+        if attempt is not None and refusals == 0:
+            attempt.heard.body(facts.body)
+        try:
+            with exchange:
+                reply = await request.send()
+            exchange.on_close(request.closer(reply))
+            exchange.read_head(*request.head(reply))
+            if attempt is not None and exchange.status < 400:  # else it is about us
+                exchange.heard = attempt.heard.body()
+            reply = request.hold(reply, exchange)
+            if self._classifier is not None:
+                await self._classify(self._classifier, request, reply, exchange)
+            if attempt is not None:
+                attempt.refused = _refused(exchange)
+            if call is not None:
+                call.has_reply(exchange, request.head(reply)[1])
+        except BaseException as error:
+            exchange.fail(error)
+            exchange.close_wire()
+            raise
+        return reply, exchange
+
+    async def _may_leave(
+        self,
+        call: PaidCall,
+        lease: RequestAdmissionLease,
+        facts: RequestFacts,
+        attempt: Standing | None,
+    ) -> bool:
+        """Let a call be written down; if it is not, the permit goes back unused.
+
+        False: it has waited for money that other calls had reserved, and may ask once more. One
+        that keeps a permit back itself does not wait: others may be waiting for it.
+        """
+        resource, expected = lease.item.resource, TokensUsed(0, 0)
+        if lease.item.tokens_estimate is not None:
+            expected = self._estimate(resource).parts(facts.body, facts.asked)
+        held = [one for one in attempt_context.given.get() if one is not lease]
+        may_wait = not any(map(self.admission.core.is_held, held))
+        try:
+            waits_for = await call.leave(resource, expected, may_wait=may_wait)
+        except BaseException:
+            self.admission.release(lease, NEVER_SENT)
+            raise
+        if waits_for is None:
+            return True
+        self.admission.release(lease, NEVER_SENT)
+        if attempt is None:
+            await call.money(waits_for)
+            return False
+        attempt.wait_begins(self.clock.monotonic())
+        attempt.money_of = waits_for.name
+        try:
+            await call.money(waits_for)
+        finally:
+            attempt.money_of = None
+            attempt.wait_ends(self.clock.monotonic())
+        return False
+
+    async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
+        """Wait for a permit, unless the attempt that asks is over; its time limit stands still.
+
+        Unless the call that asks keeps a permit of the same provider back: then it runs on.
+        """
+        attempt = attempt_context.current.get()
+        answer = self._ask(item, attempt)
+        if isinstance(answer, RequestAdmissionLease):
+            return answer
+        return await self._wait(answer, attempt)
+
+    def _ask(
+        self, item: RequestAdmissionItem, attempt: Standing | None
+    ) -> RequestAdmissionLease | RequestWaiter:
+        """Ask for a permit; whoever has to wait has begun to."""
+        if attempt is None:
+            return self.admission.ask(item)
+        now = self.clock.monotonic()
+        attempt.check(now, item.resource)
+        attempt.wait_begins(now)
+        try:
+            answer = self.admission.ask(item)
+        except BaseException:
+            attempt.wait_ends(now)
+            raise
+        if isinstance(answer, RequestAdmissionLease):
+            attempt.wait_ends(now)
+            attempt.has_sent = True
+            self.note_given(answer)
+        elif self._keeps_back(item.resource.provider):
+            attempt.wait_ends(now)  # it waits at its own cost
+        return answer
+
+    async def _wait(self, waiter: RequestWaiter, attempt: Standing | None) -> RequestAdmissionLease:
+        if attempt is None:
+            return await self.admission.wait(waiter)
+        stands_still = not self._keeps_back(waiter.item.resource.provider)
+        try:
+            lease = await self.admission.wait(waiter)
+        finally:
+            if stands_still:
+                attempt.wait_ends(self.clock.monotonic())
+        try:
+            attempt.check(self.clock.monotonic(), waiter.item.resource)
+        except BaseException:
+            self.admission.release(lease, NEVER_SENT)
+            raise
+        attempt.has_sent = True
+        self.note_given(lease)
+        return lease
+
+    def note_given(self, lease: RequestAdmissionLease) -> None:
+        """Let calls inside this one know that it has a permit."""
+        given = attempt_context.given.get()
+        attempt_context.given.set((*filter(self.admission.core.is_held, given), lease))
+
+    def _keeps_back(self, provider: str) -> bool:
+        given = filter(self.admission.core.is_held, attempt_context.given.get())
+        return any(lease.item.resource.provider == provider for lease in given)
+
+    def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
+        on_used: Callable[[int], None] | None = None
+        if lease.item.tokens_estimate is not None:
+            estimate, prompt = self._estimate(lease.item.resource), prompt_tokens(facts.body)
+
+            def on_used(used: int) -> None:
+                estimate.learn(prompt, used)
+
+        return Exchange(self.admission, lease, self._limits, self.clock, self._deadlines, on_used)
+
+    def _estimate(self, resource: RequestResourceKey) -> TokenEstimate:
+        key = resource.provider_model
+        estimate = self._estimates.get(key)
+        if estimate is None:
+            estimate = self._estimates[key] = TokenEstimate()
+        return estimate
+
+    async def _classify(
+        self,
+        classifier: ReplyClassifier,
+        request: ModelRequest[R],
+        reply: R,
+        exchange: Exchange,
+    ) -> None:
+        status, headers = request.head(reply)
+        names = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        start = await request.peek(reply, PEEK_BYTES)
+        try:
+            said = classifier(ReplyFacts(status, names, start))
+            if isinstance(said, str):
+                said = RequestOutcome(said)
+        except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
+            log.error("A reply classifier raised %r; the status of the reply counts.", error)
+            return
+        if said is None or exchange.ending is None:
+            return
+        if isinstance(said, RequestReleaseOutcome):
+            exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
+        else:
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
+
+
+def _refused(exchange: Exchange) -> Refused | None:
+    ending = exchange.ending
+    if ending is None or ending.outcome is not RequestOutcome.RATE_LIMITED:
+        return None
+    return Refused(exchange.where, exchange.status)
+
+
+_groups: dict[str, RequestGroupSpec] = {}
+
+
+def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
+    group = _groups.get(resource.domain)
+    if group is None:
+        group = _groups[resource.domain] = RequestGroupSpec(resource.domain)
+    return group
+
+
+def facts_of(host: str, path: str, body: bytes | None) -> RequestFacts:
+    """Read what matters of a request."""
+    return RequestFacts(host, path, read_request(body), body)

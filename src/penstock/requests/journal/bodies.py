@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which bodies do clients of httpx2 and httpx read, while an answer is kept and when it is reused?
+
+A client checks the class of a body, so ours are made from those of its library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
+from typing import Any, Protocol
+
+from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.errors import UsageError
+from penstock.model.journal import Answer
+from penstock.requests.journal.body_recorder import played
+from penstock.requests.journal.call import Ended, PaidCall
+
+REQUEST_BYTES_MAX = 64 * 1024 * 1024  # of a request that comes as a stream
+LAST_SECONDS = 2.0  # for the end of a stream whose last event was read
+
+
+class _Body(Protocol):
+    @property
+    def lease(self) -> RequestAdmissionLease: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    async def peek(self, count: int) -> bytes: ...
+
+    async def aclose(self) -> None: ...
+
+
+class _KeptBody:
+    """Passes a body on and keeps it; its end comes when the answer is durable."""
+
+    def __init__(self, body: _Body, call: PaidCall, exchange: Ended) -> None:
+        self._body = body
+        self._call = call
+        self._exchange = exchange
+        self._has_ended = False
+
+    @property
+    def lease(self) -> RequestAdmissionLease:
+        return self._body.lease
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        call = self._call
+        try:
+            piece = await self._body.__anext__()
+        except StopAsyncIteration:
+            await call.complete(self._exchange)
+            self._has_ended = True
+            raise
+        except BaseException:
+            call.broke_off()
+            raise
+        call.record(piece)
+        return piece
+
+    async def peek(self, count: int) -> bytes:
+        return await self._body.peek(count)
+
+    async def take(self, most: int) -> tuple[bytes, bool]:
+        """Some of what is left, and whether that was all; for a reader in another thread."""
+        return await _take(self, most)
+
+    async def aclose(self) -> None:
+        call = self._call
+        try:
+            if call.has_said_all and not self._has_ended:
+                await self._read_end()
+        finally:
+            if call.is_answer and not self._has_ended:
+                call.broke_off()
+            try:
+                await self._body.aclose()
+            except BaseException:
+                call.was_lost()  # on the last step to its reader
+                raise
+
+    async def _read_end(self) -> None:
+        """Readers of streams leave with the last event; the connection has a little more."""
+        with contextlib.suppress(Exception):  # everything was said
+            async with asyncio.timeout(LAST_SECONDS):
+                while True:
+                    self._call.record(await self._body.__anext__())
+        await self._call.complete(self._exchange)
+        self._has_ended = True
+
+
+class _PlayedBody:
+    """A body that was kept."""
+
+    lease: None = None  # it needs no permit
+
+    def __init__(self, body: bytes) -> None:
+        self._pieces: Iterator[bytes] = played(body)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+    async def take(self, most: int) -> tuple[bytes, bool]:
+        return await _take(self, most)
+
+    async def aclose(self) -> None:
+        """There is nothing behind it."""
+
+
+async def _take(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+    taken = bytearray()
+    async for piece in body:
+        taken += piece
+        if len(taken) >= most:
+            return bytes(taken), False
+    return bytes(taken), True
+
+
+def kept_body(library: Any, body: _Body, call: PaidCall, exchange: Ended) -> Any:  # noqa: ANN401
+    """A body that is journaled while it is read."""
+    return _class(library, _KeptBody)(body, call, exchange)
+
+
+def played_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a reply of the library)
+    """The reply that an answer was."""
+    stream = _class(library, _PlayedBody)(answer.body or b"")
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    return library.Response(answer.status, headers=headers, stream=stream)
+
+
+@lru_cache
+def _class(library: Any, ours: type) -> Any:  # noqa: ANN401
+    return type(ours.__name__.strip("_"), (ours, library.AsyncByteStream), {})
+
+
+async def whole_body(library: Any, request: Any) -> bytes:  # noqa: ANN401
+    """All that a request sends, which can then be sent again.
+
+    Raises:
+        UsageError: it is a stream without an end in sight; it could not be known again.
+    """
+    try:
+        body: bytes = request.content
+    except library.RequestNotRead:
+        gathered = bytearray()
+        async for piece in request.stream:
+            gathered += piece
+            if len(gathered) > REQUEST_BYTES_MAX:
+                raise UsageError(
+                    f"The body of a call that costs money is a stream of more than "
+                    f"{REQUEST_BYTES_MAX:,} bytes: it was not sent; send less at once."
+                ) from None
+        request.stream = library.ByteStream(bytes(gathered))
+        body = await request.aread()
+    return body

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Was this call answered before, may it be sent again, and under which place does it go?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import CallInDoubt, StoreError, UsageError
+from penstock.model.dataset import task_name
+from penstock.model.journal import Answer, CallKey, CallRef, CallState
+from penstock.model.spending import accounts_of, day_of
+from penstock.requests import attempt_context
+from penstock.requests.journal.attempt_calls import AttemptCalls, Found
+from penstock.requests.journal.call import PaidCall
+from penstock.requests.journal.fingerprint import fingerprint, idempotency_key
+from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.writer import JournalWriter
+
+
+class PaidRequest(msgspec.Struct, frozen=True):
+    """What makes a call the same call, and what it is about."""
+
+    method: str
+    url: str
+    body: bytes
+    content_type: str
+
+
+class PaidCalls:
+    """Owns the order of the steps for one provider. Belongs to one loop."""
+
+    def __init__(
+        self,
+        rules: PaidRules,
+        writer: JournalWriter,
+        clock: Clock,
+        *,
+        run_id: str,
+        store: str,
+    ) -> None:
+        self.rules = rules
+        self._writer = writer
+        self._clock = clock
+        self._run_id = run_id
+        self._store = store  # its name; two stores do not make the same calls
+
+    def __repr__(self) -> str:
+        return f"<PaidCalls of {self.rules.provider!r}>"
+
+    async def begin(self, request: PaidRequest) -> PaidCall | Answer:
+        """The answer that is there already, or a call that may be sent.
+
+        Raises:
+            CallInDoubt: it began before, its end is not known, and a person shall look.
+            UsageError: nobody knows which job makes it.
+        """
+        calls = self._attempt()
+        key = calls.take(
+            fingerprint(request.method, request.url, request.body, request.content_type)
+        )
+        try:
+            await calls.settled(key)
+            found = await self._look_up(calls, key)
+            if found is not None and found.state is CallState.ANSWERED:
+                answer = await self._writer.answer_of(key)
+                if answer is not None and answer.body is not None:
+                    self._reuse(calls, key, found.model)
+                    return answer
+            elif found is not None and found.state is CallState.OPEN and self.rules.holds_doubts:
+                await self._hold(calls)
+        except BaseException:
+            calls.give_back(key)
+            raise
+        return PaidCall(self.rules, self._writer, self._run_id, calls, key)
+
+    def idempotency_key(self, call: PaidCall) -> str:
+        """What a provider is told, so that it knows a call again."""
+        calls = self._attempt()
+        found = calls.found(call.key)
+        bought = 0 if found is None else found.bought
+        return idempotency_key(self._store, calls.job.due_at, call.key, bought)
+
+    def _attempt(self) -> AttemptCalls:
+        attempt = attempt_context.current.get()
+        calls = None if attempt is None else attempt.calls
+        if calls is None:
+            raise UsageError(
+                f"A call of the paid provider {self.rules.provider!r} is made where its job is not "
+                "known, as in a thread that was started by hand; make it in the task itself, or "
+                "start threads with `asyncio.to_thread`."
+            )
+        return calls
+
+    async def _look_up(self, calls: AttemptCalls, key: CallKey) -> Found | None:
+        """How far it came before; what earlier attempts have left is read once."""
+        if not calls.is_first:
+            if calls.looking is None:
+                calls.looking = self._writer.spawn(self._read(calls))
+            try:
+                await asyncio.shield(calls.looking)
+            except StoreError:
+                calls.looking = None  # whoever asks next may have more luck
+                raise
+        return calls.found(key)
+
+    async def _read(self, calls: AttemptCalls) -> None:
+        calls.remember(await self._writer.calls(calls.job.id))
+
+    def _reuse(self, calls: AttemptCalls, key: CallKey, model: str) -> None:
+        calls.handed_out(key)
+        day = day_of(round(self._clock.now() * MICROSECONDS))
+        provider = self.rules.provider
+        task = task_name(calls.job.task)
+        self._writer.reused(key, accounts_of(self._run_id, day, task, provider, model))
+
+    async def _hold(self, calls: AttemptCalls) -> None:
+        provider = self.rules.provider
+        doubts = calls.doubts(provider)
+        token = calls.job.token
+        await asyncio.shield(self._writer.held([CallRef(key, token) for key in doubts]))
+        error = CallInDoubt(
+            f"{len(doubts)} call(s) of {provider!r} began before and may have been served: they "
+            "are held, and sent again when a person puts the job back "
+            "(`penstock queue retry-failed`)."
+        )
+        calls.in_doubt = error
+        raise error

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do the steps of calls reach the store, and what if it cannot take them now?
+
+What is said in one turn of the loop leaves together. A store that is busy, full or unreachable
+is asked again until it answers, as with the ends of jobs; whoever waits is cancelled with his
+attempt, and what he said is still written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import StoreClosed, StoreError, StoreUnknown
+from penstock.model.job import JobId
+from penstock.model.journal import (
+    Answer,
+    CallKey,
+    CallRecord,
+    CallRef,
+    Intent,
+    IntentVerdict,
+)
+from penstock.model.spending import Account, Budget
+from penstock.requests.journal.reserves import Reserves
+from penstock.stores.journal import JournalStore
+from penstock.stores.retry import StoreRetry
+from penstock.stores.store_future import Reply
+
+BATCH_MAX = 256  # steps of one call
+BATCH_BYTES = 8 * 1024 * 1024  # of answers of one call, and one more
+WAITS = "Calls that cost money have to wait"
+
+log = logging.getLogger("penstock.journal")
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class JournalWriter:
+    """Owns what is said about calls and not yet durable. Belongs to one loop."""
+
+    def __init__(
+        self, store: JournalStore, retry: StoreRetry, budgets: Sequence[Budget] = ()
+    ) -> None:
+        self._store = store
+        self._retry = retry
+        self._loop = asyncio.get_running_loop()
+        self.reserves = Reserves()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._intents: _Lane[Intent, IntentVerdict] = _Lane(
+            self, lambda intents: store.intend(intents, budgets)
+        )
+        self._answers: _Lane[Answer, None] = _Lane(self, store.answered)
+        self._closed: _Lane[CallRef, None] = _Lane(self, store.closed)
+
+    def __repr__(self) -> str:
+        return f"<JournalWriter, {len(self._tasks)} writes on their way>"
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────
+
+    def intend(self, intent: Intent) -> asyncio.Future[IntentVerdict]:
+        return self._intents.add(intent)
+
+    def answered(self, answer: Answer) -> asyncio.Future[None]:
+        return self._answers.add(answer, len(answer.body or b""))
+
+    def closed(self, call: CallRef) -> asyncio.Future[None]:
+        return self._closed.add(call)
+
+    def held(self, calls: Sequence[CallRef]) -> asyncio.Task[None]:
+        return self.spawn(self.persist(lambda: self._store.held(calls)))
+
+    def reused(self, key: CallKey, accounts: Sequence[Account]) -> None:
+        """Count it; nobody waits, and a count that the store does not take is lost."""
+        self.spawn(self._count(key, accounts))
+
+    # ── Questions ─────────────────────────────────────────────────────────────────────────────
+
+    def calls(self, job: JobId) -> asyncio.Task[list[CallRecord]]:
+        return self.spawn(self.persist(lambda: self._store.calls(job)))
+
+    async def answer_of(self, key: CallKey) -> Answer | None:
+        return await self.persist(lambda: self._store.answer_of(key))
+
+    # ── How ───────────────────────────────────────────────────────────────────────────────────
+
+    async def persist(self, ask: Callable[[], Reply[T]]) -> T:
+        """Ask until the store takes it; what it has taken already may be told again."""
+        return await self._retry.until_answered(WAITS, ask)
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:  # noqa: ANN401 (a coroutine)
+        """Do it beside whatever runs; it is done even if nobody waits for it any more."""
+        task: asyncio.Task[Any] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def drain(self) -> None:
+        """Wait until everything is written; whoever calls bounds it."""
+        while True:
+            for lane in (self._intents, self._answers, self._closed):
+                lane.flush()
+            if not self._tasks:
+                return
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; a run ends by the acknowledgements
+
+    async def _count(self, key: CallKey, accounts: Sequence[Account]) -> None:
+        try:
+            await self._retry.until_answered(
+                WAITS, lambda: self._store.reused([key], accounts), repeatable=False
+            )
+        except StoreUnknown:
+            return  # it may be counted already
+        except StoreError as error:
+            log.debug("A reused answer was not counted: %s", error)
+
+
+class _Lane(Generic[S, T]):
+    """Owns the steps of one kind that leave with the next turn of the loop."""
+
+    def __init__(self, writer: JournalWriter, write: Callable[[list[S]], Reply[Any]]) -> None:
+        self._writer = writer
+        self._write = write  # answers with one value for each, or with None
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[S, asyncio.Future[T]]] = []
+        self._bytes = 0
+        self._is_due = False
+
+    def add(self, step: S, size: int = 0) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        future.add_done_callback(_heard)
+        self._waiting.append((step, future))
+        self._bytes += size
+        if len(self._waiting) >= BATCH_MAX or self._bytes >= BATCH_BYTES:
+            self.flush()
+        elif not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._flush_due)
+        return future
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._waiting:
+            batch, self._waiting, self._bytes = self._waiting, [], 0
+            self._writer.spawn(self._send(batch))
+
+    def _flush_due(self) -> None:
+        self._is_due = False
+        self.flush()
+
+    async def _send(self, batch: list[tuple[S, asyncio.Future[T]]]) -> None:
+        steps = [step for step, _ in batch]
+        try:
+            answers = await self._writer.persist(lambda: self._write(steps))
+        except BaseException as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(_of_whom(error))
+            raise
+        for (_, future), answer in zip(batch, answers or [None] * len(batch), strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+
+def _of_whom(error: BaseException) -> BaseException:
+    """The loop ends, and with it what was to be written: to others that is no cancellation."""
+    if isinstance(error, asyncio.CancelledError):
+        return StoreClosed("The run has ended before its journal was written.")
+    return error
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """Somebody may have been cancelled who waited for it."""
+    if not future.cancelled():
+        future.exception()

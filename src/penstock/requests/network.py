@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do bytes of httpcore2 come and go on a loop of asyncio?
+
+The library's own way works on other kinds of loops too, and pays for that with every read. This one
+knows uvloop and the standard loop only; what waits for nothing costs no task, scope or timer. Unix
+sockets, retries and proxies are not its business: whoever needs them has the library's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore2
+
+from penstock.requests.connecting import Connector
+
+HELD_BYTES_MAX = 131_072  # received and not yet read; one chunk of the loop may come on top
+HELD_BYTES_LOW = 32_768  # then more is taken
+HANDSHAKE_SECONDS_MAX = 3600.0  # when nobody sets a limit; the loops have a short one of their own
+
+
+class AsyncioBackend(httpcore2.AsyncNetworkBackend):
+    """Connects to hosts by TCP."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """A stream to the first address of the host that answers; it has TCP_NODELAY."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                stream = await Connector(host, port, local_address).connect(
+                    lambda: AsyncioStream(loop)
+                )
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(str(error)) from error
+        except (OSError, UnicodeError) as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        try:
+            for option in socket_options or ():
+                stream.get_extra_info("socket").setsockopt(*option)
+        except OSError as error:
+            stream.close()
+            raise httpcore2.ConnectError(str(error)) from error
+        return stream
+
+
+class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
+    """One connection: what came in and was not yet read, and who waits for more.
+
+    One reader and one writer at a time. It is closed by its owner, or when the other side has
+    nothing more to say; what came in before can be read then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: Any = None  # until the handshake is over
+        self._chunks: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._is_over = False  # nothing more comes
+        self._is_lost = False  # there is no socket any more
+        self._is_closed = False  # by its owner
+        self._error: Exception | None = None
+        self._is_paused = False  # nothing more is taken
+        self._is_full = False  # nothing more is sent
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._poll: select.poll | None = None
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "open"
+        return f"<AsyncioStream, {state}, {self._held_bytes} bytes to read>"
+
+    # ── What httpcore2 asks ───────────────────────────────────────────────────────────────────
+
+    async def read(
+        self,
+        max_bytes: int,
+        timeout: float | None = None,
+    ) -> bytes:
+        """Some bytes, as soon as there are any; none: the other side has ended."""
+        chunks = self._chunks
+        if not chunks and not self._is_over:
+            self._reader = reader = self._loop.create_future()
+            try:
+                if timeout is None:
+                    await reader
+                else:
+                    await self._in_time(reader, timeout, httpcore2.ReadTimeout)
+            finally:
+                self._reader = None
+        if not chunks:
+            if self._error is not None:
+                raise httpcore2.ReadError(str(self._error)) from self._error
+            if self._is_closed:
+                raise httpcore2.ReadError("The connection is closed.")
+            return b""
+        chunk = chunks.popleft()
+        if len(chunk) > max_bytes:
+            chunks.appendleft(chunk[max_bytes:])
+            chunk = chunk[:max_bytes]
+        self._held_bytes -= len(chunk)
+        if self._is_paused and self._held_bytes <= HELD_BYTES_LOW:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return chunk
+
+    async def write(
+        self,
+        buffer: bytes,
+        timeout: float | None = None,
+    ) -> None:
+        """Send; wait while more is under way than the loop takes."""
+        if not buffer:
+            return
+        if self._is_over or self._transport.is_closing():
+            raise httpcore2.WriteError(str(self._error or "The connection is closed."))
+        self._transport.write(buffer)
+        if self._is_full:
+            self._writer = writer = self._loop.create_future()
+            try:
+                await self._in_time(writer, timeout, httpcore2.WriteTimeout)
+            finally:
+                self._writer = None
+
+    async def aclose(self) -> None:
+        """Close it; the other side is not waited for."""
+        self.close()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """A stream inside this one, which is of no use then; a failure closes both."""
+        stream = AsyncioStream(self._loop)
+        try:
+            async with asyncio.timeout(timeout):
+                transport = await self._loop.start_tls(
+                    self._transport,
+                    stream,
+                    ssl_context,
+                    server_hostname=server_hostname,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if timeout is None else timeout + 1,
+                )
+            if transport is None:
+                raise ConnectionResetError("The connection was closed after the handshake.")
+        except BaseException as error:
+            if not self._transport.is_closing():
+                self._transport.abort()
+            if isinstance(error, TimeoutError):
+                raise httpcore2.ConnectTimeout(str(error)) from error
+            if isinstance(error, OSError):  # ssl.SSLError is one
+                raise httpcore2.ConnectError(str(error)) from error
+            raise
+        stream.connection_made(transport)
+        return stream
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401
+        """What httpcore2 and its users want to know of it; None: unknown."""
+        if info == "is_readable":
+            return self._is_readable()
+        name = {"client_addr": "sockname", "server_addr": "peername"}.get(info, info)
+        if name in ("sockname", "peername", "socket", "ssl_object"):
+            return self._transport.get_extra_info(name)
+        return None
+
+    def close(self) -> None:
+        """Close it now."""
+        self._is_closed = True
+        if not self._is_lost:  # the standard loop of Python 3.11 may raise on what is gone
+            self._transport.abort()
+
+    def _is_readable(self) -> bool:
+        """Has something come that nobody asked for: more bytes, or the end?"""
+        if self._chunks or self._is_over or self._transport.is_closing():
+            return True
+        if self._poll is None:  # the loop may not have looked for a while
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
+
+    async def _in_time(
+        self, waiter: asyncio.Future[None], seconds: float | None, late: type[Exception]
+    ) -> None:
+        if seconds is None:
+            await waiter
+            return
+        timer = self._loop.call_later(seconds, _fail, waiter, late())
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    # ── What the loop tells ───────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > HELD_BYTES_MAX and not self._is_paused and self._transport:
+            self._is_paused = True
+            self._transport.pause_reading()
+        _wake(self._reader)
+
+    def eof_received(self) -> None:
+        self._is_over = True
+        _wake(self._reader)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        _wake(self._writer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_over = self._is_lost = True
+        self._error = error
+        _wake(self._reader)
+        _fail(self._writer, httpcore2.WriteError(str(error or "The connection is closed.")))
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _fail(waiter: asyncio.Future[None] | None, error: Exception) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_exception(error)

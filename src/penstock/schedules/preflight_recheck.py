@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who looks before a failed tick is tried again?
+
+Preflights that stay on duty run in the tick's own attempt, under its time limit. The body runs only
+if they pass; what they return replaces what was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.preflight import Check, checks_of
+from penstock.errors import StoreError, StrictJsonError, UsageError
+from penstock.model import strict_json
+from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
+from penstock.schedules.preflight_results import CheckedValues
+from penstock.schedules.recurring import Recurring
+from penstock.stores.protocol import ScheduleStore
+from penstock.worker.thread_executor import ThreadRunner
+
+
+class RecheckFailed(Exception):
+    """A preflight on duty did not pass."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        super().__init__(name)
+        self.name = name
+        self.error = error  # why
+
+
+class Rechecking:
+    """Runs the preflights on duty of one worker. Belongs to its loop."""
+
+    def __init__(
+        self,
+        checked: CheckedValues,
+        store: ScheduleStore,
+        threads: ThreadRunner,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._checked = checked
+        self._store = store
+        self._threads = threads
+        self._clock = clock
+        self._spawn = spawn
+        self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
+
+    async def look(self, recurring: Recurring, payload: str) -> None:
+        """Let all of them look that are about this unit; RecheckFailed if one does not pass."""
+        for check in checks_of(recurring.schedule, payload, recurring.on_duty):
+            try:
+                value = value_text(await self._run(check))
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                raise RecheckFailed(check.preflight.plain_name, error) from error
+            result = PreflightResult(
+                unit=check.unit,
+                name=check.preflight.plain_name,
+                partition=check.partition,
+                value=value,
+                checked_at=round(self._clock.now() * MICROSECONDS),
+            )
+            if self._checked.take(result):
+                self._spawn(self._keep(result))
+
+    async def _keep(self, result: PreflightResult) -> None:
+        """Let others know of it, too; a store that cannot be told now hears of the next."""
+        with suppress(StoreError):
+            await self._store.keep_preflights(self._checked.app, [result])
+
+    async def _run(self, check: Check) -> Any:  # noqa: ANN401 (whatever it returns)
+        preflight = check.preflight
+        partition = check.partition or None
+        info = JobInfo(check.unit, preflight.name, 1, partition)
+        context = Context(info, self._checked.of_job(partition))
+        args, kwargs = preflight.codec.call_arguments(check.payload)
+        if preflight.is_async:
+            return await preflight.function(context, *args, **kwargs)
+        return await self._in_thread(
+            check.unit, lambda: preflight.function(context, *args, **kwargs)
+        )
+
+    async def _in_thread(
+        self,
+        unit: str,
+        body: Callable[[], Any],
+    ) -> Any:  # noqa: ANN401 (whatever it returns)
+        """Run a look in a thread; one that was given up keeps its thread, and gets no second."""
+        if unit in self._in_threads:
+            raise UsageError("its last look has not ended yet; give its calls time limits")
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(value: object, error: BaseException | None) -> None:
+            self._in_threads.discard(unit)
+            if ended.done():
+                return
+            if error is None:
+                ended.set_result(value)
+            else:
+                ended.set_exception(error)
+
+        context = contextvars.copy_context()
+        self._in_threads.add(unit)
+        self._threads.submit(lambda: context.run(body), done)
+        return await ended
+
+
+def value_text(value: object) -> str | None:
+    """What a preflight returned, as strict JSON text; UsageError if it is none."""
+    if value is None:
+        return None
+    try:
+        return strict_json.dumps(value, limit_bytes=PREFLIGHT_BYTES_MAX)
+    except StrictJsonError as error:
+        raise UsageError(f"result is not JSON: {error}") from None

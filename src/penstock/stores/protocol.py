@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must any store do?
+
+Small protocols over one writer. Every call takes a batch, is one transaction (or a bounded slice
+of a long operation), and answers with a `Reply` when it is durable. docs/design/seam.md tells
+the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.model.circumstances import Circumstances
+from penstock.model.control import Inbox
+from penstock.model.job import (
+    Attempt,
+    AttemptError,
+    ErrorCategory,
+    Job,
+    JobId,
+    JobState,
+    NewJob,
+    WorkerId,
+)
+from penstock.model.lease import (
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseBatch,
+    LeaseRequest,
+    Verdict,
+    WorkerInfo,
+)
+from penstock.model.provider import ProviderModelKey
+from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
+from penstock.model.views import (
+    EndMark,
+    EnqueueReport,
+    KeptLimit,
+    Outlook,
+    Progress,
+    Retried,
+    RetryCounts,
+    Settled,
+    Stats,
+    WorkerView,
+)
+from penstock.stores.datasets import LockStore, ManifestStore, PlanStore
+from penstock.stores.journal import JournalStore, RunStore
+from penstock.stores.store_future import Reply
+
+LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
+MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`
+GROUPS_PER_LEASE = 8  # groups visited by one lease call; each costs some pages of log
+LANES_PER_LEASE = 64  # lanes visited by one lease call, at least one per group
+LEASE_BYTES_MAX = 32 * 1024 * 1024  # of payloads, unless single jobs of many lanes are more
+PROMOTE_SLICE = 1_000  # delayed jobs that one lease call makes ready
+SWEEP_SLICE = 1_000  # jobs of expired workers that one lease call takes back
+SETTLE_SLICE = 500  # dependants that one transaction tells about an end
+CHORE_SLICE = 500  # jobs that one slice of cancel, retry_failed or purge touches
+PURGE_EDGES = 2_000  # edges that a slice of purge forgets, unless one job has more
+GROUPS_IN_STATS = 1_000
+QUESTION_SECONDS = 60.0  # a question to a worker is kept for so long, answered or not,
+QUESTIONS_KEPT = 1_000  # or until so many were asked after it
+LEARNED_SECONDS = 7 * 86_400.0  # what was learned of a limit is kept for so long,
+LEARNED_READ = 1_000  # and so many of them are read, the newest first
+DEPENDENCIES_SHOWN = 20  # of one job
+HOLDERS_SHOWN = 10  # of one limit key
+DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
+
+
+def lease_voided() -> AttemptError:
+    """What the history says of a lease that a restore has voided."""
+    return AttemptError(
+        ErrorCategory.CRASHED, "lost", "the store was restored from a backup meanwhile"
+    )
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs shall be listed or changed?"""
+
+    state: JobState | None = None
+    task: str | None = None
+
+
+class JobStore(Protocol):
+    """Jobs, their leases and their ends."""
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Reply[EnqueueReport]:
+        """Accept jobs, all or nothing, idempotent by key.
+
+        The first job of a key wins, in the store and inside the batch. Refused as a whole with
+        EnqueueRefused: an edge to a key that neither exists nor stands earlier in the batch, an
+        edge to itself, more than BATCH_JOBS_MAX jobs. Edges of a job that exists already are
+        ignored. A dependency that has ended already counts as such: a `success` edge to a job
+        that ended otherwise makes the new job `skipped`.
+        """
+        ...
+
+    def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
+        """Make a worker known and alive for `ttl_seconds`; unpark every lane."""
+        ...
+
+    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+        """Prolong workers that are still alive; the answer names those. None is revived."""
+        ...
+
+    def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
+        """Hand out ready jobs fairly; LeaseLost if the worker itself is not alive."""
+        ...
+
+    def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
+        """End jobs, each under its token, with their effects; one verdict for each.
+
+        An end whose effects cannot be applied (an edge to an unknown key) is not applied at all:
+        the call is refused with EnqueueRefused and nothing of the *call* is written.
+        """
+        ...
+
+    def fail_and_retry(
+        self, worker: WorkerId, failures: Sequence[JobFailure]
+    ) -> Reply[list[Verdict]]:
+        """Put jobs back with a delay, or end them in `error` when their attempts are used up.
+
+        A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
+        `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
+        One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
+        `lingers` the lease is over but its limit keys stay held, see `inbox`. What a charged one
+        `spoils` is bought anew.
+        """
+        ...
+
+    def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
+        """Give unstarted jobs back at once, uncharged and without history; how many were held.
+
+        Of a lease that lingers: its body has ended, so its limit keys are free.
+        """
+        ...
+
+    def bury(
+        self,
+        worker: WorkerId,
+        started: Sequence[JobRef],
+        cause: str,
+        max_crashes: int,
+        overdue: Sequence[JobFailure] = (),
+    ) -> Reply[Progress]:
+        """End a worker whose death was seen: unstarted jobs are ready again, started ones suspect.
+
+        `overdue` are attempts because of which it was killed: they fail as they say.
+
+        A started job that ran alone is charged a crash; with `max_crashes` of them it ends in
+        `error`, category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
+        """
+        ...
+
+    def retire(self, worker: WorkerId) -> Reply[Progress]:
+        """End a worker that stops cleanly: what it still holds is ready again. Bounded as bury."""
+        ...
+
+    def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
+        """End one attempt from outside (an operator): the job is ready again, its holder fenced.
+
+        The body may still run: the lease lingers.
+        """
+        ...
+
+    def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        """Cancel jobs that have not ended; the answer names those that were cancelled.
+
+        Of a job that runs the lease lingers until its holder has stopped the body.
+        """
+        ...
+
+    def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
+        """What a worker holds now, by id; nothing if nobody knows it."""
+        ...
+
+    def settle(self) -> Reply[Settled]:
+        """Go on with what ended and retried jobs have still to tell, a slice.
+
+        Lease calls do the same; this is for whoever wants to see the end of it without a worker.
+        """
+        ...
+
+    def retry_failed(
+        self, task: str | None, max_attempts: int | None, after_id: JobId
+    ) -> Reply[Retried]:
+        """Put one slice of failed jobs back, and what was skipped because of them.
+
+        Walks jobs in `error` (of no plan, of `task`, with at most `max_attempts` charged attempts)
+        with an id above `after_id`; answers what it did and where the next slice starts.
+        Dependants follow in slices of their own, here and in lease calls of anybody: repeat while
+        it says `more`.
+        """
+        ...
+
+    def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
+        """What retry_failed would put back if nothing else happened; changes nothing."""
+        ...
+
+    def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
+        """Forget one slice of jobs that ended before a time (microseconds), with their history.
+
+        A job that an unfinished job still waits for is kept, and so are those of open plans. Walks
+        by end from a mark; answers what it did and where the next slice starts. The last slice
+        forgets old plans that have no job any more. A skipped dependant of a failed job that is
+        forgotten stays skipped for good: nobody can put that one back.
+        """
+        ...
+
+    def would_purge(self, before: int) -> Reply[int]:
+        """How many jobs purge would forget now; changes nothing."""
+        ...
+
+    def void_leases(self, above: int) -> Reply[int]:
+        """Let nobody own anything any more, as after a restore; how many leases were voided.
+
+        What was in progress is ready again (a suspect stays one), uncharged; every worker has
+        ended. Every token from now on is greater than `above` and than any this store has handed
+        out. One transaction, however many jobs: for a store that nobody uses.
+        """
+        ...
+
+    def stats(self) -> Reply[Stats]: ...
+
+    def job(self, key: str) -> Reply[Job | None]: ...
+
+    def attempts(self, key: str) -> Reply[list[Attempt]]: ...
+
+    def circumstances(self, key: str) -> Reply[Circumstances | None]:
+        """A job with what it waits for, as far as this store knows."""
+        ...
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
+        """One page of jobs with an id above `after_id`, by id."""
+        ...
+
+    def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]: ...
+
+    def check(self) -> Reply[list[str]]:
+        """Every broken invariant of seam.md, as sentences. Scans everything: for tests."""
+        ...
+
+
+class LimitStore(Protocol):
+    """Caps that an operator changed while running."""
+
+    def caps(self) -> Reply[dict[str, int]]: ...
+
+    def holders(self, limit: int) -> Reply[dict[str, int]]:
+        """How many jobs hold each limit key now; at most `limit` keys, by name."""
+        ...
+
+    def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
+        """Override a cap, or with None forget the override; wakes who waited for it.
+
+        `dimension:*` is the default of a dimension, for keys that nothing else is said of.
+        """
+        ...
+
+
+class StatusStore(Protocol):
+    """What workers say of themselves, and what operators say to all of them."""
+
+    def publish(self, worker: WorkerId, document: str) -> Reply[None]: ...
+
+    def workers(self) -> Reply[list[WorkerView]]: ...
+
+    def set_paused(self, paused: bool) -> Reply[None]:
+        """While paused, no lease call hands out a job."""
+        ...
+
+
+class ControlStore(Protocol):
+    """What is said to one running worker, and what it answers. Nobody is woken by it."""
+
+    def inbox(self, worker: WorkerId) -> Reply[Inbox]:
+        """Leases of a worker that linger, and the questions it has not answered yet.
+
+        A lease lingers that was cancelled or revoked from outside, or given up by the worker
+        itself, while its body may still run. Each holds its limit keys until the worker releases
+        or acknowledges it, or is gone itself.
+        """
+        ...
+
+    def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
+        """Ask a worker how a lease stands; the number of the question.
+
+        Questions are forgotten after QUESTION_SECONDS, or when QUESTIONS_KEPT were asked since.
+        """
+        ...
+
+    def answer(self, question: int, document: str) -> Reply[bool]:
+        """Answer a question; False if nobody waits for it any more."""
+        ...
+
+    def answer_to(self, question: int) -> Reply[str | None]:
+        """The answer to a question, if there is one by now."""
+        ...
+
+
+class LearnedLimitStore(Protocol):
+    """What runs have learned about the limits of providers. Nobody is woken by it."""
+
+    def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
+        """Keep a document for each model; the last word counts. What is old is forgotten."""
+        ...
+
+    def learned(self) -> Reply[list[KeptLimit]]:
+        """What is kept, the newest first; at most LEARNED_READ."""
+        ...
+
+
+class ScheduleStore(Protocol):
+    """Units of schedules, each one job for ever, and what was checked before they may tick.
+
+    `Rearm` counts a tick of a unit, a failure of a task `schedule:…` a failed try; of its history
+    the newest FAILED_TICKS_KEPT rows are kept.
+    """
+
+    def arm(self, app: str, units: Sequence[UnitPlan]) -> Reply[ArmReport]:
+        """Let units be as they are planned, all or nothing, idempotent; the first of a key counts.
+
+        A new one is due at `first_at`. One that is known with the same timing stays as it is, but
+        payload, group and limit keys follow the plan; so it does, but is due at `first_at`, with
+        another timing. Of one that runs only app and timing are noted, and a suspect keeps its
+        turn. One that has ended or was retired is queued again at `first_at`, its attempts
+        forgotten, its counters kept. No occurrence that ended well comes again: then it is due
+        right after that. Refused with EnqueueRefused: more than ARM_UNITS_MAX, or a key of a job
+        that is no unit.
+        """
+        ...
+
+    def retire_units(self, keys: Sequence[str]) -> Reply[int]:
+        """Let units tick no more; how many did, or might have. The cursor stays.
+
+        As `cancel`, and one that had failed for good is cancelled, too, so that no retry puts it
+        back. At most ARM_UNITS_MAX.
+        """
+        ...
+
+    def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
+        """One page of units of an app, or of all, with a key above `after_key`, by key."""
+        ...
+
+    def unit(self, key: str) -> Reply[UnitView | None]: ...
+
+    def cursor(self, name: str) -> Reply[str | None]: ...
+
+    def cursors(self, names: Sequence[str]) -> Reply[dict[str, str]]:
+        """Those of these cursors that are set."""
+        ...
+
+    def keep_preflights(self, app: str, results: Sequence[PreflightResult]) -> Reply[None]:
+        """Keep what checks came to, the last word on each; at most ARM_UNITS_MAX."""
+        ...
+
+    def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
+        """One page of what is kept for an app above a unit, by unit."""
+        ...
+
+    def forget_preflights(self, app: str, before: int) -> Reply[int]:
+        """Forget what was checked before a time (microseconds); how many."""
+        ...
+
+
+class Store(
+    JobStore,
+    LimitStore,
+    StatusStore,
+    ControlStore,
+    LearnedLimitStore,
+    JournalStore,
+    RunStore,
+    ScheduleStore,
+    ManifestStore,
+    PlanStore,
+    LockStore,
+    Protocol,
+):
+    """The sum of the above over one writer, and its life."""
+
+    bulk_jobs: int  # of one call, where many are to be enqueued
+
+    @property
+    def url(self) -> str: ...
+
+    async def wait_for_work(self, timeout: float | None) -> None:
+        """Return when there may be something new to lease, or after `timeout` seconds. A hint."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was claimed, refuse the rest, free everything; idempotent."""
+        ...

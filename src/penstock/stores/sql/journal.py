@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are calls that cost money written down, answered and forgotten?
+
+The rules are in call_rules; here is how rows come from the database and go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock import failpoints
+from penstock.model.job import JobId
+from penstock.model.journal import (
+    Answer,
+    CallKey,
+    CallRef,
+    CallState,
+    Intent,
+    IntentVerdict,
+)
+from penstock.model.run_part import RunPart
+from penstock.model.spending import DAY_MICROS, Account, Amount, Budget, Period, day_of
+from penstock.model.views import Progress
+from penstock.stores.call_rows import NOTHING, CallRow, Change, Place
+from penstock.stores.call_rules import CallBook, budgeted
+from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE, DAYS_KEPT, RUNS_KEPT
+from penstock.stores.sql.statements import Row, as_json
+from penstock.stores.sql.transaction import Transaction
+
+
+def call_row(row: Row) -> CallRow:
+    """A call from the columns of `find_calls`."""
+    return CallRow(
+        row[0],
+        CallKey(JobId(row[1]), row[2], row[3]),
+        CallState(row[4]),
+        row[5],
+        Place(*row[6:11]),
+        row[11],
+        row[12],
+        Amount(row[13], row[14]),
+        Amount(row[15], row[16]),
+        *row[17:],
+    )
+
+
+def intend(
+    tx: Transaction, intents: Sequence[Intent], budgets: Sequence[Budget]
+) -> list[IntentVerdict]:
+    """Write down that calls are about to be sent, and reserve their estimates."""
+    if not intents:
+        return []
+    accounts = budgeted(intents, budgets, tx.now)
+    keys = [intent.key for intent in intents]
+    jobs = as_json(sorted({key.job for key in keys}))
+    tx.foresee_intents(keys, jobs, accounts)
+    if accounts:
+        tx.spend_alone(accounts)
+    book = _book(tx, keys)
+    tokens = dict(tx.array("job_tokens", jobs))
+    known = _balances(tx, accounts)
+    verdicts = book.intend(intents, budgets, lambda account: known.get(account, NOTHING), tokens)
+    _drop_answers(tx, book)
+    fresh = [row for row in book.changed.values() if not row.no]
+    if fresh:
+        tx.add_calls([_new_columns(row) for row in fresh])
+    again = [row for row in book.changed.values() if row.no]
+    if again:
+        tx.run("reopen_calls", as_json([(row.no, *_reopened_columns(row)) for row in again]))
+    failpoints.hit("intend.in_tx")
+    tx.passed.append("intend.committed")
+    return verdicts
+
+
+def _book(tx: Transaction, keys: Sequence[CallKey]) -> CallBook:
+    rows = {row.key: row for row in map(call_row, tx.find_calls(keys) if keys else ())}
+    return CallBook(rows, tx.sums, tx.now)
+
+
+def _balances(tx: Transaction, accounts: Sequence[Account]) -> dict[Account, Change]:
+    if not accounts:
+        return {}
+    return dict(map(account_row, tx.array("read_accounts", as_json(accounts))))
+
+
+def account_row(row: Row) -> tuple[Account, Change]:
+    """An account from its columns."""
+    scope, period, span, *change = row
+    return Account(scope, Period(period), span), Change(*change)
+
+
+def _new_columns(row: CallRow) -> Row:
+    return (*row.key, *_reopened_columns(row))
+
+
+def _reopened_columns(row: CallRow) -> Row:
+    return (row.token, *row.place, row.begun_at, *row.reserved, row.resent)
+
+
+def answered(tx: Transaction, answers: Sequence[Answer]) -> None:
+    """Keep answers, and settle what they cost."""
+    book = _book(tx, [answer.key for answer in answers])
+    kept = [
+        (
+            book.changed[answer.key].no,
+            answer.status,
+            as_json(answer.headers),
+            answer.body,
+            *answer.used,
+            answer.input_tokens,
+            answer.output_tokens,
+        )
+        for answer in book.answered(answers)
+    ]
+    _write(tx, book, kept)
+    failpoints.hit("answered.in_tx")
+    tx.passed.append("answered.committed")
+
+
+def closed(tx: Transaction, calls: Sequence[CallRef]) -> None:
+    """Calls ended without an answer, and nothing was bought."""
+    book = _book(tx, [call.key for call in calls])
+    book.closed(calls)
+    _write(tx, book)
+
+
+def held(tx: Transaction, calls: Sequence[CallRef]) -> None:
+    """Calls in doubt shall be looked at by a person."""
+    book = _book(tx, [call.key for call in calls])
+    book.held(calls)
+    _write(tx, book)
+
+
+def reused(tx: Transaction, keys: Sequence[CallKey], accounts: Sequence[Account]) -> None:
+    """Answers were taken from the journal."""
+    book = _book(tx, keys)
+    book.reused(keys, accounts)
+    _write(tx, book)
+
+
+def spoil(tx: Transaction, keys: Sequence[CallKey]) -> None:
+    """Answers led to a fault of the task itself: they are bought anew."""
+    book = _book(tx, keys)
+    book.spoil(keys)
+    _drop_answers(tx, book)
+    _write(tx, book)
+
+
+def _write(tx: Transaction, book: CallBook, answers: Sequence[Row] = ()) -> None:
+    rows = book.changed.values()
+    if rows:
+        tx.change_calls([_changed_columns(row) for row in rows], answers)
+    ended = next((row.key for row in rows if row.ended_at == tx.now), None)
+    if ended is not None:
+        tx.call_ended(ended)
+
+
+def _changed_columns(row: CallRow) -> Row:
+    counts = row.bought, row.reused, row.estimated
+    return (row.no, row.state, row.ended_at, *row.reserved, *row.used, *counts)
+
+
+def _drop_answers(tx: Transaction, book: CallBook) -> None:
+    if book.unkept:
+        tx.run("drop_answers", as_json([row.no for row in book.unkept]))
+
+
+def forget_calls(tx: Transaction, jobs: Iterable[int]) -> int:
+    """Forget calls of these jobs, at most CALLS_DROPPED; how many. Reserves are given back."""
+    found = tx.array("calls_of_jobs", as_json([*jobs]), CALLS_DROPPED)
+    if not found:
+        return 0
+    calls = as_json(found)
+    for row in map(call_row, tx.array("unended_calls", calls)):
+        tx.sums.give_back(row)
+    ((bought, reuses, micros, tokens, resent, estimated),) = tx.rows("sum_calls", calls)
+    tx.sums.forget(bought, reuses, Amount(micros, tokens), resent, estimated)
+    tx.run("drop_answers", calls)
+    tx.run("drop_calls", calls)
+    return len(found)
+
+
+def prune_calls(tx: Transaction, before: int, after: JobId) -> tuple[Progress, JobId]:
+    """Forget the calls of the next jobs with calls that ended long ago, or are not there."""
+    tx.one_at_a_time()
+    seen = tx.array("jobs_with_calls", after, before, CALLS_SLICE)
+    if not seen:
+        _forget_days(tx)
+        return Progress(0, more=False), after
+    count = forget_calls(tx, [job for job, may_go in seen if may_go])
+    last = after if count == CALLS_DROPPED else seen[-1][0]  # else there may be more of these
+    return Progress(count, more=True), JobId(last)
+
+
+def _forget_days(tx: Transaction) -> None:
+    """What was spent long ago; a day's account goes once nothing is reserved in it."""
+    first = day_of(tx.now - DAYS_KEPT * DAY_MICROS)
+    if tx.value("has_old_days", first):
+        tx.add_up_accounts()
+        tx.run("forget_day_accounts", first)
+
+
+def save_run(tx: Transaction, part: RunPart) -> None:
+    """Keep what one worker of a run says, and forget old runs with their accounts."""
+    tx.run("save_run", part.run_id)
+    tx.run("save_run_part", part.run_id, part.worker, part.saved_at, part.document)
+    old = tx.array("old_runs", RUNS_KEPT)
+    if old:
+        tx.add_up_accounts()
+        runs = as_json(old)
+        tx.run("forget_run_parts", runs)
+        tx.run("forget_run_accounts", runs)
+        tx.run("forget_runs", runs)

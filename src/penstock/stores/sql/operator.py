@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may an operator do to jobs: cancel, revoke, retry?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
+from penstock.model.lease import JobRef, Verdict
+from penstock.model.schedule import SCHEDULE
+from penstock.model.views import Retried, Settled
+from penstock.stores.protocol import CHORE_SLICE
+from penstock.stores.sql.dependants import note_ended, settle
+from penstock.stores.sql.reviving import revive_later, total
+from penstock.stores.sql.row_state import PUBLIC, RowState
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
+
+
+def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
+    """Cancel jobs that have not ended."""
+    cancelled: dict[str, int] = {}
+    for key in keys:
+        row = tx.row("open_job", key)
+        if row is None:
+            continue
+        job_id, lane_id, row_state, token, worker = row
+        tx.run("cancel_job", job_id, tx.now)
+        tx.run("close_edges_of", as_json([job_id]))
+        if row_state == RowState.IN_PROGRESS:
+            outcome = str(JobState.CANCELLED)
+            tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
+            tx.run("linger", job_id, token, worker)
+            if key.startswith(SCHEDULE):
+                tx.units.grown.add(job_id)
+        tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
+        if row_state == RowState.READY:
+            tx.leave(lane_id)
+        cancelled[key] = job_id
+    # Dependants learn of it last: one that is cancelled in the same call is cancelled, not skipped.
+    note_ended(tx, list(cancelled.values()))
+    return frozenset(cancelled)
+
+
+def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
+    """End one lease from outside: the job is ready again, its holder fenced."""
+    held = tx.row("holder_of", ref.id, ref.token)
+    row = tx.row("revoke_job", ref.id, ref.token, tx.now)
+    if row is None or held is None:
+        return Verdict.STALE
+    lane_id = row[0]
+    why = AttemptError(ErrorCategory.OWN, "revoked", error)
+    tx.run("write_attempt", ref.id, ref.token, held[0], "revoked", None, tx.now, as_json(why))
+    tx.run("linger", *ref, held[0])
+    tx.units.grown.add(ref.id)
+    tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+    tx.touch(lane_id)
+    return Verdict.ACCEPTED
+
+
+def go_on(tx: Transaction) -> Settled:
+    """Tell and put back a slice of dependants."""
+    return Settled(settle(tx), total(tx))
+
+
+def retry_failed(
+    tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId
+) -> Retried:
+    """Put one slice of failed jobs back; what was skipped because of them follows in slices."""
+    tx.one_at_a_time()
+    if settle(tx):  # whoever is not told yet that a job failed cannot be put back
+        return Retried(0, total(tx), more=True, last=after_id)
+    seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)
+    failed = [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted]
+    if failed:
+        tx.hold("hold_settling", as_json([job_id for job_id, _ in failed]))
+        tx.run("requeue_jobs", as_json(failed), tx.now)
+        for _, lane_id in failed:
+            tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
+            tx.touch(lane_id)
+        revive_later(tx, [job_id for job_id, _ in failed])
+        left = settle(tx)
+    else:
+        left = False
+    return Retried(
+        len(failed),
+        total(tx),
+        more=left or len(seen) == CHORE_SLICE,
+        last=JobId(seen[-1][0]) if seen else after_id,
+    )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How are jobs forgotten that ended long ago?
+
+In slices, bounded in jobs and in edges. A job with very many edges loses them slice by slice
+before it goes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from penstock.model.job import JobState
+from penstock.model.views import EndMark, Progress
+from penstock.stores.journal import CALLS_DROPPED
+from penstock.stores.protocol import CHORE_SLICE, PURGE_EDGES
+from penstock.stores.sql.dependants import settle
+from penstock.stores.sql.enqueue import upstream_error
+from penstock.stores.sql.journal import forget_calls
+from penstock.stores.sql.plans import purge_plans
+from penstock.stores.sql.row_state import PUBLIC, RowState
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
+
+MANY_EDGES = 500  # to dependants, or from what it waited for: such a job is stripped first
+
+
+class _Old(NamedTuple):
+    """A job that ended long ago; the order of columns in `old_jobs`."""
+
+    id: int
+    lane_id: int
+    row_state: int
+    finished_at: int
+    free: int  # may it go? With many edges only the first dependants were asked
+    edges: int  # counted up to MANY_EDGES in each direction
+
+
+def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMark]:
+    """Forget what may be forgotten of the next jobs that ended long ago."""
+    tx.one_at_a_time()
+    if settle(tx):  # what is still to be told or put back must not be forgotten
+        return Progress(0, more=True), after
+    seen = [_Old(*row) for row in tx.array("old_jobs", before, *after, CHORE_SLICE, MANY_EDGES)]
+    if not seen:
+        purge_plans(tx, before)
+        return Progress(0, more=False), after
+    if seen[0].edges >= MANY_EDGES and _strip(tx, seen[0]):
+        return Progress(0, more=True), after  # it is the first again, with fewer edges
+    visited = _few_edges(seen)
+    free = {job.id for job in visited if job.free and job.edges < MANY_EDGES}
+    may_go = tx.forget_alone(free)
+    old = [job for job in visited if job.id in may_go]
+    if old:
+        if forget_calls(tx, [job.id for job in old]) == CALLS_DROPPED:
+            return Progress(0, more=True), after  # they may have more; the jobs go afterwards
+        _forget(tx, old)
+    last = visited[-1]
+    return Progress(len(old), more=True), EndMark(last.finished_at, last.id)
+
+
+def _few_edges(seen: Sequence[_Old]) -> list[_Old]:
+    """The first of these jobs, as many as have a bounded number of edges; at least one."""
+    edges = 0
+    found: list[_Old] = []
+    for job in seen:
+        edges += job.edges
+        if found and (edges > PURGE_EDGES or job.edges >= MANY_EDGES):
+            break
+        found.append(job)
+    return found
+
+
+def _strip(tx: Transaction, job: _Old) -> bool:
+    """Forget a slice of the edges of a job that has many; False if it must be kept.
+
+    A failed or skipped one is cancelled first: a retry in between would miss the dependants whose
+    edges are gone.
+    """
+    if job.row_state in (RowState.SKIPPED, RowState.ERROR):
+        if tx.value("has_unfinished_dependant", job.id, -1):
+            return False
+        tx.run("forget_soon", job.id)
+        tx.move(job.lane_id, PUBLIC[job.row_state], JobState.CANCELLED)
+    elif tx.value("has_unfinished_dependant", job.id, PURGE_EDGES):
+        return False
+    _blame_forgotten(tx, [job.id], PURGE_EDGES)
+    if not tx.run("strip_dependants", job.id, PURGE_EDGES):
+        tx.run("strip_dependencies", job.id, PURGE_EDGES)
+    return True
+
+
+def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
+    rows = as_json([(job.id,) for job in old])
+    _blame_forgotten(tx, [job.id for job in old], MANY_EDGES)
+    tx.note_purged(rows)
+    tx.run("purge_history", rows)
+    tx.run("purge_edges_to", rows)
+    tx.run("purge_edges_from", rows)
+    tx.run("purge_units", rows)
+    tx.run("purge_jobs", rows)
+    for job in old:
+        tx.move(job.lane_id, PUBLIC[job.row_state], None)
+    forget_lanes(tx, {job.lane_id for job in old})
+
+
+def forget_lanes(tx: Transaction, lanes: Set[int]) -> None:
+    """Forget lanes that jobs have left, and their groups, where no job is left in the group."""
+    groups = {group for _, group in tx.lane_names(lanes).values()}
+    tx.add_up_counts()
+    tx.flush_heads()
+    states = as_json(list(JobState))
+    tx.hold("hold_lanes", as_json(sorted(lanes)))
+    tx.run("purge_lanes", as_json(sorted(lanes)), states)
+    tx.run("purge_group_counts", as_json(sorted(groups)), states)
+
+
+def _blame_forgotten(tx: Transaction, order: Sequence[int], most: int) -> None:
+    """Skipped dependants stay skipped when one of those that forbid them is forgotten.
+
+    They are blamed on it, whatever skipped them first: nobody can put it back any more. Asks for
+    the first dependants of each job, `most` of them.
+    """
+    places = {job_id: place for place, job_id in enumerate(order)}
+    blamed: dict[int, tuple[int, int, str] | None] = {}
+    spoilt = tx.array("spoilt_by_forgotten", as_json(order), most)
+    for child, parent, row_state, key, blames in sorted(spoilt, key=lambda row: places[row[1]]):
+        fresh = (child, parent, as_json(upstream_error(row_state, key)))
+        blamed.setdefault(child, None if blames == parent else fresh)
+    changed = [blame for blame in blamed.values() if blame is not None]
+    if changed:
+        tx.run("blame", as_json(changed))

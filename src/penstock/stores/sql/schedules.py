@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do units of schedules become jobs for ever, and how do they end?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock import failpoints
+from penstock.model.job import JobState
+from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan
+from penstock.stores.group_commit import Contended
+from penstock.stores.sql.enqueue import lanes_of
+from penstock.stores.sql.operator import cancel
+from penstock.stores.sql.retention import forget_lanes
+from penstock.stores.sql.row_state import PUBLIC, RowState
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import LaneSpec, Transaction
+from penstock.stores.unit_rules import (
+    Change,
+    due_after,
+    judge,
+    no_unit,
+    planned,
+    refuse_many,
+    report,
+)
+
+
+class _Known(NamedTuple):
+    """A job of a unit's key; the order of columns in `find_units`."""
+
+    key: str
+    job_id: int
+    lane_id: int
+    row_state: int
+    due_at: int
+    partition: str | None
+    payload: str
+    app: str | None  # None: it is no unit
+    timing: str | None
+    last_due_at: int | None
+    retired_at: int | None
+
+
+class _Armed(NamedTuple):
+    """A unit that is known, how it shall be, and what that means."""
+
+    was: _Known
+    plan: UnitPlan
+    lane_id: int
+    change: Change
+
+
+def arm(tx: Transaction, app: str, units: Sequence[UnitPlan]) -> ArmReport:
+    """Let units be as they are planned, all or nothing. Runs in a savepoint."""
+    plans = planned(units)
+    if not plans:
+        return ArmReport()
+    tx.flush_units()
+    known = _find(tx, plans)
+    lanes = lanes_of(tx, {*map(_spec, plans.values())})
+    fresh = [plan for plan in plans.values() if plan.key not in known]
+    if fresh:
+        _add(tx, app, fresh, lanes)
+    armed = [
+        _Armed(
+            was,
+            plans[was.key],
+            lanes[_spec(plans[was.key])],
+            judge(was.row_state, same_timing=was.timing == plans[was.key].timing),
+        )
+        for was in known.values()
+    ]
+    _change(tx, app, armed)
+    failpoints.hit("arm.in_tx")
+    tx.passed.append("arm.committed")
+    return report([Change.NEW] * len(fresh) + [one.change for one in armed])
+
+
+def _spec(plan: UnitPlan) -> LaneSpec:
+    return plan.task, plan.group, plan.limit_keys
+
+
+def _find(tx: Transaction, keys: Sequence[str] | dict[str, UnitPlan]) -> dict[str, _Known]:
+    """The units of these keys as they are until the commit; raises if a job is none."""
+    found = [_Known(*row) for row in tx.find_units(sorted(keys))]
+    for one in found:
+        if one.app is None:
+            raise no_unit(one.key)
+    return {one.key: one for one in found}
+
+
+def _first_state(tx: Transaction, due_at: int) -> RowState:
+    return RowState.DELAYED if due_at > tx.now else RowState.READY
+
+
+def _add(tx: Transaction, app: str, plans: Sequence[UnitPlan], lanes: dict[LaneSpec, int]) -> None:
+    created = tx.insert_jobs(
+        [
+            (
+                plan.key,
+                lanes[_spec(plan)],
+                plan.partition,
+                0,
+                plan.payload,
+                int(_first_state(tx, plan.first_at)),
+                plan.first_at,
+                None,
+                None,
+            )
+            for plan in plans
+        ]
+    )
+    if len(created) < len(plans):
+        raise Contended("Another process was arming the same units just now.")
+    rows = [(created[plan.key], plan.key, plan.timing) for plan in plans]
+    tx.run("insert_units", as_json(rows), app)
+    for (task, group), count in Counter((plan.task, plan.group) for plan in plans).items():
+        tx.arrive(task, group, JobState.QUEUED, count)
+    tx.touch_all(lanes[_spec(plan)] for plan in plans if plan.first_at <= tx.now)
+    tx.made_work = True
+
+
+def _change(tx: Transaction, app: str, armed: Sequence[_Armed]) -> None:
+    """Let known units follow their plans, as far as they do not run."""
+    noted = [
+        (one.was.job_id, one.plan.timing)
+        for one in armed
+        if (one.was.app, one.was.timing, one.was.retired_at) != (app, one.plan.timing, None)
+    ]
+    if noted:
+        tx.run("change_units", as_json(noted), app)
+    at_rest = [one for one in armed if one.was.row_state != RowState.IN_PROGRESS]
+    replanned = [one for one in at_rest if _is_replanned(one)]
+    if replanned:
+        tx.replan_jobs(
+            [
+                (one.was.job_id, one.lane_id, one.plan.partition, one.plan.payload)
+                for one in replanned
+            ]
+        )
+    started = {one.was.job_id: (state, due_at) for one, state, due_at in _started(tx, at_rest)}
+    if started:
+        tx.start_units([(job_id, int(state), at) for job_id, (state, at) in started.items()])
+    for one in at_rest:
+        state, _ = started.get(one.was.job_id, (RowState(one.was.row_state), 0))
+        _moved(tx, one, state)
+    left = {one.was.lane_id for one in replanned if one.lane_id != one.was.lane_id}
+    if left and tx.is_my_turn():
+        tx.flush_heads()  # whoever forgets lanes holds those that jobs were put into
+        forget_lanes(tx, left)
+
+
+def _is_replanned(one: _Armed) -> bool:
+    was, plan = one.was, one.plan
+    return (was.lane_id, was.partition, was.payload) != (one.lane_id, plan.partition, plan.payload)
+
+
+def _started(tx: Transaction, armed: Sequence[_Armed]) -> Iterator[tuple[_Armed, RowState, int]]:
+    """Those that begin anew, with their state and when they are due; a suspect keeps its turn."""
+    for one in armed:
+        was = one.was
+        if one.change is not Change.KEPT and was.row_state != RowState.SUSPECT:
+            due_at = due_after(one.plan.first_at, was.row_state, was.due_at, was.last_due_at)
+            yield one, _first_state(tx, due_at), due_at
+
+
+def _moved(tx: Transaction, one: _Armed, state: RowState) -> None:
+    """What follows from a unit's new lane and state."""
+    was, moved = one.was, one.lane_id != one.was.lane_id
+    if state == was.row_state and not moved and one.change is Change.KEPT:
+        return
+    tx.move(was.lane_id, PUBLIC[was.row_state], None)
+    tx.move(one.lane_id, None, PUBLIC[state])
+    if was.row_state == RowState.READY:
+        tx.leave(was.lane_id)
+    if state is RowState.READY:
+        tx.touch(one.lane_id)
+    tx.made_work = True
+
+
+def retire_units(tx: Transaction, keys: Sequence[str]) -> int:
+    """Let units tick no more; how many might have."""
+    refuse_many(keys)
+    found = [_Known(*row) for row in tx.find_units(sorted(set(keys)))]
+    units = [one for one in found if one.app is not None and one.retired_at is None]
+    if not units:
+        return 0
+    running = [one.key for one in units if one.row_state == RowState.IN_PROGRESS]
+    if cancel(tx, running) != frozenset(running):
+        raise Contended("A unit ended by itself while it was to be retired.")
+    _cancel_at_rest(tx, [one for one in units if one.row_state < RowState.IN_PROGRESS])
+    failed = [one for one in units if one.row_state == RowState.ERROR]
+    if failed:
+        tx.run("cancel_failed", as_json([one.job_id for one in failed]), tx.now)
+        for one in failed:
+            tx.move(one.lane_id, JobState.ERROR, JobState.CANCELLED)
+    tx.run("retire_units", as_json([one.job_id for one in units]), tx.now)
+    return len(units)
+
+
+def _cancel_at_rest(tx: Transaction, units: Sequence[_Known]) -> None:
+    """Many at once: nobody waits for a unit, so nobody need be told."""
+    if units:
+        tx.run("cancel_units", as_json([one.job_id for one in units]), tx.now)
+    for one in units:
+        tx.move(one.lane_id, JobState.QUEUED, JobState.CANCELLED)
+        if one.row_state == RowState.READY:
+            tx.leave(one.lane_id)
+
+
+def keep_preflights(tx: Transaction, app: str, results: Sequence[PreflightResult]) -> None:
+    """The last word on each check counts."""
+    refuse_many(results)
+    last = {result.unit: result for result in results}
+    if last:
+        rows = [
+            (
+                unit,
+                one.name,
+                one.partition,
+                one.value,
+                None if one.error is None else as_json(one.error),
+                one.checked_at,
+            )
+            for unit, one in sorted(last.items())
+        ]
+        tx.run("keep_preflights", as_json(rows), app)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a store tell people? Short reads, each of one state of the database."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, BootTime
+from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
+from penstock.model.control import Inbox, Question
+from penstock.model.dataset import SliceMarks
+from penstock.model.job import (
+    TERMINAL,
+    Attempt,
+    AttemptError,
+    EdgeKind,
+    Job,
+    JobId,
+    JobState,
+    WorkerId,
+)
+from penstock.model.lease import JobRef
+from penstock.model.provider import ProviderModelKey
+from penstock.model.schedule import SCHEDULE
+from penstock.model.views import KeptLimit, Outlook, Stats, WorkerView
+from penstock.stores.protocol import (
+    DELAYED_IN_STATS,
+    DEPENDENCIES_SHOWN,
+    GROUPS_IN_STATS,
+    HOLDERS_SHOWN,
+    LEARNED_READ,
+    JobFilter,
+)
+from penstock.stores.sql.call_reading import broken_calls
+from penstock.stores.sql.row_state import OF_STATE, PUBLIC, RowState
+from penstock.stores.sql.statements import Row, Statements, as_json
+from penstock.stores.sql.unit_reading import broken_units
+
+_decode_error = msgspec.json.Decoder(AttemptError).decode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+WINDOW_JOBS = 5_000  # rows that one read of a list looks at
+LANES_ASKED = 10_000  # lanes times priorities that are asked for their oldest ready job
+
+_OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
+_UNHAPPY = (JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED)
+_JUMPS: dict[JobState | None, str] = {
+    JobState.WAITING: "next_waiting",
+    JobState.QUEUED: "next_queued",
+    JobState.IN_PROGRESS: "next_in_progress",
+}
+
+
+class SqlReader(Statements):
+    """Answers questions by short reads; how they are run is the backend's."""
+
+    def stats(self, now: int, boot: BootTime) -> Stats:
+        tasks: dict[str, dict[JobState, int]] = {}
+        schedules: dict[str, dict[JobState, int]] = {}
+        states = dict.fromkeys(JobState, 0)
+        for task, state, n in self.rows("read_task_counts"):
+            if task.startswith(SCHEDULE):
+                schedules.setdefault(task, {})[JobState(state)] = n
+                continue
+            tasks.setdefault(task, {})[JobState(state)] = n
+            states[JobState(state)] += n
+        armed = sum(counts.get(JobState.QUEUED, 0) for counts in schedules.values())
+        names = list(dict.fromkeys(self._some_groups()))[:GROUPS_IN_STATS]
+        groups: dict[str, dict[JobState, int]] = {name: {} for name in names}
+        wanted, kinds = as_json(names), as_json(list(JobState))
+        for group, state, n in self.rows("read_group_counts", wanted, kinds):
+            groups[group][JobState(state)] = n
+        oldest = self.value("oldest_ready", LANES_ASKED)
+        return Stats(
+            states=states,
+            tasks=tasks,
+            groups={name: counts for name, counts in groups.items() if counts},
+            groups_total=self.value("count_groups"),
+            oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
+            next_due_at=self.value("next_due"),
+            delayed=max(0, self.value("count_delayed", DELAYED_IN_STATS + armed, now) - armed),
+            suspects=self.value("count_suspects"),
+            workers=self.value("count_workers", boot.boot_id, boot.at),
+            paused=self._is_paused(),
+            schedules=schedules,
+        )
+
+    def _is_paused(self) -> bool:
+        return bool(self.first("read_meta", "paused") == "1")
+
+    def _some_groups(self) -> list[str]:
+        """A bounded number of groups, those with open work first."""
+        return [
+            name
+            for state in (*_OPEN, *TERMINAL)
+            for (name,) in self.rows("read_group_names", state, GROUPS_IN_STATS)
+        ]
+
+    def outlook(self, worker: WorkerId, run_id: str, boot: BootTime) -> Outlook:
+        open_by_task: dict[str, dict[JobState, int]] = {}
+        for task, state, n in self.rows("read_task_counts"):
+            if state in _OPEN:
+                open_by_task.setdefault(task, {})[JobState(state)] = n
+        ends = as_json(list(TERMINAL))
+        elsewhere: set[str] = set()
+        for (tasks,) in self.rows("tasks_elsewhere", boot.boot_id, boot.at, worker):
+            elsewhere.update(_decode_names(tasks))
+        return Outlook(
+            open_by_task=open_by_task,
+            next_due_at=self.value("next_due"),
+            suspects=self.value("count_suspects"),
+            served_elsewhere=frozenset(elsewhere),
+            ended_in_run={JobState(s): n for s, n in self.rows("read_run_counts", run_id, ends)},
+            paused=self._is_paused(),
+        )
+
+    def job(self, key: str) -> Job | None:
+        found = self.rows("read_job", key)
+        return _job(found[0]) if found else None
+
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+        if wanted.state in _UNHAPPY:
+            low = int(OF_STATE[wanted.state])
+            rows = self.rows("list_unhappy", after_id, low, wanted.task, limit)
+            return [_job(row) for row in rows]
+        low, high = 0, int(RowState.CANCELLED)
+        if wanted.state is JobState.QUEUED:
+            low, high = int(RowState.DELAYED), int(RowState.SUSPECT)
+        elif wanted.state is not None:
+            low = high = int(OF_STATE[wanted.state])
+        return [_job(row) for row in self._walk(wanted, after_id, limit, low, high)]
+
+    def _walk(
+        self, wanted: JobFilter, after_id: JobId, limit: int, low: int, high: int
+    ) -> list[Row]:
+        """Look through jobs by id in short reads; where a read finds none, jump to the next one.
+
+        What has not ended is in small indexes, so the jump does not walk past what has.
+        """
+        found: list[Row] = []
+        at: int | None = after_id
+        while len(found) < limit:
+            end = self.value("window_end", at, WINDOW_JOBS)
+            if end is None:
+                break
+            rows = self.rows("list_jobs", at, end, low, high, wanted.task, limit - len(found))
+            found += rows
+            at = end
+            if not rows and wanted.state in _JUMPS:
+                following = self.value(_JUMPS[wanted.state], end)
+                if following is None:
+                    break
+                at = following - 1
+        return found
+
+    def jobs_by(self, query: str, *parameters: object) -> list[Job]:
+        """Jobs that a statement finds, for people."""
+        return [_job(row) for row in self.rows(query, *parameters)]
+
+    @abstractmethod
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        """What is committed in a range, in numbers."""
+
+    @abstractmethod
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        """The commit number and slices, of one state of the store."""
+
+    def attempts(self, key: str) -> list[Attempt]:
+        return [
+            Attempt(
+                token=token,
+                worker=WorkerId(worker),
+                outcome=outcome,
+                started_at=started_at,
+                ended_at=ended_at,
+                error=None if error is None else _decode_error(error),
+            )
+            for token, worker, outcome, started_at, ended_at, error in self.rows(
+                "read_attempts", key
+            )
+        ]
+
+    def workers(self, boot: BootTime) -> list[WorkerView]:
+        return [
+            WorkerView(
+                id=WorkerId(id_),
+                run_id=run_id,
+                host=host,
+                pid=pid,
+                started_at=started_at,
+                alive=left > 0,
+                lease_seconds=max(left, 0) / MICROSECONDS,
+                tasks=_decode_names(tasks),
+                status=status,
+                status_at=status_at,
+            )
+            for id_, run_id, host, pid, started_at, left, tasks, status, status_at in self.rows(
+                "list_workers", boot.boot_id, boot.at
+            )
+        ]
+
+    def learned(self) -> list[KeptLimit]:
+        return [
+            KeptLimit(ProviderModelKey(provider, model), document, learned_at)
+            for provider, model, document, learned_at in self.rows("list_learned", LEARNED_READ)
+        ]
+
+    def leases(self, worker: WorkerId) -> list[JobRef]:
+        return [JobRef(job_id, token) for job_id, token in self.rows("leased_by_id", worker)]
+
+    def inbox(self, worker: WorkerId) -> Inbox:
+        """One statement: workers ask for this all the time."""
+        inbox = Inbox([], [])
+        for job_id, token, question in self.rows("inbox_of", worker):
+            ref = JobRef(job_id, token)
+            if question is None:
+                inbox.lingering.append(ref)
+            else:
+                inbox.questions.append(Question(question, ref))
+        return inbox
+
+    def circumstances(self, key: str, now: int) -> Circumstances | None:
+        job = self.job(key)
+        if job is None:
+            return None
+        counts = dict(self.array("count_holders", as_json(job.limit_keys)))
+        return Circumstances(
+            job=job,
+            now=now,
+            dependencies=tuple(
+                Dependency(key, EdgeKind(kind), PUBLIC[row_state], bool(is_open))
+                for key, kind, row_state, is_open in self.rows(
+                    "read_dependencies", job.id, DEPENDENCIES_SHOWN
+                )
+            ),
+            skipped_by=self.first("read_skipped_by", job.id),
+            lingering=tuple(WorkerId(name) for (name,) in self.rows("read_lingering", job.id)),
+            held=tuple(
+                HeldKey(limit_key, counts[limit_key], self._holders(limit_key))
+                for limit_key in job.limit_keys
+            ),
+        )
+
+    def _holders(self, limit_key: str) -> tuple[Holder, ...]:
+        return tuple(
+            Holder(key, None if worker is None else WorkerId(worker), since, bool(lingers))
+            for key, worker, since, lingers in self.rows("read_holders", limit_key, HOLDERS_SHOWN)
+        )
+
+    def caps(self) -> dict[str, int]:
+        return dict(self.array("all_caps"))
+
+    def check(self) -> list[str]:
+        """Every broken invariant, as sentences."""
+        broken = [
+            f"The counter of {scope} {name!r} in {state} is {kept}, a count gives {counted}."
+            for scope, query in (("task", "check_task_counts"), ("group", "check_group_counts"))
+            for name, state, counted, kept in self.rows(query)
+        ]
+        for query, sentence in (
+            ("check_heads", "The head of lane {} is not its first ready job."),
+            ("check_held", "{}."),
+            ("check_pending", "Job {} says another number of open dependencies than it has."),
+            ("check_waiting", "Job {} waits for nobody, or does not wait although it must."),
+            ("check_workers", "Job {} has a worker without being in progress, or the reverse."),
+            ("check_parked", "Lane {} is parked on a key that nobody will free."),
+        ):
+            broken += [sentence.format(name) for (name,) in self.rows(query)]
+        broken += [f"{sentence}." for (sentence,) in self.rows("check_datasets")]
+        return [*broken, *broken_calls(self), *broken_units(self)]
+
+
+def _job(row: Row) -> Job:
+    return Job(
+        id=JobId(row[0]),
+        key=row[1],
+        task=row[2],
+        group=row[3],
+        partition=row[4],
+        limit_keys=_decode_names(row[5]),
+        priority=row[6],
+        payload=row[7],
+        state=PUBLIC[row[8]],
+        suspect=row[8] == RowState.SUSPECT,
+        token=row[9],
+        worker=None if row[10] is None else WorkerId(row[10]),
+        attempts=row[11],
+        crashes=row[12],
+        deferred_since=row[13],
+        available_at=row[14],
+        pending=row[15],
+        plan_id=row[16],
+        level=row[17],
+        result=row[18],
+        last_error=None if row[19] is None else _decode_error(row[19]),
+        created_at=row[20],
+        updated_at=row[21],
+        started_at=row[22],
+        finished_at=row[23],
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is alive, and what do workers say of themselves?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock import failpoints
+from penstock.clock import MICROSECONDS
+from penstock.errors import InternalError
+from penstock.model.job import WorkerId
+from penstock.model.lease import WorkerInfo, dimension_key
+from penstock.model.provider import ProviderModelKey
+from penstock.stores.protocol import LEARNED_SECONDS
+from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.transaction import Transaction
+
+AFTER_COLON = ";"  # keys of a dimension lie between `host:` and `host;`
+
+
+def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
+    """Make a worker known and alive; caps may have changed, so every lane may try again."""
+    if tx.row("worker_no", worker.id) is not None:
+        raise InternalError(f"Worker {worker.id!r} is registered already; ids must be random.")
+    tx.run(
+        "insert_worker",
+        worker.id,
+        worker.run_id,
+        tx.boot.boot_id,
+        tx.boot.at + round(ttl_seconds * MICROSECONDS),
+        tx.now,
+        worker.host,
+        worker.pid,
+        as_json(worker.tasks),
+    )
+    failpoints.hit("register.in_tx")
+    tx.forget_alive()
+    if tx.run("unpark_all"):
+        tx.made_work = True
+
+
+def beat(tx: Transaction, workers: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
+    """Prolong those that are still alive."""
+    until = tx.boot.at + round(ttl_seconds * MICROSECONDS)
+    alive = frozenset(
+        worker
+        for worker in workers
+        if tx.run("beat_worker", worker, tx.boot.boot_id, tx.boot.at, until)
+    )
+    failpoints.hit("beat.in_tx")
+    return alive
+
+
+def publish(tx: Transaction, worker: WorkerId, document: str) -> None:
+    tx.run("publish_status", worker, document, tx.now)
+
+
+def save_learned(tx: Transaction, limits: Mapping[ProviderModelKey, str]) -> None:
+    """Keep what was learned, and forget what is old."""
+    for key, document in sorted(limits.items()):
+        tx.run("save_learned", *key, document, tx.now)
+    tx.run("forget_learned", tx.now - round(LEARNED_SECONDS * MICROSECONDS))
+
+
+def set_paused(tx: Transaction, paused: bool) -> None:
+    tx.run("write_meta", "paused", "1" if paused else "0")
+    tx.made_work = True
+
+
+def set_cap(tx: Transaction, limit_key: str, cap: int | None) -> None:
+    """Override a cap, or forget the override; whoever waits for the key may try again."""
+    tx.change_caps_alone()
+    if cap is None:
+        tx.run("drop_cap", limit_key)
+    else:
+        tx.run("set_cap", limit_key, cap)
+    dimension = limit_key.removesuffix("*") if limit_key == dimension_key(limit_key) else None
+    if dimension is not None:
+        opened = tx.run("open_dimension", dimension, dimension[:-1] + AFTER_COLON)
+    else:
+        opened = bool(tx.value("is_parked_on", limit_key)) and tx.run("open_key", limit_key)
+    if opened:
+        tx.made_work = True

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is the file read? On a connection of its own, by any thread, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from penstock.clock import BootTime
+from penstock.errors import SchemaTooNew, StoreCorrupt, StoreError
+from penstock.model.dataset import SliceMarks
+from penstock.stores.refusals import closed
+from penstock.stores.sql.statements import Row
+from penstock.stores.sql.views import SqlReader
+from penstock.stores.sqlite.connection import as_damage, disconnect, mapped_errors
+from penstock.stores.sqlite.open import refuse_changed_schema
+
+_decode_any = msgspec.json.Decoder().decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
+
+
+class SqliteReader(SqlReader):
+    """Owns a read connection; any thread may ask, one at a time."""
+
+    def __init__(
+        self, path: Path, connection: apsw.Connection, queries: dict[str, str], schema: int
+    ) -> None:
+        self._path = path
+        self._schema = schema
+        self._connection = connection
+        self._queries = queries
+        self.lock = threading.Lock()  # guards the connection
+        self._closed = False
+
+    def rows(self, query: str, *parameters: object) -> list[Row]:
+        try:
+            return self._rows(query, parameters)
+        except StoreError as error:
+            if type(error) is StoreError:  # a wrong statement: wrong since another migrated?
+                self.refuse_changed_schema()
+            raise
+
+    def refuse_changed_schema(self) -> None:
+        """SchemaTooNew if another process has migrated the file meanwhile."""
+        version = int(self._rows("schema_version")[0][0])
+        refuse_changed_schema(self._path, version, self._schema)
+
+    def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
+        with self.lock, mapped_errors(self._path, "reading the store", self._connection):
+            if self._closed:
+                raise closed()
+            return self._connection.execute(self._queries[query], parameters).fetchall()
+
+    def array(self, query: str, *parameters: object) -> list[Any]:
+        return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
+        """One row with the columns as JSON: a step per slice would give up the GIL each time."""
+        ((seq, *columns),) = self.rows("slice_marks", dataset, start, end, version)
+        ats, seqs, bases, outdated = (array("q", _decode_numbers(text)) for text in columns)
+        return SliceMarks(ats=ats, seqs=seqs, bases=bases, outdated=outdated, seq=seq)
+
+    def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
+        ((seq, found),) = self.rows(query, *parameters)
+        return seq, _decode_any(found)
+
+    def as_damage(self, error: Exception) -> Exception:
+        """What an unexpected error means, seen in the light of the file's state."""
+        with self.lock:
+            meaning = as_damage(error, self._path, self._connection, self._queries)
+        if isinstance(meaning, StoreCorrupt):
+            try:
+                self.refuse_changed_schema()  # what another version has written is no damage
+            except SchemaTooNew as newer:
+                return newer
+        return meaning
+
+    def close(self) -> None:
+        with self.lock:
+            self._closed = True
+            disconnect(self._connection)
+
+    def data_version(self) -> int:
+        return int(self.value("data_version"))
+
+    def anything_to_lease(self, now: int, boot: BootTime) -> bool:
+        self.refuse_changed_schema()  # a worker that waits shall notice, too
+        return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
+
+    def check(self) -> list[str]:
+        return super().check() + [
+            f"The file is not sound: {row[0]}." for row in self.rows("check_file") if row[0] != "ok"
+        ]

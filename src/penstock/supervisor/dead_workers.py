@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does the store hear of a worker's death, also if it cannot be reached just then?
+
+Each burial waits for the store in a thread of its own and asks again until it is answered, so that
+whoever watches the living is not held up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from penstock.clock import Clock, to_micros
+from penstock.errors import TRANSIENT, PenstockError
+from penstock.ids import IdSource
+from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState, WorkerId
+from penstock.model.lease import JobFailure, JobRef
+from penstock.retry.backoff import OWN
+from penstock.retry.classify import TimeLimitError
+from penstock.stores.asking import aside, within
+from penstock.stores.protocol import JobFilter, Store
+from penstock.stores.retry import Outage, RetryDelay, retry_in_thread
+from penstock.stores.store_future import Reply
+from penstock.worker.slot_table import SlotRecord
+
+AT_ONCE_SECONDS = 0.5  # mostly it is done by then
+ANSWER_SECONDS = 10.0  # how long one step may wait for the store before it is tried again
+NAMED_MAX = 5  # jobs that are named when their worker died
+WORTH_RETRYING = (*TRANSIENT, TimeoutError)
+
+log = logging.getLogger("penstock.supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker process that has ended, and what is known of it."""
+
+    worker: WorkerId
+    pid: int
+    cause: str
+    in_order: bool  # it said so before
+    ran: tuple[JobRef, ...]
+    started: tuple[JobRef, ...]  # of those, what is under suspicion
+    overdue: tuple[SlotRecord, ...]  # attempts for which it was killed
+    max_crashes: int
+
+
+class Burials:
+    """Owns the burials that are not done yet."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._open: list[Reply[None]] = []
+        self._over = threading.Event()
+
+    def begin(self, death: Death) -> None:
+        """Give back what it held; what ran is suspect."""
+        burial = aside(lambda: self._bury(death))
+        self._open = [other for other in self._open if not other.done]
+        self._open.append(burial)
+        _wait(burial, AT_ONCE_SECONDS)
+
+    def finish(self, seconds: float) -> None:
+        """Wait for those that are not done, all in all so long; then nobody asks again."""
+        until = self._clock.monotonic() + seconds
+        for burial in self._open:
+            _wait(burial, max(until - self._clock.monotonic(), 0.0))
+        self._open = []
+        self._over.set()
+
+    def _bury(self, death: Death) -> None:
+        begins = (
+            f"The jobs of worker {death.pid}, which is dead, come back when the store answers or "
+            "its lease ends"
+        )
+        try:
+            retry_in_thread(
+                lambda: self._try(death),
+                self._clock,
+                RetryDelay(self._ids.random),
+                Outage(log, self._clock, begins, None),
+                self._over.wait,
+                retried=WORTH_RETRYING,
+            )
+        except WORTH_RETRYING:
+            return  # nobody waits any more; the lease ends by itself
+        except PenstockError as error:
+            log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
+
+    def _try(self, death: Death) -> None:
+        """Repeated after a doubt it changes nothing: a worker that has ended holds nothing."""
+        store, worker = self._store, death.worker
+        if death.in_order:
+            while store.retire(worker).result(ANSWER_SECONDS).more:
+                pass
+        overdue = [self._time_out(record) for record in death.overdue]
+        while True:
+            reply = store.bury(worker, death.started, death.cause, death.max_crashes, overdue)
+            if not reply.result(ANSWER_SECONDS).more:
+                break
+            overdue = []
+        if not death.in_order:
+            self._tell(death)
+
+    def _time_out(self, record: SlotRecord) -> JobFailure:
+        """What an attempt has earned that only its worker's death could stop."""
+        now_at = to_micros(self._clock.now())
+        job = self._job(record.ref)
+        message = "ran past its time limit and could only be stopped with its worker"
+        return JobFailure(
+            ref=record.ref,
+            key=job.key if job else "",
+            task=job.task if job else "",
+            error=AttemptError(ErrorCategory.TIMEOUT, TimeLimitError.__name__, message),
+            started_at=job.updated_at if job else now_at,
+            ended_at=now_at,
+            delay_seconds=OWN.delay(job.attempts if job else 0, self._ids.random()),
+            charge=True,
+            max_attempts=record.max_attempts,
+        )
+
+    def _tell(self, death: Death) -> None:
+        """Name what ran in a worker that died, and what became of it."""
+        found = [self._job(ref) for ref in death.ran[:NAMED_MAX]]
+        jobs = [job for job in found if job is not None]
+        names = ", ".join(repr(job.key) for job in jobs) + (
+            f" and {len(death.ran) - NAMED_MAX} more" if len(death.ran) > NAMED_MAX else ""
+        )
+        ran = f"; it ran {names}" if names else ""
+        log.error("Worker %d died: %s%s.", death.pid, death.cause, ran)
+        for job in jobs:
+            if job.state is JobState.ERROR and job.last_error is not None:
+                log.error("Job %r ended in error: %s.", job.key, job.last_error.message)
+
+    def _job(self, ref: JobRef) -> Job | None:
+        found = self._store.jobs(JobFilter(), JobId(ref.id - 1), 1).result(ANSWER_SECONDS)
+        return found[0] if found and found[0].id == ref.id else None
+
+
+def _wait(burial: Reply[None], seconds: float) -> None:
+    try:
+        within(burial, seconds)
+    except TimeoutError:
+        return

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which phase is a run, and what does that let it do?
+
+A daemon begins with one worker, the lead, which runs the preflights and then arms the schedules;
+a build with one that takes the locks and plans. Only then does anybody work. A run of the queue
+works from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from enum import Enum
+
+from penstock.supervisor.blame import Blame
+from penstock.supervisor.protocol import Armed, Check, Checked, Checking, Failed, Planned, RunSpec
+
+EXIT_PREFLIGHT_FAILED = 3
+NAMES_MAX = 5  # of preflights in one sentence
+
+log = logging.getLogger("penstock.supervisor")
+
+
+class Phase(Enum):
+    CHECKING = "checking"  # preflights run
+    ARMING = "arming"  # all have passed; their results are kept, schedules are armed
+    PLANNING = "planning"  # a build waits for its locks, or is planned
+    WORKING = "working"
+    REFUSED = "refused"  # a preflight has failed: nothing else starts
+    ENOUGH = "enough"  # nothing more was asked for, or everything is up to date
+
+
+class Phases:
+    """Owns the phase of one run and what its lead has told."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self.phase = _first(spec)
+        self.blame = Blame()
+        self._checks: dict[str, Check] = {}  # those that failed; with --check all of them
+        self.checking: Checking | None = None  # how far they are
+        self.checked: Checked | None = None
+        self.armed: Armed | None = None
+        self.planned: Planned | None = None
+
+    @property
+    def is_working(self) -> bool:
+        return self.phase is Phase.WORKING
+
+    @property
+    def needs_lead(self) -> bool:
+        """Shall the next worker be one that checks and arms before it works?"""
+        return self.phase in (Phase.CHECKING, Phase.ARMING, Phase.PLANNING)
+
+    def starters(self) -> range:
+        """Which processes begin at once."""
+        return range(self._spec.processes) if self.is_working else range(1)
+
+    def followers(self) -> range:
+        """Which processes wait for the lead."""
+        return range(1, self._spec.processes)
+
+    def hear(self, checks: Sequence[Check], checked: Checked | None, armed: Armed | None) -> bool:
+        """Take in what the lead says; True if work begins now."""
+        self._checks.update((check.unit, check) for check in checks)
+        if self.phase is Phase.CHECKING and checked is not None:
+            self.checked = checked
+            if checked.failed:
+                self.phase = Phase.REFUSED
+            else:
+                self.phase = Phase.ENOUGH if self._spec.check else Phase.ARMING
+        if self.phase is Phase.ARMING and armed is not None:
+            self.armed = armed
+            self.phase = Phase.WORKING
+            return True
+        return False
+
+    def hear_plan(self, planned: Planned | None) -> bool:
+        """Take in what is to be built; True if work begins now."""
+        if self.phase is not Phase.PLANNING or planned is None:
+            return False
+        self.planned = planned
+        self.phase = Phase.ENOUGH if planned.plan_id is None else Phase.WORKING
+        return self.is_working
+
+    @property
+    def words(self) -> str:
+        """What comes before the work, for whoever asks how the run is."""
+        return "A build is planned." if self.phase is Phase.PLANNING else "Preflights run."
+
+    @property
+    def ready_words(self) -> str:
+        """What is served when the work begins."""
+        if self.planned is not None:
+            return "The build is planned, and its jobs run."
+        return "Preflights have passed; schedules and the queue are served."
+
+    @property
+    def plan_id(self) -> str | None:
+        return None if self.planned is None else self.planned.plan_id
+
+    @property
+    def checks(self) -> list[Check]:
+        """What is known of each, the last word on it."""
+        return list(self._checks.values())
+
+    def lead_died(
+        self, cause: str, overdue: Sequence[str], running: Sequence[str], *, has_begun: bool
+    ) -> Failed | None:
+        """Before anybody works; None: another one shall say what the other preflights come to.
+
+        Args:
+            cause: how it died, for people.
+            overdue: preflights past their limit for which it was killed.
+            running: those that had not ended.
+            has_begun: had it read the app?
+        """
+        words = self.death_words(cause, overdue, running, has_begun=has_begun)
+        if self.phase is Phase.CHECKING:
+            looks_again = self.blame.died(cause, running, self.checks, blocked=bool(overdue))
+            for blamed in self.blame.blamed:
+                name, _, partition = blamed.unit.partition(":")
+                self._checks[blamed.unit] = Check(
+                    name=name, partition=partition, passed=False, problem=blamed.problem
+                )
+            if looks_again:
+                log.error("%s Another process looks again.", words)
+                return None
+        return Failed(words, self.exit_code() or 1)
+
+    def known(self) -> Checked:
+        """How many have passed and failed, also if the last word was never said."""
+        if self.checked is not None:
+            return self.checked
+        passed = sum(check.passed for check in self.checks)
+        return Checked(passed=passed, failed=len(self.checks) - passed)
+
+    def exit_code(self) -> int | None:
+        """With which code a run ends that has come no further; None: its work decides."""
+        codes = {Phase.WORKING: None, Phase.ENOUGH: 0, Phase.PLANNING: 1}
+        return codes.get(self.phase, EXIT_PREFLIGHT_FAILED)
+
+    def death_words(
+        self,
+        cause: str,
+        overdue: Sequence[str] = (),
+        running: Sequence[str] = (),
+        *,
+        has_begun: bool = True,
+    ) -> str:
+        """What is said if the lead dies before anybody works."""
+        if not has_begun:
+            return f"The process died while it read the app ({cause}); nothing was started."
+        if self.phase is Phase.PLANNING:
+            return (
+                f"The process died before the build was planned ({cause}); nothing was built. The "
+                "same command begins again."
+            )
+        if self.phase is not Phase.CHECKING:
+            return f"The process died while schedules were armed ({cause}); nothing was started."
+        if overdue:
+            suspects = running or overdue
+            blocks = "it blocks" if len(suspects) == 1 else "one of them blocks"
+            return (
+                f"The {_listed(suspects)} had not ended by preflight_timeout and could not be "
+                f"stopped, so nothing else was started: {blocks} the event loop; use `await`, or "
+                "make it a `def` preflight, which runs in a thread."
+            )
+        who = f"the {_listed(running)} ran" if running else "the preflights ran"
+        return f"The process died while {who} ({cause}); nothing else was started."
+
+
+def _first(spec: RunSpec) -> Phase:
+    if spec.build is not None:
+        return Phase.PLANNING
+    return Phase.CHECKING if spec.daemon else Phase.WORKING
+
+
+def armed_words(checked: Checked | None, armed: Armed) -> str:
+    """What is said when the second phase begins."""
+    passed = 0 if checked is None else checked.passed
+    head = f"All {passed:,} preflights have passed" if passed > 1 else "The preflight has passed"
+    schedules = f"{armed.schedules:,} schedule{'' if armed.schedules == 1 else 's'}"
+    units = f"{armed.units:,} unit{'' if armed.units == 1 else 's'} of {schedules}"
+    return f"{head}; armed {units}." if passed else f"Armed {units}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:NAMES_MAX])
+    rest = len(names) - NAMES_MAX
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return f"preflight{'' if len(names) == 1 else 's'} {shown}{more}"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a worker stand still, and over which jobs?
+
+A worker warns of a blocked loop itself, from a thread. A C call that keeps the GIL silences that
+thread as well; only another process can see it then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from penstock.errors import StoreError
+from penstock.model.dataset import task_name
+from penstock.model.job import JobId
+from penstock.stores.asking import within
+from penstock.stores.protocol import JobFilter, JobStore
+from penstock.worker.slot_table import SlotSnapshot
+
+STALLED_SECONDS = 2.0  # the worker's own warning comes after one second
+NAMED_MAX = 5  # jobs that are named
+NAMES_SECONDS = 0.5  # for each, at most
+
+log = logging.getLogger("penstock.supervisor")
+
+
+class StallWatch:
+    """Warns once per stall of each worker. Decides nothing."""
+
+    def __init__(self) -> None:
+        self._warned_for: dict[int, float] = {}  # by process id: the loop turn before the stall
+
+    def look(
+        self,
+        pid: int,
+        snapshot: SlotSnapshot | None,
+        now: float,
+        store: JobStore,
+        checks: Sequence[str] = (),
+    ) -> bool:
+        """Look at one worker; True if its loop has not turned for too long.
+
+        What runs has a name in the store; preflights have not, so theirs are given.
+        """
+        if snapshot is None or not snapshot.running or not snapshot.loop_turn_monotonic:
+            return False
+        turn = snapshot.loop_turn_monotonic
+        if now - turn < STALLED_SECONDS:
+            return False
+        if self._warned_for.get(pid) != turn:
+            self._warned_for[pid] = turn
+            try:
+                names = _checks(checks) if checks else self._names(snapshot, store)
+            except (StoreError, TimeoutError) as error:
+                names = f"jobs that cannot be named ({error})"
+            log.warning("Worker %d has stood still for %.1f s; it runs %s.", pid, now - turn, names)
+        return True
+
+    def forget(self, pid: int) -> None:
+        """The process is gone; another one may get its number."""
+        self._warned_for.pop(pid, None)
+
+    def _names(self, snapshot: SlotSnapshot, store: JobStore) -> str:
+        names = []
+        for record in snapshot.running[:NAMED_MAX]:
+            reply = store.jobs(JobFilter(), JobId(record.ref.id - 1), 1)
+            for job in within(reply, NAMES_SECONDS):
+                names.append(f"job {job.key!r} of task {task_name(job.task)!r}")
+        more = len(snapshot.running) - NAMED_MAX
+        return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _checks(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    listed = ", ".join(f"preflight {name!r}" for name in names[:NAMED_MAX])
+    return listed + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who watches the workers?
+
+A small process that imports no user code. It starts workers, renews their leases, buries the
+dead, runs suspects alone in a fresh worker, and turns signals into an orderly end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import signal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import BuildLost, PenstockError, StoreError
+from penstock.ids import IdSource, SystemIds
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.job import JobState
+from penstock.stores.protocol import Store
+from penstock.supervisor import protocol
+from penstock.supervisor.display import Course, Display
+from penstock.supervisor.exits import EXIT_OVER_BUDGET
+from penstock.supervisor.overstaying import kill_overstaying
+from penstock.supervisor.phases import Phases, armed_words
+from penstock.supervisor.protocol import RunSpec
+from penstock.supervisor.restarts import Restarts, SoloTurns
+from penstock.supervisor.run_stops import RunStops
+from penstock.supervisor.sd_notify import Announcer
+from penstock.supervisor.stall_watch import StallWatch
+from penstock.supervisor.store_access import OpenStore, RunStore
+from penstock.supervisor.wishes import KEYS, Wishes
+from penstock.supervisor.worker_handle import Child
+from penstock.worker.signal_inbox import SignalInbox
+
+TICK_SECONDS = 0.25  # display and looking around
+STILLBORN_MAX = 3  # workers in a row that die before they say hello
+AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
+ABORT_SECONDS = 2.0  # the same after a second signal
+WORN_MAX = 2  # for each process: worn workers that still run something
+OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
+
+log = logging.getLogger("penstock.supervisor")
+
+
+class Supervisor:
+    """Owns the worker processes of one run."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        open_store: OpenStore,
+        display: Display,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        announcer: Announcer | None = None,
+    ) -> None:
+        self._spec = spec
+        self.phases = Phases(spec)
+        self._display = display
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIds()
+        self._announcer = announcer or Announcer(self._clock)
+        self.run_id = self._ids.new_id("run")
+        self._selector = selectors.DefaultSelector()
+        self._children: list[Child] = []
+        self._kept = RunStore(
+            self.run_id,
+            open_store,
+            lambda: [child.table for child in list(self._children)],
+            self._clock,
+            self._ids,
+        )
+        self.hello: protocol.Hello | None = None
+        self._signals = SignalInbox()
+        self._stop_signal: int | None = None
+        self._failed: protocol.Failed | None = None
+        self._restarts = Restarts()
+        self._stillborn = 0
+        self._left_behind = 0
+        self._tick_at = 0.0
+        self._solo_turns = SoloTurns()
+        self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
+        self._forced = False  # a worker had to be killed
+        self._stalls = StallWatch()
+        interrupt = partial(self._stop, signal.SIGINT)
+        self._wishes = Wishes(display, self._selector, self._begin_drain, interrupt)
+        self.stops = RunStops()
+        self._is_out_of_money = False  # although it would not end with its work
+
+    def run(self) -> int:
+        """Work until drained, stopped or failed; the exit code."""
+        self._selector.register(self._signals, selectors.EVENT_READ, "signal")
+        try:
+            if not self.phases.is_working:
+                self._announcer.begins(self.phases.words)
+            for index in self.phases.starters():
+                self._start(index)
+            while not self._over():
+                self._turn()
+            self._kept.finish_burials()  # they may end jobs in error
+            return self._exit_code()
+        finally:
+            for child in list(self._children):
+                child.kill()
+                child.process.wait()
+                self._bury(child)
+            self._kept.finish_burials()
+            self._kept.stop_beating()
+            self._display.close(self._told_as())
+            self._kept.close()
+            self._signals.close()  # last: a signal must not tear the end in two
+
+    def _over(self) -> bool:
+        if self._children:
+            return False
+        if self._stop_signal is not None or self._failed is not None:
+            return True
+        return not self._restarts
+
+    def _exit_code(self) -> int:
+        if self._failed is not None:
+            return self._failed.exit_code
+        if self._stop_signal == signal.SIGINT:
+            return 130
+        if self._stop_signal is not None:
+            return 1 if self._forced else 0
+        if (code := self.phases.exit_code()) is not None:
+            return code
+        outlook = self._kept.last_outlook(self._is_stopped)
+        if self._is_out_of_money or self.stops.hold_up(outlook):
+            return EXIT_OVER_BUDGET
+        has_failed = outlook is not None and outlook.ended_in_run.get(JobState.ERROR, 0)
+        return 1 if has_failed or self._left_behind else 0
+
+    def _is_stopped(self, wait_seconds: float) -> bool:
+        """Has a signal come, or does one within this time?"""
+        if wait_seconds:
+            self._selector.select(wait_seconds)
+        for number in self._signals.take():
+            self._stop(number)
+        return self._stop_signal is not None
+
+    def _told_as(self) -> str | None:
+        """The run in the closing line, if there is to be one."""
+        if self._failed is not None or self._kept.unreachable or not self.phases.is_working:
+            return None
+        return self.run_id
+
+    @property
+    def failure(self) -> protocol.Failed | None:
+        """Why the run could not go on."""
+        return self._failed
+
+    def _turn(self) -> None:
+        now = self._clock.monotonic()
+        timeout = max(self._restarts.next_at(self._tick_at) - now, 0.0)
+        for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
+            if key.data == KEYS:
+                self._wishes.hear(self._kept.store)
+            elif key.data != "signal":
+                kind, child = key.data
+                self._hear(kind, child, key.fileobj)
+        for number in self._signals.take():
+            self._stop(number)
+        for child in [child for child in self._children if not child.alive]:
+            self._ended(child)
+        self._restart_due()
+        if self._clock.monotonic() >= self._tick_at:
+            self._tick_at = self._clock.monotonic() + TICK_SECONDS
+            self._look_around()
+            self._announcer.store(unreachable=self._kept.unreachable)
+        self._announcer.turned()
+
+    def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
+        if kind == "pid":
+            return  # the death itself is seen below
+        if kind == "output":
+            if not self._pass_on(child):
+                self._selector.unregister(source)
+            return
+        child.read()
+        if child.channel_ended:
+            self._selector.unregister(child.channel)  # the death itself is seen below
+        if child.hello is not None and self.hello is None:
+            self._meet(child.hello)
+        self._let_go(child)
+        self._follow(child)
+        if child.worn is not None and not child.replaced:
+            self._replace(child)
+        self._fail_as(child.failed)
+
+    def _follow(self, child: Child) -> None:
+        """Go on to the next phase when the lead says so; the others start when work begins."""
+        self.phases.checking = child.checking or self.phases.checking
+        if child.locked is not None:
+            self._kept.keep_locks(child.locked)
+        if not child.leads:
+            return
+        checked = self.phases.hear(child.take_checks(), child.checked, child.armed)
+        if checked or self.phases.hear_plan(child.planned):
+            if child.armed is not None and child.armed.units:
+                log.info("%s", armed_words(self.phases.checked, child.armed))
+            self._announcer.ready(self.phases.ready_words)
+            if self._may_start():
+                for index in self.phases.followers():
+                    self._start(index)
+
+    def _replace(self, child: Child) -> None:
+        """Start another worker beside one that is worn; while there are many of those, later."""
+        child.replaced = True
+        worn = sum(other.replaced for other in self._children)
+        if worn > WORN_MAX * self._spec.processes:
+            self._owed.append(child.index)  # what runs in them is not their fault: it ends first
+        elif self._may_start():
+            self._restart(child, child.index)
+
+    def _pass_on(self, child: Child) -> bool:
+        """Show what a worker wrote; False if it has nothing (more) to say."""
+        data = child.output()
+        for line in child.output_lines.feed(data or b""):
+            self._display.line(line.decode("utf-8", "replace"))
+        return bool(data)
+
+    def _meet(self, hello: protocol.Hello) -> None:
+        """The first worker has told where the store is."""
+        self.hello = hello
+        self._kept.meet(hello)
+        self._open(OPEN_SECONDS)
+
+    def _open(self, wait_seconds: float) -> None:
+        """Open the store, if it can be reached; the workers wait for the word to begin."""
+        try:
+            is_new = self._kept.open(wait_seconds)
+        except PenstockError as error:
+            self._fail(error)
+            return
+        if is_new and self._kept.store is not None:
+            self._display.started(self._kept.store, self.run_id, self._course())
+
+    def _let_go(self, child: Child) -> None:
+        """Tell a worker to begin, once both it and the store are there."""
+        if child.hello is None or child.told_to_go or self._kept.store is None:
+            return
+        child.told_to_go = True
+        if self._may_start():
+            child.tell(protocol.Go())
+            if self.phases.is_working:
+                self._announcer.ready("The queue is served.")
+            if self._spec.drain:  # it may have been started before that was wished for
+                child.tell(protocol.Drain())
+            if self.stops:
+                child.tell(protocol.Held(self.stops.all()))
+
+    def _look_around(self) -> None:
+        """What happens now and again: suspects, overdue attempts, the display."""
+        now = self._clock.monotonic()
+        if kill_overstaying(self._children, now, self.hello):
+            self._forced = True
+        self._wishes.listen()
+        self._wishes.go_on()
+        self._open(0.0)
+        store = self._kept.store
+        if store is None:
+            return
+        for child in self._children:
+            self._let_go(child)
+            checks = child.unfinished_checks()[1]
+            self._stalls.look(child.process.pid, child.snapshot(), now, store, checks)
+        try:
+            self._kept.look(lambda: self._show(store))
+        except (StoreError, BuildLost) as error:
+            self._fail(error)
+        if not self._kept.suspects:
+            self._solo_turns.nothing_left()
+        elif self._may_work() and self._solo_turns.is_due(now) and not self._solos():
+            self._start(0, solo=True)
+
+    def _solos(self) -> list[Child]:
+        return [child for child in self._children if child.solo]
+
+    def _show(self, store: Store) -> None:
+        self._display.tick(store, self._course(), self.phases.checking)
+
+    def _fail(self, error: PenstockError) -> None:
+        self._fail_as(protocol.Failed(str(error), 1))
+
+    def _fail_as(self, failed: protocol.Failed | None) -> None:
+        """The run cannot go on."""
+        if failed is not None and self._failed is None:
+            self._failed = failed
+            self._tell_all(protocol.Abort())
+
+    def _start(self, index: int, *, solo: bool = False) -> None:
+        child = Child(
+            self._spec,
+            self.run_id,
+            solo=solo,
+            patient=self.hello is not None,
+            first=not self._children,
+            index=index,
+            leads=self.phases.needs_lead,
+            plan_id=self.phases.plan_id,
+            blame=self.phases.blame,
+            pipe_output=self._display.pipes_workers,
+            now=self._clock.monotonic(),
+        )
+        self._children.append(child)
+        for kind, source in child.sources():
+            self._selector.register(source, selectors.EVENT_READ, (kind, child))
+
+    def _may_work(self) -> bool:
+        return self.phases.is_working and self._may_start()
+
+    def _may_start(self) -> bool:
+        return not (self._stop_signal or self._failed or self._is_out_of_money)
+
+    def _ended(self, child: Child) -> None:
+        """A worker process is gone: in good order, or not."""
+        child.read_rest()
+        if child.hello is not None and self.hello is None:
+            self._meet(child.hello)
+        self._follow(child)
+        self._fail_as(child.failed)
+        while self._pass_on(child):
+            pass
+        for line in child.output_lines.flush():
+            self._display.line(line.decode("utf-8", "replace"))
+        unfinished = child.unfinished_checks()
+        self._bury(child)
+        if child.finished is not None:
+            if child.solo:
+                self._solo_turns.ended(self._clock.monotonic())
+            self._left_behind = max(self._left_behind, child.finished.left_behind)
+            self._note_stops(child, child.finished.stops)
+            self._end_with(child.finished.ended_schedules)
+        elif self._may_start() and child.leads and not self.phases.is_working:
+            has_begun = child.hello is not None
+            failed = self.phases.lead_died(child.cause(), *unfinished, has_begun=has_begun)
+            self._fail_as(failed)
+            if failed is None:
+                self._start(0)
+        elif self._may_start() and not child.replaced:
+            self._plan_restart(child)
+        if child.replaced and self._owed and self._may_start():
+            self._restart(child, self._owed.pop(0))
+
+    def _end_with(self, schedules: Sequence[str]) -> None:
+        """A schedule has ended for good: everything else comes to its end in good order."""
+        if schedules and self._failed is None:
+            self._failed = protocol.Failed(" ".join(schedules), 1)
+            self._wind_down()
+
+    def _note_stops(self, child: Child, stops: Sequence[BudgetStop]) -> None:
+        """What is left waits for a budget, says one: then a run ends, drained or not."""
+        if not stops:
+            return
+        self.stops.note(stops)
+        self._tell_all(protocol.Held(self.stops.all()))
+        if not (self._spec.drain or child.solo):
+            self._is_out_of_money = True
+            self._restarts.forget()
+            self._tell_all(protocol.Stop())
+
+    def _bury(self, child: Child) -> None:
+        """Give back what it held; what ran is suspect."""
+        child.kill()  # what its tasks left behind, before the same jobs run again
+        self._children.remove(child)
+        self._stalls.forget(child.process.pid)
+        for _, source in child.sources():
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(source)
+        death = child.death(self.hello.max_crashes if self.hello else 3)
+        if death is not None:
+            self._kept.bury(death)
+        child.close()
+
+    def _plan_restart(self, child: Child) -> None:
+        if child.hello is None:
+            self._stillborn += 1
+            if self._stillborn >= STILLBORN_MAX:
+                self._fail_as(protocol.Failed(f"No worker could be started: {child.cause()}.", 1))
+                return
+        else:
+            self._stillborn = 0
+        self._restart(child, child.index)
+
+    def _restart(self, child: Child, index: int) -> None:
+        """Start another worker in the place of this one; the later, the sooner they go."""
+        if not child.solo:  # else the next look around starts another, if there are suspects
+            now = self._clock.monotonic()
+            self._restarts.plan(index, now - child.started_monotonic, now)
+
+    def _restart_due(self) -> None:
+        due = self._restarts.take_due(self._clock.monotonic())
+        if self._may_start():
+            for index in due:
+                self._start(index)
+
+    def _stop(self, number: int) -> None:
+        """First signal: orderly; second: at once."""
+        first = self._stop_signal is None
+        self._stop_signal = number if first else self._stop_signal
+        if first and self.phases.is_working:
+            self._wind_down()
+            return
+        self._announcer.stopping()
+        self._tell_all(protocol.Abort())
+        self._restarts.forget()
+
+    def _wind_down(self) -> None:
+        """Let everything come to its end, for as long as the grace lasts."""
+        grace = self.hello.grace_seconds if self.hello else 0.0
+        log.warning("Stopping: what runs has %g s to end; a second signal stops it at once.", grace)
+        self._announcer.stopping()
+        self._tell_all(protocol.Stop())
+        until = self._clock.monotonic() + grace + AFTER_GRACE_SECONDS
+        for child in self._children:
+            child.kill_at_monotonic = min(child.kill_at_monotonic, until)
+        self._restarts.forget()
+
+    def _begin_drain(self) -> None:
+        """Somebody wishes that the run ends when nothing is left."""
+        if not self._spec.drain:
+            log.info("Draining: the run ends when nothing is left.")
+            self._spec = msgspec.structs.replace(self._spec, drain=True)
+            for child in [one for one in self._children if one.told_to_go]:
+                child.tell(protocol.Drain())  # others are told with the word to begin
+
+    def _course(self) -> Course:
+        if self._stop_signal is not None or self._failed is not None:
+            return Course.STOPPING
+        if self.phases.needs_lead:
+            return Course.CHECKING if self._spec.build is None else Course.PLANNING
+        if not self.phases.is_working:
+            return Course.STOPPING
+        return Course.DRAINING if self._spec.drain else Course.WORKING
+
+    def _tell_all(self, message: protocol.ToWorker) -> None:
+        now = self._clock.monotonic()
+        for child in self._children:
+            child.tell(message)
+            if isinstance(message, protocol.Abort):
+                child.kill_at_monotonic = min(child.kill_at_monotonic, now + ABORT_SECONDS)

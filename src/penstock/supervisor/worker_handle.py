@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does a supervisor know of one worker process?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.supervisor import protocol
+from penstock.supervisor.blame import Blame
+from penstock.supervisor.dead_workers import Death
+from penstock.supervisor.exits import describe_exit
+from penstock.worker.heartbeat import Overrun
+from penstock.worker.slot_table import SlotRecord, SlotSnapshot, SlotTable
+
+#: How a worker process is started; a test launcher may put itself in front.
+worker_command: list[str] = [sys.executable, "-m", "penstock.processes.worker"]
+
+
+class Child:
+    """Owns one worker process: its pipe, its slot table, its end."""
+
+    def __init__(
+        self,
+        spec: protocol.RunSpec,
+        run_id: str,
+        *,
+        solo: bool,
+        patient: bool,
+        first: bool,
+        index: int,
+        leads: bool = False,
+        plan_id: str | None = None,
+        blame: Blame,
+        pipe_output: bool,
+        now: float,
+    ) -> None:
+        self.solo = solo
+        self.index = index
+        self.leads = leads
+        self._to_check: list[str] = []  # the n-th is job n of the first phase
+        self.checks: list[protocol.Check] = []
+        self.checking: protocol.Checking | None = None
+        self.checked: protocol.Checked | None = None
+        self.armed: protocol.Armed | None = None
+        self.locked: tuple[str, ...] | None = None  # datasets whose locks the run has
+        self.planned: protocol.Planned | None = None
+        self.started_monotonic = now
+        self.hello: protocol.Hello | None = None
+        self.failed: protocol.Failed | None = None
+        self.finished: protocol.Finished | None = None
+        self.worn: protocol.Worn | None = None
+        self.replaced = False  # another one was started in the place of a worn one
+        self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
+        self.outlived_lease = False  # it was killed because its bodies did not stop in time
+        self._overrun = Overrun()
+        self.told_to_go = False
+        self.channel_ended = False
+        self.kill_at_monotonic = float("inf")
+        self.lines = protocol.Lines()
+        self.output_lines = protocol.Lines()
+        self._table: SlotTable | None = None
+        self._table_fd = os.memfd_create("penstock-slots", 0)
+        self.channel, theirs = socket.socketpair()
+        order = protocol.WorkerOrder(
+            spec=spec,
+            run_id=run_id,
+            solo=solo,
+            patient=patient,
+            first=first,
+            index=index,
+            leads=leads,
+            plan_id=plan_id,
+            alone=blame.alone if leads else (),
+            blamed=blame.blamed if leads else (),
+            table_fd=self._table_fd,
+        )
+        self.process = subprocess.Popen(
+            [*worker_command, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=(self._table_fd, theirs.fileno()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipe_output else None,
+            stderr=subprocess.STDOUT if pipe_output else None,
+            cwd=spec.folder,
+            process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
+        )
+        theirs.close()
+        protocol.send(self.channel, order)
+        self.channel.setblocking(False)
+        if self.process.stdout is not None:
+            os.set_blocking(self.process.stdout.fileno(), False)
+        self.pidfd = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else -1
+
+    def __repr__(self) -> str:
+        return f"<Child {self.process.pid}{' solo' if self.solo else ''}>"
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def table(self) -> SlotTable | None:
+        """The slot table, once the worker has laid it out."""
+        if self._table is None and self.hello is not None:
+            self._table = SlotTable.attach(self._table_fd)
+        return self._table
+
+    def sources(self) -> list[tuple[str, Any]]:
+        """What there is to listen to, each with its kind."""
+        found: list[tuple[str, Any]] = [("channel", self.channel)]
+        if self.pidfd >= 0:
+            found.append(("pid", self.pidfd))
+        if self.process.stdout is not None:
+            found.append(("output", self.process.stdout))
+        return found
+
+    def snapshot(self) -> SlotSnapshot | None:
+        return None if self.table is None else self.table.snapshot()
+
+    def past_limit(self, since: float) -> tuple[SlotRecord, ...]:
+        """Attempts whose limit had passed at that moment, and which still run."""
+        snapshot = self.snapshot()
+        return tuple(
+            record
+            for record in (snapshot.running if snapshot is not None else ())
+            if record.deadline_monotonic and since > record.deadline_monotonic
+        )
+
+    def outlives_lease(self, now: float, patience_seconds: float) -> bool:
+        """Do bodies still run so long after the end of the lease, by our own clock?
+
+        The worker stops them itself; one whose loop is blocked, or whose threads do not listen,
+        cannot.
+        """
+        table, snapshot = self.table, self.snapshot()
+        if table is None or snapshot is None or snapshot.worker is None:
+            return False
+        runs = bool(snapshot.running)
+        seconds = self._overrun.seconds(now, table.lease_until(), runs=runs)
+        self.outlived_lease = seconds > patience_seconds
+        return self.outlived_lease
+
+    def read_rest(self) -> None:
+        """Take in what the worker said before it ended; whoever else holds its pipes may go on."""
+        while self.read():
+            pass
+
+    def output(self) -> bytes | None:
+        """What the worker wrote; None at the end, empty if there is nothing now."""
+        if self.process.stdout is None:
+            return None
+        try:
+            return os.read(self.process.stdout.fileno(), 65536) or None
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+
+    def read(self) -> bool:
+        """Take in what the worker says; False if there is nothing (more) to hear now."""
+        try:
+            data = self.channel.recv(65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        self.channel_ended = not data
+        for line in self.lines.feed(data):
+            self._take(protocol.decode_from_worker(line))
+        return bool(data)
+
+    def _take(self, message: protocol.FromWorker) -> None:
+        match message:
+            case protocol.Hello():
+                self.hello = message
+            case protocol.Failed():
+                self.failed = message
+            case protocol.Worn():
+                self.worn = message
+            case protocol.ToCheck():
+                kept = [] if message.first else self._to_check
+                self._to_check = [*kept, *message.names]
+            case protocol.Check():
+                self.checks.append(message)
+            case protocol.Checking():
+                self.checking = message
+            case protocol.Checked():
+                self.checked = message
+            case protocol.Armed():
+                self.armed = message
+            case protocol.Locked():
+                self.locked = message.names
+            case protocol.Planned():
+                self.planned = message
+            case protocol.Finished():
+                self.finished = message
+
+    @property
+    def holds_work(self) -> bool:
+        """May it have leased something? A lead that has not armed or planned has not."""
+        begun = self.armed is not None or self.planned is not None
+        return self.told_to_go and (begun or not self.leads)
+
+    def unfinished_checks(self) -> tuple[list[str], list[str]]:
+        """Preflights that run, or ran when it died: those past their limit, and all."""
+        snapshot = self.snapshot() if self.leads and self.checked is None else None
+        running = snapshot.running if snapshot is not None else ()
+        return self._named(self.overdue), self._named(running)
+
+    def _named(self, records: Iterable[SlotRecord]) -> list[str]:
+        places = sorted(record.ref.id - 1 for record in records)
+        return [self._to_check[place] for place in places if place < len(self._to_check)]
+
+    def take_checks(self) -> list[protocol.Check]:
+        """The checks that it told of since the last look."""
+        taken, self.checks = self.checks, []
+        return taken
+
+    def tell(self, message: protocol.ToWorker) -> None:
+        protocol.send(self.channel, message)
+
+    def kill(self) -> None:
+        """End the process and whatever it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def cause(self) -> str:
+        """How the process ended, for people."""
+        return describe_exit(self.process.returncode)
+
+    def death(self, max_crashes: int) -> Death | None:
+        """What there is to bury; None if it never had a name."""
+        snapshot = self.snapshot()
+        if snapshot is None or snapshot.worker is None:
+            return None
+        ran = tuple(record.ref for record in snapshot.running)
+        return Death(
+            worker=snapshot.worker,
+            pid=self.process.pid,
+            cause=self.cause(),
+            in_order=self.finished is not None,
+            ran=ran,
+            # Where the cause of a death is known, nobody else is under suspicion.
+            started=() if self.overdue or self.outlived_lease else ran,
+            overdue=self.overdue,
+            max_crashes=max_crashes,
+        )
+
+    def close(self) -> None:
+        """Let go of everything; the process has ended."""
+        self.kill()  # children that the tasks left behind
+        self.channel.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        if self._table is not None:
+            self._table.close()
+        os.close(self._table_fd)

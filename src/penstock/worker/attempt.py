@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How is one job run, and how does its end become a value?
+
+Running and judging are apart: `Attempt` is what runs; `judge` turns what the body did into a
+`JobEnd`, a `JobFailure`, or a release. Nothing here talks to a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from penstock.admission.tasks.decisions import TaskAdmissionLease
+from penstock.clock import MICROSECONDS
+from penstock.definitions.context import Context
+from penstock.definitions.task import Task
+from penstock.errors import (
+    CallInDoubt,
+    EnqueueRefused,
+    PayloadError,
+    PenstockError,
+    Skip,
+    StrictJsonError,
+)
+from penstock.events.correlation import Correlation
+from penstock.model import strict_json
+from penstock.model.effects import EnqueueJobs
+from penstock.model.job import (
+    NAME_LENGTH_MAX,
+    RESULT_BYTES_MAX,
+    AttemptError,
+    ErrorCategory,
+    JobState,
+    LeasedJob,
+)
+from penstock.model.journal import CallKey
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.redaction.quotes import texts_of, without_quotes
+from penstock.redaction.stored_text import kept_text
+from penstock.requests.attempt_standing import AttemptStanding
+from penstock.requests.journal.attempt_calls import AttemptCalls
+from penstock.retry.broken_way import way_words
+from penstock.retry.classify import RemoteError, TimeLimitError
+from penstock.retry.policy import RetryDecision, RetryPolicy
+from penstock.schedules.preflight_recheck import RecheckFailed
+from penstock.schedules.recurring import Recurring
+
+NEVER = float("inf")
+
+#: Of attempts: a schedule is not given up unless it says so.
+UNLIMITED = 2**31 - 1
+
+
+class Stop(Enum):
+    """Why is an attempt being stopped from outside?"""
+
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"  # by an operator; the job has ended already
+    SHUTDOWN = "shutdown"
+    LOST = "lost"  # the lease is not ours any more
+
+
+#: What the requests of a stopped attempt are refused with.
+SAID = {
+    Stop.TIMEOUT: "has run past its time limit",
+    Stop.CANCELLED: "was cancelled",
+    Stop.SHUTDOWN: "is stopped with its worker",
+    Stop.LOST: "was lost with the lease of its worker",
+}
+
+
+class TaskLimits(msgspec.Struct, frozen=True):
+    """What holds for attempts of one task, settings and definition merged."""
+
+    max_attempts: int
+    timeout_seconds: float | None
+    max_crashes: int
+    recurring: Recurring | None = None  # it is a schedule
+    within_seconds: float | None = None  # from its first failure on: what comes later is too late
+
+
+class ProcessDied(Exception):
+    """The process of a body ended before the body did."""
+
+
+class Encoded(msgspec.Struct, frozen=True, gc=False):
+    """What a body returned in another process, as strict JSON text."""
+
+    text: str | None
+    problem: str | None = None  # why it is not JSON
+
+
+class Attempt:
+    """One running job: its context, its slot, and what was said to it."""
+
+    __slots__ = (
+        "aio_task",
+        "context",
+        "correlation",
+        "deadline_monotonic",
+        "ended",
+        "job",
+        "kill",
+        "lease",
+        "limits",
+        "lingers",
+        "ref",
+        "slot",
+        "standing",
+        "started_at",
+        "stop",
+        "task",
+    )
+
+    def __init__(
+        self,
+        job: LeasedJob,
+        task: Task[..., Any],
+        limits: TaskLimits,
+        slot: int,
+        lease: TaskAdmissionLease,
+        started_at: int,
+        correlation: Correlation,
+        context: Context,
+    ) -> None:
+        self.job = job
+        self.lease = lease  # on its slot and whatever else it holds here
+        self.ref = (job.id, job.token)
+        self.task = task
+        self.limits = limits
+        self.slot = slot
+        self.started_at = started_at
+        self.correlation = correlation
+        self.context = context
+        self.aio_task: asyncio.Task[None] | None = None
+        self.kill: Callable[[], None] | None = None  # ends the process of the body
+        self.deadline_monotonic = NEVER
+        self.standing: AttemptStanding | None = None  # None: there are no providers
+        self.stop: Stop | None = None
+        self.ended = False  # judged: whatever the body still does is not heard
+        self.lingers = False  # given up while the body runs: the store must hear of its end
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"
+
+    def ask_to_stop(self, why: Stop) -> None:
+        """Cancel a coroutine, tell a thread, kill a process; once, or no clean-up could end."""
+        if self.stop is not None:
+            return
+        self.stop = why
+        self.context._cancelled = True
+        if self.standing is not None:
+            self.standing.stop(SAID[why])
+        if self.aio_task is not None:
+            self.aio_task.cancel()
+        elif self.kill is not None:
+            self.kill()
+
+    @property
+    def stands_still(self) -> bool:
+        """Does it wait for a permit? Then its time limit waits with it."""
+        return self.standing is not None and self.stop is None and self.standing.is_waiting
+
+    @property
+    def waits_to_begin(self) -> bool:
+        """Does it wait for its first permit? Then nothing was spent on it."""
+        return self.stands_still and self.standing is not None and not self.standing.has_sent
+
+    @property
+    def calls(self) -> AttemptCalls | None:
+        """Its calls that cost money; None: none of them does."""
+        return None if self.standing is None else self.standing.calls
+
+    def unquoted(self, text: str) -> str:
+        """A text without quotes of what the job was given, has asked and was told."""
+        return without_quotes(text, self._given())
+
+    def _given(self) -> Iterator[str]:
+        yield from texts_of(self.job.payload)
+        if self.standing is not None:
+            yield from self.standing.heard.texts()
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
+        return self.aio_task is not None or self.kill is not None
+
+
+Verdict = JobEnd | JobFailure | JobRef | None
+
+
+def judge(
+    attempt: Attempt,
+    value: Any,  # noqa: ANN401 (whatever the body returned)
+    error: BaseException | None,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> Verdict:
+    """What follows from the end of a body: an end, a failure, a release (JobRef), or nothing."""
+    job = attempt.job
+    if attempt.stop is Stop.LOST:
+        return None
+    if attempt.stop is Stop.CANCELLED:
+        return JobRef(job.id, job.token)  # the job has ended; its lease is let go
+    if error is None:
+        return _returned(attempt, value, now_at)
+    calls = attempt.calls
+    if calls is not None and calls.over_budget is not None:
+        return JobRef(job.id, job.token)  # it had no money; what it has bought is kept
+    if calls is not None and calls.in_doubt is not None:
+        return _held(attempt, calls.in_doubt, now_at)
+    if isinstance(error, Skip):
+        reason = AttemptError(ErrorCategory.OWN, "Skip", _told(attempt, message_of(error)))
+        return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
+    if attempt.stop is Stop.SHUTDOWN:
+        return JobRef(job.id, job.token)  # whatever it raised, it was we who stopped it
+    if attempt.stop is Stop.TIMEOUT:
+        error = time_limit_error(attempt)
+    if isinstance(error, ProcessDied):
+        return crashed(attempt, error, now_at, policy, rand)
+    return failed(attempt, error, now_at, policy, rand)
+
+
+def time_limit_error(attempt: Attempt) -> TimeLimitError:
+    """An attempt ran past its limit: the job's own fault."""
+    limit = attempt.limits.timeout_seconds or 0.0
+    return TimeLimitError(f"ran past its time limit of {limit:g} s")
+
+
+def failed(
+    attempt: Attempt,
+    error: BaseException,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobFailure:
+    """What an error costs, and when the job may try again."""
+    job = attempt.job
+    deferred = job.deferred_since
+    kind = kind_of(error)
+    if isinstance(error, RecheckFailed):
+        error = error.error  # it waits as that says
+    limits = attempt.limits
+    seconds_ago = None if deferred is None else (now_at - deferred) / MICROSECONDS
+    decide = policy.decide if limits.recurring is None else policy.decide_tick
+    decision = decide(
+        error,
+        attempts=job.attempts,
+        max_attempts=limits.max_attempts,
+        deferred_since_seconds_ago=seconds_ago,
+        now=now_at / MICROSECONDS,
+        rand=rand(),
+    )
+    late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
+    message = _told(attempt, message_of(error))
+    if decision.category is ErrorCategory.NODE:
+        message += way_words(error, message)
+    refused_by = _refused_by(attempt, decision)
+    if refused_by is not None:
+        message = f"refused by {refused_by}, no attempt is spent: {message}"
+    return JobFailure(
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
+        error=AttemptError(decision.category, kind, message, where_of(error)),
+        started_at=attempt.started_at,
+        ended_at=now_at,
+        delay_seconds=decision.delay_seconds,
+        charge=decision.charge,
+        max_attempts=limits.max_attempts,
+        give_up=decision.give_up or late,
+        spoils=_spoiled(attempt) if decision.charge else (),
+        refused_by=refused_by,
+    )
+
+
+def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
+    return limits.within_seconds is not None and seconds >= limits.within_seconds
+
+
+def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
+    """Which provider has refused the request that the error is about; None: none has."""
+    refused = None if attempt.standing is None else attempt.standing.refused
+    if refused is None or decision.charge or decision.status != refused.status:
+        return None
+    return f"{refused.where} ({refused.status})"
+
+
+def _spoiled(attempt: Attempt) -> tuple[CallKey, ...]:
+    """The answer that a fault of the task may have come of: it is bought anew."""
+    last = None if attempt.calls is None else attempt.calls.last
+    return () if last is None else (last,)
+
+
+def _held(attempt: Attempt, error: CallInDoubt, now_at: int) -> JobEnd:
+    """A call waits for a person, and so does its job; whatever the body made of the error."""
+    why = AttemptError(ErrorCategory.OWN, "CallInDoubt", str(error))
+    return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
+
+
+def crashed(
+    attempt: Attempt,
+    error: ProcessDied,
+    now_at: int,
+    policy: RetryPolicy,
+    rand: Callable[[], float],
+) -> JobFailure:
+    """It was alone in its process: the death is its own, and counts as a crash."""
+    job = attempt.job
+    return JobFailure(
+        ref=JobRef(job.id, job.token),
+        key=job.key,
+        task=job.task,
+        error=AttemptError(ErrorCategory.CRASHED, "crashed", f"its process died: {error}"),
+        started_at=attempt.started_at,
+        ended_at=now_at,
+        delay_seconds=policy.own.delay(job.crashes, rand()),
+        charge=False,
+        max_attempts=attempt.limits.max_attempts,
+        max_crashes=attempt.limits.max_crashes,
+    )
+
+
+def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:  # noqa: ANN401
+    job = attempt.job
+    result: str | None = None
+    if value is not None:
+        encoded = value if type(value) is Encoded else encode(value)
+        if encoded.problem is not None:
+            message = f"result is not JSON: {_told(attempt, encoded.problem)}"
+            return JobEnd(
+                job,
+                JobState.ERROR,
+                attempt.started_at,
+                now_at,
+                error=AttemptError(ErrorCategory.OWN, "result", message),
+            )
+        result = encoded.text
+    enqueued = attempt.context._enqueued
+    if enqueued:
+        effects = (EnqueueJobs(tuple(enqueued)),)
+        return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result, None, effects)
+    return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result)
+
+
+def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
+    """What a body returned, as strict JSON text; None is no result."""
+    if value is None:
+        return Encoded(None)
+    try:
+        return Encoded(strict_json.dumps(value, limit_bytes=RESULT_BYTES_MAX))
+    except StrictJsonError as error:
+        return Encoded(None, str(error))
+
+
+def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
+    """The arguments cannot be rebuilt (the task has changed): trying again cannot help."""
+    why = AttemptError(ErrorCategory.OWN, "payload", _told(attempt, str(error)))
+    return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
+
+
+def spoilt(end: JobEnd, error: PenstockError) -> JobEnd:
+    """Its effects cannot be applied: the job's own fault, and trying again cannot help."""
+    why = AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error))
+    return JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
+
+
+def kind_of_refusal(error: PenstockError) -> str:
+    return "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
+
+
+def _told(attempt: Attempt, text: str) -> str:
+    """Secrets first: what gives one away may be part of a quote."""
+    return attempt.unquoted(kept_text(text))
+
+
+def kind_of(error: BaseException) -> str:
+    if isinstance(error, RemoteError):
+        return error.kind
+    if isinstance(error, RecheckFailed):
+        return f"preflight {error.name}"[:NAME_LENGTH_MAX]
+    return kept_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
+
+
+def where_of(error: BaseException) -> str | None:
+    """Where in the user's code an error was raised: the last frame that is not a library's."""
+    if isinstance(error, RemoteError):
+        return error.where
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return None if found is None else kept_text(found)[:NAME_LENGTH_MAX]
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith((_OURS, "<", _STANDARD)) or "site-packages" in path
+
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except BaseException as second:
+        return f"its message cannot be shown: {type(second).__name__}"

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told about the ends of attempts, to listeners and in the log?"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.model.dataset import task_name
+from penstock.model.job import AttemptError, JobState, LeasedJob
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.schedule import PREFLIGHT, SCHEDULE
+from penstock.worker.attempt import UNLIMITED, Attempt
+
+MESSAGE_MAX = 500  # characters of an error in a log line
+
+log = logging.getLogger("penstock.worker")
+
+_COMPLETED = SchedulerEventKind.TASK_COMPLETED
+_DROPPED = SchedulerEventKind.NON_RETRYABLE_DROPPED
+
+
+class Telling:
+    """Turns ends into events and log lines. Decides nothing."""
+
+    def __init__(self, events: SchedulerEvents, run_id: str) -> None:
+        self._events = events
+        self._run_id = run_id
+
+    def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        """An attempt's body has ended."""
+        if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
+            self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
+            if attempt.limits.recurring is not None:
+                self._recovered(attempt.job)
+        elif verdict is None:
+            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
+        elif isinstance(verdict, JobRef):
+            self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "released")
+        else:
+            self._went_wrong(attempt, verdict)
+
+    def _went_wrong(self, attempt: Attempt, verdict: JobEnd | JobFailure) -> None:
+        emit, correlation = self._events.emit, attempt.correlation
+        category = verdict.error.category if verdict.error else None
+        emit(_COMPLETED, correlation, category)
+        goes_on = isinstance(verdict, JobFailure) and not _is_last(attempt.job, verdict)
+        kind = SchedulerEventKind.RETRY_DEFERRED if goes_on else _DROPPED
+        emit(kind, correlation, category)
+        self._log(attempt.job, verdict)
+
+    def spoilt(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+        """The store has refused what an end was to bring."""
+        self._log(job, verdict)
+
+    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+        shown = _shown(verdict.error)
+        if not isinstance(verdict, JobFailure) or _is_last(job, verdict):
+            level = logging.DEBUG if job.task.startswith(PREFLIGHT) else logging.ERROR
+            log.log(level, "%s ended in error: %s", _name(job), shown)
+            return
+        if verdict.refused_by is not None:
+            log.info(
+                "%s was refused by %s and comes back in %.1f s; no attempt is spent.",
+                _name(job),
+                verdict.refused_by,
+                verdict.delay_seconds,
+            )
+            return
+        degraded = verdict.charge and job.task.startswith(SCHEDULE)
+        log.log(
+            logging.ERROR if degraded else logging.WARNING,
+            "%s %s and is tried again in %.1f s (%s): %s",
+            _name(job),
+            "is degraded" if degraded else "failed",
+            verdict.delay_seconds,
+            _cost(job, verdict),
+            shown,
+        )
+
+    @staticmethod
+    def _recovered(job: LeasedJob) -> None:
+        if job.task.startswith(SCHEDULE) and (job.attempts or job.deferred_since is not None):
+            log.info("%s is well again.", _name(job))
+
+    def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
+        """The store did not take an end."""
+        ref, key, task = named(end)
+        if verdict is Verdict.STALE:
+            log.warning(
+                "Job %r is no longer held by this worker; what its attempt %d did was discarded.",
+                key,
+                ref.token,
+            )
+        self._events.emit(
+            SchedulerEventKind.RELEASE_DIAGNOSTIC,
+            Correlation(self._run_id, task, job_id=ref.id),
+            verdict,
+        )
+
+
+def named(end: JobEnd | JobFailure) -> tuple[JobRef, str, str]:
+    """The lease, the key and the task of an end."""
+    if isinstance(end, JobFailure):
+        return end.ref, end.key, end.task
+    return JobRef(end.job.id, end.job.token), end.job.key, end.job.task
+
+
+def _cost(job: LeasedJob, failure: JobFailure) -> str:
+    """What a failure costs, in words."""
+    if failure.max_crashes is not None:
+        return f"crash {job.crashes + 1} of {failure.max_crashes}"
+    if not failure.charge:
+        return "not charged"
+    if failure.max_attempts == UNLIMITED:
+        return f"try {job.attempts + 1}"
+    return f"attempt {job.attempts + 1} of {failure.max_attempts}"
+
+
+def _name(job: LeasedJob) -> str:
+    """What people call it."""
+    if job.task.startswith(SCHEDULE):
+        return f"The schedule {job.key!r}"
+    if job.task.startswith(PREFLIGHT):
+        return f"The preflight {job.key!r}"
+    return f"Job {job.key!r} of task {task_name(job.task)!r}"
+
+
+def _is_last(job: LeasedJob, failure: JobFailure) -> bool:
+    used_up = failure.charge and job.attempts + 1 >= failure.max_attempts
+    crashes = failure.max_crashes
+    broken = crashes is not None and job.crashes + 1 >= crashes
+    return failure.give_up or used_up or broken
+
+
+def _shown(error: AttemptError | None) -> str:
+    if error is None:
+        return ""
+    where = f" ({error.where})" if error.where else ""
+    return f"{error.kind}: {error.message[:MESSAGE_MAX]}{where}"

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What limits this worker, at each instant exactly one thing?
+
+Time is charged when something changes, to what stood until then; so all charges together are the
+time that has passed. A worker stands as its last turn left it (`stands`). Where that is a matter of
+what the running attempts do, `Doings` knows: each is in its own code, waits for a reply, or waits
+for a permit, and those in the same place have equal parts of the time. Every change costs O(1):
+parts are counted by a clock that runs slower the more share the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.model.provider import ANY, ProviderModelKey
+from penstock.model.request import RequestAdmissionItem
+from penstock.model.run import CAUSES_SHOWN, CauseTime, Doing, LimitKind
+
+MODELS_KEPT = 8_192  # whose reasons are known; beyond, all are forgotten
+CAUSES_MAX = 1_000  # kept apart; what comes beyond is charged to `other` of its kind
+OTHER = "other"
+
+Ref = tuple[int, int]  # an attempt: its job and its token
+
+
+class Stand(NamedTuple):
+    """How a turn has left a worker.
+
+    With `gate`, whatever keeps requests to that provider back. With `by_holders`, the cause holds
+    unless most of those that run use models whose permits are waited for: then what the waiting
+    ones wait for, since more of them at once would only wait with them.
+    """
+
+    kind: LimitKind | None  # None: what those do that run
+    where: str = ""
+    level: float | None = None
+    by_holders: bool = False
+    gate: ProviderModelKey | None = None  # its model may be `*`
+
+
+class KeptBack(NamedTuple):
+    """Why requests to a model wait."""
+
+    kind: LimitKind
+    level: float | None  # where the limit stands
+
+
+class _Charged:
+    __slots__ = ("level_seconds", "levelled", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.levelled = 0.0  # of these: with a level
+        self.level_seconds = 0.0
+
+    def add(self, seconds: float, level: float | None) -> None:
+        self.seconds += seconds
+        if level is not None:
+            self.levelled += seconds
+            self.level_seconds += seconds * level
+
+
+class _Place:
+    """Attempts that do the same: wait for one model's reply, or for its permit."""
+
+    __slots__ = ("clock", "count", "key", "waits", "wall")
+
+    def __init__(self, key: ProviderModelKey, waits: bool) -> None:
+        self.key = key
+        self.waits = waits
+        self.count = 0
+        self.clock = 0.0  # up to which its parts of the time are charged
+        self.wall = 0.0  # monotonic: up to which its attempts' time is counted
+
+
+class _Attempt:
+    """What the requests of one attempt do; waiting for a permit comes before all else."""
+
+    __slots__ = ("flying", "place", "replies_of", "waiting", "waits_for")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.flying = 0
+        self.waits_for: ProviderModelKey | None = None
+        self.replies_of: ProviderModelKey | None = None
+        self.place: _Place | None = None
+
+
+class Limiting:
+    """Owns the integrals of one worker. Belongs to one loop; hears of requests as a watch."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since = self._began = monotonic()
+        self._stand = Stand(LimitKind.STORE)  # until it has a name there
+        self._running = 0
+        self._charged: dict[tuple[LimitKind, str], _Charged] = {}
+        self._doing: dict[tuple[LimitKind, str], float] = {}
+        self._running_seconds = 0.0  # summed over attempts
+        self._shared = 0.0  # time that was given to those that run, in equal parts
+        self._taken = 0.0  # of that: by those that wait for something
+        self._clock = 0.0  # seconds that each of those got who run
+        self._permit_clock = 0.0  # and, besides, each of those who wait for a permit
+        self._attempts: dict[Ref, _Attempt] = {}
+        self._places: dict[tuple[ProviderModelKey, bool], _Place] = {}
+        self._lines: dict[str, dict[_Place, None]] = {}  # provider → where permits are waited for
+        self._waiting = 0  # attempts that wait for a permit
+        self._outside = 0  # and those that wait for a reply
+        self._pressed = 0  # of these: a reply of a model for which others wait for a permit
+        self._kept: dict[ProviderModelKey, KeptBack] = {}
+        self._kept_last: dict[str, ProviderModelKey] = {}  # provider → model
+
+    def __repr__(self) -> str:
+        return f"<Limiting {self._stand.kind or 'shared'} {self._stand.where}>"
+
+    # ── What the worker says ──────────────────────────────────────────────────────────────────
+
+    def stands(self, running: int, stand: Stand) -> None:
+        """From now on a worker stands like this."""
+        self._charge()
+        self._running = running
+        self._stand = stand
+
+    def began(self, ref: Ref) -> None:
+        """An attempt begins whose requests are to be heard of."""
+        self._attempts[ref] = _Attempt()
+
+    def left(self, ref: Ref) -> None:
+        """An attempt has ended or was given up; safe to repeat."""
+        attempt = self._attempts.pop(ref, None)
+        if attempt is not None and attempt.place is not None:
+            self._charge()
+            self._move(attempt, None)
+
+    # ── What request admission says ───────────────────────────────────────────────────────────
+
+    def waits(self, item: RequestAdmissionItem) -> None:
+        """A request waits for a permit."""
+        attempt = self._attempt_of(item)
+        if attempt is not None:
+            attempt.waiting += 1
+            attempt.waits_for = item.resource.provider_model
+            self._place(attempt)
+
+    def waits_no_more(self, item: RequestAdmissionItem) -> None:
+        attempt = self._attempt_of(item)
+        if attempt is not None and attempt.waiting:
+            attempt.waiting -= 1
+            self._place(attempt)
+
+    def sent(self, item: RequestAdmissionItem) -> None:
+        """A request leaves."""
+        attempt = self._attempt_of(item)
+        if attempt is not None:
+            attempt.flying += 1
+            attempt.replies_of = item.resource.provider_model
+            self._place(attempt)
+
+    def replied(self, item: RequestAdmissionItem) -> None:
+        attempt = self._attempt_of(item)
+        if attempt is not None and attempt.flying:
+            attempt.flying -= 1
+            self._place(attempt)
+
+    def _attempt_of(self, item: RequestAdmissionItem) -> _Attempt | None:
+        context = item.event_context
+        if context is None or context.job_id is None or context.execution is None:
+            return None
+        return self._attempts.get((context.job_id, context.execution))
+
+    def kept_back(self, model: ProviderModelKey, kind: LimitKind, level: float | None) -> None:
+        """Requests to a model, or with `*` to a provider, cannot leave now."""
+        why = KeptBack(kind, level)
+        last = self._kept_last.get(model.provider)
+        if self._kept.get(model) == why and last == model:
+            return
+        self._charge()
+        for place in self._lines.get(model.provider, ()):
+            self._settle(place)
+        if len(self._kept) >= MODELS_KEPT:
+            self._kept.clear()
+        self._kept[model] = why
+        self._kept_last[model.provider] = model
+
+    # ── What is asked ─────────────────────────────────────────────────────────────────────────
+
+    def causes(self) -> tuple[CauseTime, ...]:
+        """Everything up to now, most time first; a bounded number, and none of it is lost."""
+        self._charge()
+        for place in self._places.values():
+            self._settle(place)
+        found = [
+            CauseTime(
+                kind,
+                where,
+                charged.seconds,
+                charged.level_seconds / charged.levelled if charged.levelled else None,
+            )
+            for (kind, where), charged in self._charged.items()
+        ]
+        own = self._shared - self._taken
+        if own > 0:
+            found.append(CauseTime(LimitKind.OWN_CODE, "", own))
+        found.sort(key=lambda cause: -cause.seconds)
+        rest = found[CAUSES_SHOWN:]
+        if not rest:
+            return tuple(found)
+        kinds: dict[LimitKind, float] = {}
+        for cause in rest:
+            kinds[cause.kind] = kinds.get(cause.kind, 0.0) + cause.seconds
+        others = (CauseTime(kind, OTHER, seconds) for kind, seconds in kinds.items())
+        return (*found[:CAUSES_SHOWN], *others)
+
+    def doing(self) -> tuple[Doing, ...]:
+        """What attempts did up to now, in seconds summed over them; most first."""
+        self._charge()
+        for place in self._places.values():
+            self._settle(place)
+        found = [Doing(kind, where, seconds) for (kind, where), seconds in self._doing.items()]
+        own = self._running_seconds - sum(one.seconds for one in found)
+        if own > 0:
+            found.append(Doing(LimitKind.OWN_CODE, "", own))
+        found.sort(key=lambda one: -one.seconds)
+        return tuple(found[:CAUSES_SHOWN])
+
+    @property
+    def seconds(self) -> float:
+        """All the time that was charged."""
+        return self._since - self._began
+
+    # ── Charging ──────────────────────────────────────────────────────────────────────────────
+
+    def _charge(self) -> None:
+        """Whatever stood until now has done so until now."""
+        now = self._monotonic()
+        passed = now - self._since
+        if passed <= 0:
+            return
+        self._since = now
+        stand, waiting = self._stand, self._waiting
+        running = max(self._running, waiting + self._outside)
+        self._running_seconds += passed * running
+        if stand.kind is None or (
+            stand.by_holders and waiting and 2 * (waiting + self._pressed) > running
+        ):
+            self._shared += passed
+            if stand.kind is None:
+                self._clock += passed / max(running, 1)
+            else:
+                self._permit_clock += passed / waiting
+        elif stand.gate is None:
+            self._book(stand.kind, stand.where, passed, stand.level)
+        else:
+            kept, where = self._why(stand.gate)
+            self._book(kept.kind, where, passed, kept.level)
+
+    def _why(self, model: ProviderModelKey) -> tuple[KeptBack, str]:
+        """What keeps requests to a model back, and which model that is."""
+        last = self._kept_last.get(model.provider)
+        first = (
+            (last, model)
+            if last is not None and ANY in (last.model, model.model)
+            else (model, last)
+        )
+        for key in first:
+            if key is not None and (kept := self._kept.get(key)) is not None:
+                return kept, place_name(key)
+        return KeptBack(LimitKind.ADAPTIVE_LIMIT, None), place_name(model)
+
+    def _book(self, kind: LimitKind, where: str, seconds: float, level: float | None) -> None:
+        key = (kind, where)
+        charged = self._charged.get(key)
+        if charged is None:
+            if len(self._charged) >= CAUSES_MAX:
+                key = (kind, OTHER)
+            charged = self._charged.setdefault(key, _Charged())
+        charged.add(seconds, level)
+
+    # ── Places ────────────────────────────────────────────────────────────────────────────────
+
+    def _place(self, attempt: _Attempt) -> None:
+        """Put an attempt where its requests say; most changes change nothing."""
+        key = attempt.waits_for if attempt.waiting else attempt.replies_of
+        if not (attempt.waiting or attempt.flying) or key is None:
+            place = None
+        else:
+            waits = attempt.waiting > 0
+            place = self._places.get((key, waits)) or self._open(key, waits)
+        if place is not attempt.place:
+            self._charge()
+            self._move(attempt, place)
+
+    def _open(self, key: ProviderModelKey, waits: bool) -> _Place:
+        place = self._places[key, waits] = _Place(key, waits)
+        if waits:
+            self._lines.setdefault(key.provider, {})[place] = None
+        return place
+
+    def _close(self, place: _Place) -> None:
+        """Nobody is there any more."""
+        del self._places[place.key, place.waits]
+        if place.waits:
+            line = self._lines[place.key.provider]
+            del line[place]
+            if not line:
+                del self._lines[place.key.provider]
+
+    def _move(self, attempt: _Attempt, place: _Place | None) -> None:
+        for one, by in ((attempt.place, -1), (place, 1)):
+            if one is None:
+                continue
+            self._settle(one)
+            self._pressed -= self._pressed_at(one.key)
+            one.count += by
+            self._pressed += self._pressed_at(one.key)
+            if one.waits:
+                self._waiting += by
+            else:
+                self._outside += by
+            if not one.count:
+                self._close(one)
+        attempt.place = place
+
+    def _pressed_at(self, key: ProviderModelKey) -> int:
+        """Attempts that wait for a reply of a model while others wait for its permit."""
+        line, flying = self._places.get((key, True)), self._places.get((key, False))
+        return flying.count if flying is not None and line is not None and line.count else 0
+
+    def _settle(self, place: _Place) -> None:
+        """Book what the attempts of a place got since it was last looked at."""
+        clock = self._clock + self._permit_clock if place.waits else self._clock
+        count, since = place.count, place.wall
+        part, place.clock, place.wall = clock - place.clock, clock, self._since
+        if not count:
+            return
+        if place.waits:
+            kept, where = self._why(place.key)
+        else:
+            kept, where = KeptBack(LimitKind.LATENCY, None), place_name(place.key)
+        if part > 0:
+            self._taken += part * count
+            self._book(kept.kind, where, part * count, kept.level)
+        key = (kept.kind, where)
+        if key not in self._doing and len(self._doing) >= CAUSES_MAX:
+            key = (kept.kind, OTHER)
+        self._doing[key] = self._doing.get(key, 0.0) + count * (self._since - since)
+
+
+def place_name(model: ProviderModelKey) -> str:
+    """What people call a model of a provider."""
+    return model.provider if model.model == ANY else f"{model.provider}/{model.model}"

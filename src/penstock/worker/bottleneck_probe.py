@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a turn leave the worker: what stops who is next?
+
+Asked at the end of every turn, from what is at hand. The store is asked for two things, not more
+often than once a second: whether jobs wait for others, when slots are free while something runs;
+and who holds what is left, when nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+
+from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
+from penstock.clock import Clock
+from penstock.errors import StoreError
+from penstock.model.dataset import STEP
+from penstock.model.job import JobState, WorkerId
+from penstock.model.provider import ProviderModelKey, gate_name
+from penstock.model.resource import SUBMISSION
+from penstock.model.run import LimitKind
+from penstock.model.schedule import SCHEDULE
+from penstock.model.views import Outlook
+from penstock.model.worker import read_status
+from penstock.model.worker_silence import silent_workers
+from penstock.process_identity import is_gone, own_mark
+from penstock.stores.protocol import Store
+from penstock.worker.background import Background
+from penstock.worker.bottleneck import Limiting, Stand, place_name
+from penstock.worker.completer import AckBuffer
+from penstock.worker.drain import Drain
+from penstock.worker.executor import Slots
+from penstock.worker.lease_loop import Leasing
+from penstock.worker.prefetch import JobWindow
+
+LOOK_SECONDS = 1.0  # between two questions whether jobs wait for others
+
+_RUNNING = Stand(None)
+_STORE = Stand(LimitKind.STORE)
+_IDLE = Stand(LimitKind.IDLE)
+_PAUSED = Stand(LimitKind.PAUSED)
+_DELAYS = Stand(LimitKind.DELAYS)
+_ELSEWHERE = Stand(LimitKind.ELSEWHERE)
+_SUSPECTS = Stand(LimitKind.SUSPECTS)
+_LOST = Stand(LimitKind.LOST)
+_FAIR_ORDER = Stand(LimitKind.FAIR_ORDER, by_holders=True)
+_DEPENDENCIES = Stand(LimitKind.DEPENDENCIES, by_holders=True)
+
+
+class LimitingLook:
+    """Owns what is known of jobs that wait for others. Decides nothing but what is charged."""
+
+    def __init__(
+        self,
+        limiting: Limiting,
+        run_id: str,
+        kinds: Mapping[str, str],
+        store: Store,
+        clock: Clock,
+        window: JobWindow,
+        slots: Slots,
+        acks: AckBuffer,
+        leasing: Leasing,
+        drain: Drain,
+        background: Background,
+        wake: Callable[[], None],
+        gate_of: Callable[[Hashable], ProviderModelKey | None] | None,
+    ) -> None:
+        self._limiting = limiting
+        self._run_id = run_id
+        self._tasks = tuple(kinds)
+        self._jobs = tuple(kind for kind in kinds if not kind.startswith(STEP))
+        self._kinds = tuple(dict.fromkeys(kinds.values()))
+        self._store = store
+        self._clock = clock
+        self._window = window
+        self._slots = slots
+        self._acks = acks
+        self._leasing = leasing
+        self._drain = drain
+        self._background = background
+        self._wake = wake
+        self._gate_of = gate_of
+        self._queue = window.scheduler.queue.view()
+        self._is_looking = False
+        self._looked_monotonic = -LOOK_SECONDS
+        self._waiting_jobs = 0  # in the store, for others to end
+        self._mark = own_mark()
+        self._holders = _ELSEWHERE  # who seems to hold what is left
+
+    def look(self, goes_on: bool) -> None:
+        """Say how this turn leaves the worker; `goes_on`: it could begin something."""
+        running = len(self._slots.running)
+        self._limiting.stands(running, self._stand(running, goes_on))
+
+    def _stand(self, running: int, goes_on: bool) -> Stand:
+        leasing = self._leasing
+        if running == 1 and next(iter(self._slots.running.values())).job.solo:
+            return _SUSPECTS  # it runs alone
+        if self._queue.queued_total:  # 1. something ready waits
+            denied = self._queue.binding()
+            if denied is None or not goes_on:
+                return _STORE  # ends have to be taken before anything more is begun
+            return self._denied(denied)
+        if leasing.knows_more:
+            full = self._full_kind()
+            if full is not None:
+                return Stand(LimitKind.SLOTS, full, self._slots.count(full), by_holders=True)
+            if leasing.busy:
+                return _STORE
+        kept = self._kept_in_store(running)
+        if kept is not None:
+            return kept
+        if running:  # 2. nothing ready waits, something runs
+            if self._waiting_jobs and self._is_room():
+                return _DEPENDENCIES
+            return _RUNNING
+        if leasing.busy or self._acks.pending or not goes_on:
+            return _STORE  # it asks, tells, or has no name there
+        return self._left(leasing.paused)
+
+    def _denied(self, denied: TaskAdmissionDenied) -> Stand:
+        """A leased job waits for something in this worker."""
+        if denied.until is Until.GATE:
+            return self._gate(denied.item.request_resource_key, denied.resource, denied.numbers)
+        kind = _slot_kind(denied)
+        if denied.reason is DenialReason.NO_CAPACITY or self._is_full(kind):
+            return Stand(LimitKind.SLOTS, kind, self._slots.count(kind), by_holders=True)
+        return _FAIR_ORDER
+
+    def _gate(self, gate: Hashable, named: str | None, numbers: Mapping[str, float]) -> Stand:
+        model = None if self._gate_of is None else self._gate_of(gate)
+        if numbers.get("cooldown_seconds", 0.0) > 0 or model is None:
+            where = named or gate_name(gate)
+            return Stand(LimitKind.COOLDOWN, where if model is None else place_name(model))
+        return Stand(LimitKind.ADAPTIVE_LIMIT, gate=model)
+
+    def _kept_in_store(self, running: int) -> Stand | None:
+        """Jobs are ready in the store, and may not be handed out, or are not asked for."""
+        room = self._is_room()
+        blocked = self._leasing.blocked
+        if blocked and room:
+            return Stand(LimitKind.KEYED_LIMIT, blocked[0].limit_key, blocked[0].cap)
+        if self._window.held_back and room and self._leasing.knows_more:
+            gate = self._window.gate_in_the_way()
+            if gate is not None:
+                cooldown = {"cooldown_seconds": gate.cooldown_seconds}
+                return self._gate(gate.resource, None, cooldown)
+        if running and room and not self._leasing.busy:
+            self._ask(self._find_waiting)
+        return None
+
+    def _left(self, paused: bool) -> Stand:
+        """3. Nothing runs: what are the jobs waiting for that are left?"""
+        if paused:
+            return _PAUSED
+        outlook = self._drain.outlook
+        if outlook is None:  # nobody waits for its end: what is for later is no limit
+            found = _IDLE if self._drain.next_due_at is None else self._delays()
+            return _IDLE if found is _DELAYS else found
+        states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
+        if states[JobState.IN_PROGRESS]:
+            self._ask(self._find_holders)
+            if self._holders is _ELSEWHERE and states[JobState.WAITING]:
+                return _DEPENDENCIES
+            return self._holders
+        if outlook.suspects:
+            return _SUSPECTS
+        if self._drain.next_due_at is not None and states[JobState.QUEUED]:
+            return self._delays()
+        if states[JobState.QUEUED]:
+            return _STORE
+        return _DEPENDENCIES if states[JobState.WAITING] else _IDLE
+
+    def _delays(self) -> Stand:
+        """Jobs are for later; those that a provider has put off wait for its cool-down."""
+        gate = self._window.gate_in_the_way()
+        if gate is None or gate.cooldown_seconds <= 0:
+            return _DELAYS
+        return self._gate(gate.resource, None, {"cooldown_seconds": gate.cooldown_seconds})
+
+    def _is_room(self) -> bool:
+        free = self._slots.free()
+        return any(free[kind] for kind in self._kinds)
+
+    def _is_full(self, kind: str) -> bool:
+        return not self._slots.free().get(kind, 0)
+
+    def _full_kind(self) -> str | None:
+        """A kind of which every slot is taken."""
+        free = self._slots.free()
+        return next((kind for kind in self._kinds if not free[kind]), None)
+
+    def _ask(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
+        now = self._clock.monotonic()
+        if not self._is_looking and now - self._looked_monotonic >= LOOK_SECONDS:
+            self._is_looking, self._looked_monotonic = True, now
+            self._background.spawn(self._find(find))
+
+    async def _find(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Ask the store; what cannot be told now is not said."""
+        try:
+            await find()
+        except StoreError:
+            self._waiting_jobs, self._holders = 0, _ELSEWHERE
+        finally:
+            self._is_looking = False
+            self._wake()
+
+    async def _find_waiting(self) -> None:
+        """Do jobs wait for others? Steps of builds always do, and hold nothing up."""
+        outlook = await self._store.outlook(WorkerId(""), self._run_id)
+        self._waiting_jobs = _states(outlook, self._jobs)[JobState.WAITING]
+
+    async def _find_holders(self) -> None:
+        """Who holds what is left: others that work, one that runs suspects, or one that died?"""
+        views = await self._store.workers()
+        silent = silent_workers(views, is_gone)
+        busy = [
+            status
+            for view in views
+            if view.alive and view.id not in silent and (status := read_status(view.status))
+            if status.process != self._mark and (status.running or status.waiting)
+        ]
+        if busy:
+            self._holders = _SUSPECTS if all(one.solo for one in busy) else _ELSEWHERE
+        else:
+            is_lost = any(silence.jobs for silence in silent.values())
+            self._holders = _LOST if is_lost else _ELSEWHERE
+
+
+def _slot_kind(denied: TaskAdmissionDenied) -> str:
+    """The kind of slot that a task waits for."""
+    if denied.resource is not None and denied.resource != SUBMISSION:
+        return denied.resource
+    needs = denied.item.resource_request.needs
+    return next((name for name, _ in needs if name != SUBMISSION), SUBMISSION)
+
+
+def _states(outlook: Outlook, tasks: Iterable[str]) -> dict[JobState, int]:
+    """Open jobs of some tasks, by state."""
+    found = dict.fromkeys(JobState, 0)
+    for task in dict.fromkeys(tasks):
+        if task.startswith(SCHEDULE):
+            continue  # a unit is always for later
+        for state, count in outlook.open_by_task.get(task, {}).items():
+            found[state] += count
+    return found

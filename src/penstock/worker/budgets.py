@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tasks wait for a budget in this worker, and what is said when nothing else is left?
+
+A call that a budget refuses ends its attempt uncharged. Its task is not leased again in this run:
+the next call would be refused as well. Other tasks go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock
+from penstock.errors import StoreError
+from penstock.model.budget_stop import BudgetStop
+from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, day_of
+from penstock.stores.store_future import Reply
+
+log = logging.getLogger("penstock.budget")
+
+
+class Balances(Protocol):
+    """Whoever keeps the accounts."""
+
+    def balances(self, spans: list[str]) -> Reply[list[Balance]]: ...
+
+
+class BudgetHold:
+    """Owns the tasks that are held back, until the end of its worker. Belongs to one loop."""
+
+    def __init__(
+        self, run_id: str, store: Balances, clock: Clock, held_back: Callable[[str], None]
+    ) -> None:
+        self._run_id = run_id
+        self._store = store
+        self._clock = clock
+        self._held_back = held_back  # is told of each task, once
+        self.refusals: dict[str, BudgetRefusal] = {}
+        self._spans: dict[Budget, str] = {}  # the run or day in which each was used up
+        self._elsewhere: dict[str, BudgetStop] = {}  # those that can be leased here still are
+
+    def __repr__(self) -> str:
+        return f"<BudgetHold of {', '.join(sorted(self.tasks)) or 'nothing'}>"
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        return frozenset((*self.refusals, *self._elsewhere))
+
+    def refused(self, task: str, refusal: BudgetRefusal) -> None:
+        """A job of a task was given back, since a budget has nothing left for its call."""
+        if task in self.refusals:
+            return
+        self.refusals[task] = refusal
+        self._spans.setdefault(refusal.budget, refusal.budget.span(self._run_id, self._today()))
+        log.warning("Task %r is held back: %s Other tasks go on.", task, _why(refusal))
+        self._held_back(task)
+
+    def held_elsewhere(self, stops: Sequence[BudgetStop]) -> None:
+        """Another worker of the run has ended so; what only it could serve is not waited for."""
+        self._elsewhere.update({task: stop for stop in stops for task in stop.tasks})
+
+    async def stops(self) -> tuple[BudgetStop, ...]:
+        """What ends the run, one for each budget, with the numbers of now."""
+        spent = await self._spent()
+        tasks: dict[Budget, list[str]] = {}
+        for task, refusal in sorted(self.refusals.items()):
+            tasks.setdefault(refusal.budget, []).append(task)
+        own = []
+        for budget, names in tasks.items():
+            stop = BudgetStop(
+                refusal=self.refusals[names[0]],
+                span=self._spans[budget],
+                tasks=tuple(names),
+            )
+            if spent is not None:
+                balance = spent.get(Account(budget.scope, budget.period, self._spans[budget]))
+                sums = (
+                    (Amount(), Amount()) if balance is None else (balance.spent, balance.reserved)
+                )
+                stop = msgspec.structs.replace(stop, spent=sums[0], reserved=sums[1])
+            own.append(stop)
+        known = {stop.budget for stop in own}
+        return (
+            *own,
+            *(s for s in dict.fromkeys(self._elsewhere.values()) if s.budget not in known),
+        )
+
+    def _today(self) -> str:
+        return day_of(round(self._clock.now() * MICROSECONDS))
+
+    async def _spent(self) -> Mapping[Account, Balance] | None:
+        """What the budgets have come to; None if the store cannot tell now."""
+        try:
+            found = await self._store.balances(sorted(set(self._spans.values())))
+        except StoreError:
+            return None
+        return {one.account: one for one in found}
+
+
+def _why(refusal: BudgetRefusal) -> str:
+    budget, where = refusal.budget, refusal.where
+    if refusal.price_is_missing:
+        return f"[{budget.name}] counts dollars, and the price of {where} is not known."
+    short = refusal.short
+    return (
+        f"of [{budget.name}], {short.shown(refusal.left)} of {short.shown(short.cap)} is left, "
+        f"and a call of {where} may need {short.shown(refusal.asked)}."
+    )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a worker run inside somebody's program, without a supervisor?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.clock import Clock
+from penstock.ids import SystemIds
+from penstock.model.job import JobState, WorkerId
+from penstock.model.views import Outlook
+from penstock.schedules.daemon_start import DaemonStart
+from penstock.stores.protocol import Store
+from penstock.stores.retry import StoreRetry
+from penstock.worker.config import LeaseKeeper, Stopping
+from penstock.worker.heartbeat import BeatThread
+from penstock.worker.log_lines import StatisticsLine
+from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.signals import borrowed_signals
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.worker import Worker
+
+WAITS = "The report of the run has to wait"
+
+log = logging.getLogger("penstock.worker")
+
+
+class LeaseTimes(Protocol):
+    """How long a lease lives, and how often it is renewed."""
+
+    @property
+    def lease_ttl_seconds(self) -> float: ...
+
+    @property
+    def beat_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did."""
+
+    run_id: str
+    done: int
+    skipped: int
+    errors: int  # jobs that ended in error in this run
+    stopped: bool  # by a signal, before everything was done
+    over_budget: str | None = None  # which budget has ended it, before everything was done
+    ended_schedule: str | None = None  # which schedule has ended it, by using up its attempts
+
+
+class EmbeddedRun:
+    """Owns the beat thread, the loop's watch and the signals of one embedded run."""
+
+    def __init__(self, store: Store, clock: Clock, times: LeaseTimes) -> None:
+        self._store = store
+        self._clock = clock
+        self._times = times
+        self._retry = StoreRetry(log, clock, SystemIds().random)
+        self._stopped = 0
+
+    async def run(
+        self,
+        build: Callable[[LeaseKeeper, SlotTable], Worker],
+        slots: int,
+        run_id: str,
+        statistics: StatisticsLine,
+        start: DaemonStart | None = None,
+    ) -> RunReport:
+        """Start, if there is something to start, and work."""
+        loop = asyncio.get_running_loop()
+        if start is not None:
+            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop_start, start)):
+                if await start.run() is None:
+                    return RunReport(run_id, 0, 0, 0, stopped=True)
+        table = SlotTable.create(slots)
+        beat = BeatThread(
+            self._store, self._clock, self._times.lease_ttl_seconds, self._times.beat_seconds
+        )
+        worker = build(beat, table)
+        watch = LoopWatch(loop, table, self._clock, worker.name_of)
+        beat.start()
+        watch.start()
+        telling = loop.create_task(statistics.run())
+        try:
+            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
+                await self._until_done(worker)
+        finally:
+            telling.cancel()
+            watch.stop()
+            beat.stop()
+            table.close()
+        ended = (await self._outlook(run_id)).ended_in_run
+        return RunReport(
+            run_id,
+            ended.get(JobState.DONE, 0),
+            ended.get(JobState.SKIPPED, 0),
+            ended.get(JobState.ERROR, 0),
+            self._stopped > 0,
+            " ".join(stop.sentence for stop in worker.stops) or None,
+            " ".join(worker.ended_schedules) or None,
+        )
+
+    async def _outlook(self, run_id: str) -> Outlook:
+        """What came of the run; who has drained a queue waits for an unreachable store."""
+        return await self._retry.until_answered(
+            WAITS,
+            lambda: self._store.outlook(WorkerId(""), run_id),
+            wanted=lambda: not self._stopped,
+        )
+
+    async def _until_done(self, worker: Worker) -> None:
+        """Run the worker; if we are cancelled, let it stop gracefully first."""
+        task = asyncio.get_running_loop().create_task(worker.run())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            worker.stop(Stopping.GRACEFUL)
+            await task
+            raise
+
+    def _stop_start(self, start: DaemonStart) -> None:
+        self._stopped += 1
+        start.stop()
+
+    def _stop(self, worker: Worker) -> None:
+        """First signal: graceful; second: now."""
+        self._stopped += 1
+        worker.stop(Stopping.GRACEFUL if self._stopped == 1 else Stopping.NOW)

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many run here at once, and until when?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from penstock import failpoints
+from penstock.admission.tasks.decisions import TaskAdmissionLease
+from penstock.builds.slice import SliceTask, judge_slice, remote_order, slice_context
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.provider import runs_elsewhere
+from penstock.definitions.task import PROCESS, Task
+from penstock.errors import InternalError, PayloadError
+from penstock.events import correlation as correlations
+from penstock.events.correlation import Correlation
+from penstock.events.kinds import SchedulerEventKind
+from penstock.events.sink import SchedulerEvents
+from penstock.model.dataset import task_name
+from penstock.model.job import LeasedJob
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.redaction.quotes import LOG_ATTRIBUTE
+from penstock.requests import attempt_context
+from penstock.requests.attempt_standing import AttemptStanding
+from penstock.retry.policy import RetryPolicy
+from penstock.schedules.preflight_recheck import Rechecking
+from penstock.schedules.preflight_results import CheckedValues
+from penstock.schedules.tick import judge_tick, tick_context
+from penstock.worker.attempt import (
+    NEVER,
+    Attempt,
+    Stop,
+    TaskLimits,
+    bad_payload,
+    failed,
+    judge,
+    time_limit_error,
+)
+from penstock.worker.process_executor import ProcessRunner, RemoteValue
+from penstock.worker.slot_lending import SlotLending
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.thread_executor import ThreadRunner
+
+ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
+
+START_SECONDS = 60.0  # for a process that has to import the app first
+LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
+
+log = logging.getLogger("penstock.worker")
+
+_SPAWNED = SchedulerEventKind.WORKER_SPAWNED
+
+#: A body has left its slot.
+Vacated = Callable[[TaskAdmissionLease, Correlation], None]
+
+#: An attempt has ended: how, if anybody still wants to know.
+Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
+
+
+class Standings(Protocol):
+    """Whoever admits the requests of attempts, and wants to know which there are."""
+
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding: ...
+
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool: ...
+
+    def ended(self, attempt: Attempt) -> None: ...
+
+
+class Slots:
+    """Owns the running attempts of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        counts: Mapping[str, int],
+        table: SlotTable,
+        threads: ThreadRunner,
+        processes: ProcessRunner | None,
+        clock: Clock,
+        policy: RetryPolicy,
+        rand: Callable[[], float],
+        events: SchedulerEvents,
+        vacated: Vacated,
+        ended: Ended,
+        standings: Standings | None = None,
+        lending: SlotLending | None = None,
+        checked: CheckedValues | None = None,
+        rechecking: Rechecking | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._counts = counts
+        self._standings = standings
+        self._lending = lending
+        self._checked = checked
+        self._rechecking = rechecking
+        places = 1 if lending is None else LENT_PLACES
+        self._kinds = [kind for kind, count in counts.items() for _ in range(places * count)]
+        self._free: dict[str, list[int]] = {kind: [] for kind in counts}  # places in the table
+        for slot, kind in enumerate(self._kinds):
+            self._free[kind].append(slot)
+        self._table = table
+        self._threads = threads
+        self._processes = processes
+        self._clock = clock
+        self._policy = policy
+        self._rand = rand
+        self._events = events
+        self._vacated = vacated
+        self._ended = ended
+        self._pid = os.getpid()
+        self._create_task = asyncio.get_running_loop().create_task
+        # By job and token: a lost lease may still run beside its successor.
+        self.running: dict[tuple[int, int], Attempt] = {}
+        self.occupied = 0  # abandoned bodies included
+        #: Bodies that were given up and still run: since when.
+        self.abandoned: dict[Attempt, float] = {}
+
+    def count(self, kind: str) -> int:
+        """How many slots of this kind there are."""
+        return self._counts.get(kind, 0)
+
+    def free(self) -> dict[str, int]:
+        """Free slots by kind."""
+        lending = self._lending
+        if lending is None:
+            return {kind: len(places) for kind, places in self._free.items()}
+        # Whoever has lent a slot holds a place in the table, and no slot.
+        return {
+            kind: max(0, len(places) - (LENT_PLACES - 1) * self._counts[kind] + lending.lent(kind))
+            for kind, places in self._free.items()
+        }
+
+    def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
+        """Run a job in a free slot, which its lease stands for.
+
+        If it raises, nothing was started and the lease is the caller's.
+        """
+        task, limits = self._tasks[job.task]
+        if not self._free[task.kind]:
+            raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
+        slot = self._free[task.kind].pop()
+        started_at = round(self._clock.now() * MICROSECONDS)
+        context = self._context(job, task, limits, started_at)
+        attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
+        deadline = 0.0
+        remote = task.kind == PROCESS and self._processes is not None
+        if limits.timeout_seconds is not None:
+            deadline = self._clock.monotonic() + limits.timeout_seconds
+            if remote:
+                deadline += START_SECONDS
+            attempt.deadline_monotonic = deadline
+        if self._standings is not None:
+            attempt.standing = self._standings.began(attempt, deadline or None)
+        self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
+        self.running[attempt.ref] = attempt
+        self.occupied += 1
+        try:
+            if self._rechecking is not None and _had_failed(attempt):
+                attempt.aio_task = self._create_task(self._recheck(attempt, self._rechecking))
+            elif remote:
+                self._run_process(attempt)
+            elif task.is_async:
+                attempt.aio_task = self._create_task(self._run_coroutine(attempt))
+            else:
+                self._run_thread(attempt)
+        except BaseException:
+            del self.running[attempt.ref]
+            self._free_slot(slot)
+            if self._standings is not None:
+                self._standings.ended(attempt)
+            raise
+        self._events.emit(_SPAWNED, correlation)
+
+    def _context(
+        self, job: LeasedJob, task: Task[..., Any], limits: TaskLimits, started_at: int
+    ) -> Context:
+        info = JobInfo(job.key, job.task, job.attempts + 1, job.partition)
+        recurring, checked = limits.recurring, self._checked
+        if recurring is not None:
+            return tick_context(recurring, job, info, checked, started_at)
+        values = {} if checked is None else checked.of_job(job.partition)
+        if isinstance(task, SliceTask):
+            return slice_context(task, job, info, values)
+        return Context(info, values)
+
+    async def _recheck(self, attempt: Attempt, rechecking: Rechecking) -> None:
+        """Let the preflights on duty look, then run the body as usual."""
+        error: BaseException | None = None
+        try:
+            _enter(attempt)
+            if attempt.limits.recurring is not None:
+                await rechecking.look(attempt.limits.recurring, attempt.job.payload)
+            attempt.context = self._context(
+                attempt.job, attempt.task, attempt.limits, attempt.started_at
+            )
+        except BaseException as raised:
+            error = raised
+        if error is not None:
+            self._finish(attempt, None, error)
+        elif attempt.task.kind == PROCESS and self._processes is not None:
+            attempt.aio_task = None
+            self._run_process(attempt)
+        elif attempt.task.is_async:
+            await self._run_coroutine(attempt)
+        else:
+            attempt.aio_task = None
+            self._run_thread(attempt)
+
+    def _run_process(self, attempt: Attempt) -> None:
+        if self._processes is None:
+            raise InternalError("There is nobody who could start a process.")
+        attempt.kill = self._processes.submit(
+            attempt.context.job,
+            attempt.job.payload,
+            attempt.context._preflight,
+            remote_order(attempt.context),
+            lambda: self._began(attempt),
+            lambda value, error: self._finish(attempt, value, error),
+        )
+
+    def _began(self, attempt: Attempt) -> None:
+        """A body's process is there: its time counts from now on, not from the wish for it."""
+        seconds = attempt.limits.timeout_seconds
+        if seconds is not None and attempt.stop is None:
+            attempt.deadline_monotonic = self._clock.monotonic() + seconds
+            self._table.set_deadline(attempt.slot, attempt.deadline_monotonic)
+
+    async def _run_coroutine(self, attempt: Attempt) -> None:
+        value, error = None, None
+        try:
+            _enter(attempt)
+            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
+            failpoints.hit("exec.before")
+            value = await attempt.task.function(attempt.context, *args, **kwargs)
+            failpoints.hit("exec.after")
+        except BaseException as raised:
+            error = raised
+        self._finish(attempt, value, error)
+
+    def _run_thread(self, attempt: Attempt) -> None:
+        context = contextvars.copy_context()
+        context.run(_enter, attempt)
+
+        def body() -> Any:  # noqa: ANN401 (whatever the task returns)
+            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
+            failpoints.hit("exec.before")
+            value = context.run(attempt.task.function, attempt.context, *args, **kwargs)
+            failpoints.hit("exec.after")
+            return value
+
+        self._threads.submit(body, lambda value, error: self._finish(attempt, value, error))
+
+    def _finish(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (whatever the body returned)
+        error: BaseException | None,
+    ) -> None:
+        """The body has ended, in whatever way."""
+        if type(value) is RemoteValue:
+            attempt.context._enqueued = list(value.enqueued) or None
+            value = value.encoded
+        if os.getpid() != self._pid:
+            os._exit(0)  # a forked child came back from a body: it is not this worker
+        self._vacate(attempt)
+        if error is not None and log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "Job %r of task %r raised:",
+                attempt.job.key,
+                attempt.job.task,
+                exc_info=error,
+                extra={LOG_ATTRIBUTE: attempt.unquoted},
+            )
+        if attempt.ended:  # abandoned before; somebody else may have the job by now
+            self.abandoned.pop(attempt, None)
+            if attempt.lingers:
+                self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
+            return
+        now_at = round(self._clock.now() * MICROSECONDS)
+        verdict: JobEnd | JobFailure | JobRef | None
+        try:
+            if attempt.limits.recurring is not None:
+                verdict = judge_tick(attempt, error, now_at, self._policy, self._rand)
+            elif isinstance(attempt.task, SliceTask):
+                verdict = judge_slice(attempt, value, error, now_at, self._policy, self._rand)
+            elif isinstance(error, PayloadError) and attempt.stop is None:
+                verdict = bad_payload(attempt, error, now_at)
+            else:
+                verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
+        except BaseException as problem:  # a value or an error whose own code raises
+            said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
+            verdict = failed(attempt, said, now_at, self._policy, self._rand)
+        self._end(attempt, verdict)
+
+    def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        attempt.ended = True
+        del self.running[attempt.ref]
+        self._ended(attempt, verdict)
+
+    def _vacate(self, attempt: Attempt) -> None:
+        self._free_slot(attempt.slot)
+        if self._standings is not None:
+            self._standings.ended(attempt)
+        self._vacated(attempt.lease, attempt.correlation)
+
+    def _free_slot(self, slot: int) -> None:
+        self._table.vacate(slot)
+        self._free[self._kinds[slot]].append(slot)
+        self.occupied -= 1
+
+    def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
+        """Which job does this asyncio task run?"""
+        for attempt in list(self.running.values()):
+            if aio_task is not None and attempt.aio_task is aio_task:
+                return f"job {attempt.job.key!r} of task {task_name(attempt.job.task)!r}"
+        return "a task that was started by other code"
+
+    def next_deadline(self) -> float:
+        """When the first of those that run is over its time; infinite if none ever is."""
+        return min(
+            (x.deadline_monotonic for x in self.running.values() if not x.stands_still),
+            default=NEVER,
+        )
+
+    def enforce_deadlines(self) -> None:
+        """Stop what is over its time; give up what was told and would not."""
+        self._end_unbegun()
+        now = self._clock.monotonic()
+        if self._standings is not None:
+            self._add_waits(now)
+        late = [x for x in self.running.values() if x.deadline_monotonic <= now]
+        for attempt in late:
+            if attempt.stop is not None:
+                self._abandon(attempt)  # it was told, and had its time
+                continue
+            attempt.ask_to_stop(Stop.TIMEOUT)
+            if attempt.can_be_stopped:
+                attempt.deadline_monotonic = now + ABANDON_SECONDS
+            else:
+                self._abandon(attempt)
+
+    def _add_waits(self, now: float) -> None:
+        """The time limit of an attempt stands still while it waits for a permit."""
+        for attempt in self.running.values():
+            own = attempt.standing
+            if own is None or attempt.stop is not None or own.deadline == NEVER:
+                continue
+            deadline = own.deadline + own.waited_until(now)
+            if deadline > attempt.deadline_monotonic:
+                attempt.deadline_monotonic = deadline
+                self._table.set_deadline(attempt.slot, deadline)
+
+    def _end_unbegun(self) -> None:
+        """A coroutine that is cancelled before its first step never runs, nor tells its end."""
+        for attempt in [*self.running.values(), *self.abandoned]:
+            if attempt.aio_task is not None and attempt.aio_task.done():
+                self._finish(attempt, None, asyncio.CancelledError())
+
+    def withdraw(self, ref: JobRef) -> bool:
+        """The job of a running attempt was cancelled: stop its body; False if it does not run."""
+        attempt = self.running.get(ref)
+        if attempt is not None and attempt.stop is None:
+            log.info(
+                "Job %r of task %r was cancelled.", attempt.job.key, task_name(attempt.job.task)
+            )
+            attempt.ask_to_stop(Stop.CANCELLED)
+            attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS
+        return attempt is not None
+
+    def _abandon(self, attempt: Attempt) -> None:
+        late = attempt.stop is Stop.TIMEOUT
+        log.error(
+            "Job %r of task %r %s and does not stop; it is given up and keeps its slot until it "
+            "ends.",
+            attempt.job.key,
+            attempt.job.task,
+            "runs past its time limit" if late else "was told to stop",
+        )
+        verdict: JobFailure | None = None
+        if late:
+            now_at = round(self._clock.now() * MICROSECONDS)
+            verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
+            verdict.lingers = True
+        attempt.lingers = late or attempt.stop is Stop.CANCELLED
+        self.abandoned[attempt] = self._clock.monotonic()
+        self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
+        self._end(attempt, verdict)
+
+    def stop_hopeless(self, seconds: float) -> None:
+        """Ask to stop what has sent nothing yet, or cannot end in so many seconds."""
+        for attempt in list(self.running.values()):
+            if (
+                seconds <= 0
+                or attempt.waits_to_begin
+                or (self._standings is not None and self._standings.waits_longer(attempt, seconds))
+            ):
+                attempt.ask_to_stop(Stop.SHUTDOWN)
+
+    def stop_all(self, why: Stop) -> None:
+        """Ask every running attempt to stop."""
+        for attempt in list(self.running.values()):
+            attempt.ask_to_stop(why)
+
+    def forsake_all(self) -> list[Attempt]:
+        """Give up whatever still runs; its ends will not be heard."""
+        left = list(self.running.values())
+        now = self._clock.monotonic()
+        for attempt in left:
+            self.abandoned[attempt] = now
+            self._end(attempt, None)
+        return left
+
+
+def _had_failed(attempt: Attempt) -> bool:
+    """Is it a tick whose last try failed, and is anybody on duty for it?"""
+    recurring = attempt.limits.recurring
+    if recurring is None or not recurring.on_duty:
+        return False
+    return attempt.job.attempts > 0 or attempt.job.deferred_since is not None
+
+
+def _enter(attempt: Attempt) -> None:
+    """What a body, and whatever it starts, can know of itself."""
+    correlations.current.set(attempt.correlation)
+    attempt_context.current.set(attempt.standing)
+    if attempt.task.kind == PROCESS:  # a test runs it here
+        runs_elsewhere.set(True)

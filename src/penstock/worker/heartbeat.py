@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does a worker's lease stay alive, and how long may the worker believe in it?
+
+Renewal happens outside of the event loop: by the supervisor where there is one, else by a
+thread. The belief is conservative: the moment the renewal was *sent*, plus the time to live,
+less a margin.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.model.job import WorkerId
+from penstock.stores.protocol import JobStore
+from penstock.stores.retry import Outage
+from penstock.worker.repeating import RepeatingThread
+from penstock.worker.slot_table import SlotTable
+
+MARGIN_SHARE = 0.1  # of the time to live
+MARGIN_MAX_SECONDS = 2.0
+#: The store says that a lease is over, whatever our own clock says: it stands still in a suspended
+#: machine, where the store's does not.
+LOST_MONOTONIC = 0.0
+
+log = logging.getLogger("penstock.beat")
+
+
+def margin(ttl_seconds: float) -> float:
+    """How much earlier than the store a worker stops believing in its lease."""
+    return min(ttl_seconds * MARGIN_SHARE, MARGIN_MAX_SECONDS)
+
+
+class Overrun:
+    """Notes since when bodies run on after the end of a lease, as somebody else sees it."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, now_monotonic: float, until_monotonic: float, *, runs: bool) -> float:
+        """How long that has been seen; 0 if it is not so now."""
+        if not runs or now_monotonic < until_monotonic:
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now_monotonic
+        return now_monotonic - self._since
+
+
+class TableKeeper:
+    """The supervisor renews; the worker reads the deadline in the slot table."""
+
+    def __init__(self, table: SlotTable, ttl_seconds: float) -> None:
+        self._table = table
+        self._margin = margin(ttl_seconds)
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._table.set_worker(worker)
+        self._table.set_lease_until(until_monotonic - self._margin)
+
+    def believed_until(self) -> float:
+        return self._table.lease_until()
+
+
+class BeatThread(RepeatingThread):
+    """Renews the lease of the one worker of this process."""
+
+    def __init__(
+        self, store: JobStore, clock: Clock, ttl_seconds: float, beat_seconds: float
+    ) -> None:
+        super().__init__("penstock-beat", beat_seconds)
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._worker: WorkerId | None = None
+        self._until = float("inf")
+        self._outage = Outage(log, clock, "The lease was not renewed", "The lease is renewed again")
+
+    def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
+        self._worker = worker  # first: an answer about the old name must not touch the new belief
+        self._until = until_monotonic - margin(self._ttl_seconds)
+
+    def believed_until(self) -> float:
+        return self._until
+
+    def run_once(self) -> None:
+        """Renew once; a failure shows in the belief, which is not prolonged."""
+        worker = self._worker
+        if worker is None:
+            return
+        sent = self._clock.monotonic()
+        try:
+            alive = self._store.beat([worker], self._ttl_seconds).result(self._ttl_seconds)
+        except (PenstockError, TimeoutError) as error:
+            self._outage.began(error)
+            return
+        self._outage.ended()
+        if worker != self._worker:
+            return
+        if worker in alive:
+            self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)
+        else:
+            self._until = LOST_MONOTONIC

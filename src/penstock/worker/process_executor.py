@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs the bodies of tasks with `executor="process"`?
+
+Processes that are made when needed and wait for more, each with a thread of the worker that talks
+to it. One body at a time, so whatever ends a process is that body's own doing. A process can be
+killed at any moment; the next body gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from penstock.definitions.context import JobInfo
+from penstock.errors import PayloadError, Skip
+from penstock.model.job import NewJob
+from penstock.retry.classify import Classified, FailureClass, RemoteError
+from penstock.supervisor.exits import describe_exit
+from penstock.worker import remote
+from penstock.worker.attempt import Encoded, ProcessDied
+from penstock.worker.thread_executor import Done
+
+DEATH_SECONDS = 5.0  # a process whose socket has ended is gone by then, or is killed
+
+#: How a task process is started; a test launcher may put itself in front.
+task_command: list[str] = [sys.executable, "-m", "penstock.processes.task"]
+
+
+class RemoteValue(msgspec.Struct, frozen=True):
+    """What came back from a body that has returned."""
+
+    encoded: Encoded
+    enqueued: tuple[NewJob, ...]
+
+
+class ProcessRunner(Protocol):
+    """Runs a body in another process and reports its end on the loop."""
+
+    def submit(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        order: str | None,
+        began: Callable[[], None],
+        done: Done,
+    ) -> Callable[[], None]:
+        """Start a body; the answer kills it. `began`: its process is there, its time counts."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TaskProcess:
+    """Owns one process and the socket to it. Used by one thread; `kill` by anyone."""
+
+    def __init__(self, order: remote.TaskOrder) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._number = 0
+        self.fit = True  # another body may run in it
+        try:
+            self._process = subprocess.Popen(
+                [*task_command, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                cwd=order.folder,
+            )
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+        self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else -1
+        with contextlib.suppress(OSError):  # it is dead already: the answer will say so
+            remote.send(self._channel, order)
+
+    def run(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        order: str | None,
+        began: Callable[[], None],
+    ) -> RemoteValue:
+        """Run one body; raises what it raised, or ProcessDied."""
+        self._number += 1
+        with contextlib.suppress(OSError):
+            remote.send(self._channel, remote.RunJob(self._number, job, payload, preflight, order))
+        answer = self._hear()
+        if isinstance(answer, remote.Began):
+            began()
+            answer = self._hear()
+        match answer:
+            case remote.Returned(result, problem, enqueued):
+                return RemoteValue(Encoded(result, problem), enqueued)
+            case remote.Raised(kind, message, where, category, wait_seconds):
+                raise RemoteError(kind, message, where, Classified(category, wait_seconds))
+            case remote.Skipped(reason):
+                raise Skip(reason)
+            case remote.BadPayload(message):
+                raise PayloadError(message)
+            case remote.NotLoaded(message):
+                # No body has run: as if the machine were ill, it waits and is not charged.
+                message = f"its process could not load the app: {message}"
+                raise RemoteError("AppNotFound", message, None, Classified(FailureClass.NODE))
+        self.fit = False
+        raise ProcessDied("it began twice")
+
+    def _hear(self) -> remote.FromTask:
+        """The next answer to the present body; ProcessDied if there will be none."""
+        data = remote.receive(self._channel, self._is_there)
+        if data is None:
+            self.fit = False
+            raise ProcessDied(self._death())
+        try:
+            said: remote.Said = remote.decode_from_task(data)
+        except msgspec.DecodeError:
+            said = remote.Said(0, remote.Began())
+        if said.number != self._number and not isinstance(said.what, remote.NotLoaded):
+            self.fit = False
+            raise ProcessDied("it answered for another job")
+        if said.worn is not None or isinstance(said.what, remote.NotLoaded):
+            self.fit = False
+        return said.what
+
+    def _is_there(self) -> bool:
+        """Wait for something to read; False if the process is gone, whoever holds its socket."""
+        if self._pidfd < 0:
+            return True
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        waiting.register(self._pidfd, select.POLLIN)
+        return self._channel.fileno() in {fd for fd, _ in waiting.poll()}
+
+    def _death(self) -> str:
+        try:
+            self._process.wait(DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait()
+            return "it closed its connection and did not end"
+        return describe_exit(self._process.returncode)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._process.wait()
+        self._channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class _Work:
+    """One body on its way: where it runs, and whether it still may."""
+
+    def __init__(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        order: str | None,
+        began: Callable[[], None],
+        done: Done,
+    ) -> None:
+        self.job = job
+        self.payload = payload
+        self.preflight = preflight
+        self.order = order
+        self.began = began
+        self.done = done
+        self._lock = threading.Lock()
+        self._process: TaskProcess | None = None
+        self._killed = False
+
+    def begin(self, process: TaskProcess) -> None:
+        with self._lock:
+            if self._killed:
+                raise ProcessDied("it was stopped before it began")
+            self._process = process
+
+    def end(self) -> bool:
+        """From here on the process is somebody else's; False if it was killed."""
+        with self._lock:
+            self._process = None
+            return not self._killed
+
+    def kill(self) -> None:
+        with self._lock:
+            self._killed = True
+            if self._process is not None:
+                self._process.kill()
+
+
+class ProcessPool:
+    """Owns the task processes of one worker."""
+
+    def __init__(self, order: remote.TaskOrder, loop: asyncio.AbstractEventLoop) -> None:
+        self._order = order
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._count = 0
+        self._lock = threading.Lock()
+        self._working: set[_Work] = set()
+
+    def submit(
+        self,
+        job: JobInfo,
+        payload: str,
+        preflight: Mapping[str, str],
+        order: str | None,
+        began: Callable[[], None],
+        done: Done,
+    ) -> Callable[[], None]:
+        work = _Work(job, payload, preflight, order, began, done)
+        with self._lock:
+            self._working.add(work)
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._count += 1
+                name = f"penstock-process-{self._count}"
+                threading.Thread(target=self._talk, name=name, daemon=True).start()
+        self._inbox.put(work)
+        return work.kill
+
+    def _talk(self) -> None:
+        """Keep one process; hand bodies to it, one at a time."""
+        process: TaskProcess | None = None
+        try:
+            while (work := self._inbox.get()) is not None:
+                value, error = None, None
+                try:
+                    if process is None:
+                        process = TaskProcess(self._order)
+                    work.begin(process)
+                    began = partial(self._tell, work.began)
+                    value = process.run(work.job, work.payload, work.preflight, work.order, began)
+                except BaseException as raised:
+                    error = raised
+                if process is not None and not (work.end() and process.fit):
+                    process.close()  # whatever comes next starts afresh
+                    process = None
+                with self._lock:
+                    self._idle += 1
+                    self._working.discard(work)
+                self._tell(work.done, value, error)
+        finally:
+            if process is not None:
+                process.close()
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody listens any more
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def close(self) -> None:
+        """Kill what runs, and let the others go."""
+        with self._lock:
+            working = list(self._working)
+        for work in working:
+            work.kill()
+        for _ in range(self._count):
+            self._inbox.put(None)

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How does one worker serve the providers of its app?
+
+It admits their requests on its loop, binds their clients to the definitions when it begins, and
+takes both back when it ends, on every path. What was learned about limits comes from the store and
+goes back there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import lru_cache, partial
+from math import inf
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.admission.requests.adaptive.limit import Adaptive
+from penstock.admission.requests.aimd import Aimd
+from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
+from penstock.admission.requests.observers import RequestMaxima, WatchedRequestAdmission
+from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
+from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
+from penstock.clock import MICROSECONDS, Clock
+from penstock.definitions.provider import Provider
+from penstock.events.sink import RequestEvents
+from penstock.model.pressure import ProviderModelPressure
+from penstock.model.provider import ProviderModelKey, RequestResourceKey, SeveralResources
+from penstock.model.run import ModelFigures
+from penstock.model.spending import Budget
+from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
+from penstock.redaction.secrets import redacted
+from penstock.requests.attempt_standing import AttemptStanding
+from penstock.requests.clients.provider_clients import MakeWire, RunClients
+from penstock.requests.exchange import ReplyLimits
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts
+from penstock.requests.host_check import KnownHosts
+from penstock.requests.journal.attempt_calls import AttemptCalls
+from penstock.requests.journal.calls import PaidCalls
+from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.writer import JournalWriter
+from penstock.stores.journal import JournalStore
+from penstock.stores.protocol import LearnedLimitStore
+from penstock.stores.retry import StoreRetry
+from penstock.worker.attempt import Attempt
+from penstock.worker.bottleneck import Limiting
+from penstock.worker.learned_limits import LearnedLimits, lesser
+from penstock.worker.provider_pressure import TaskPressure
+from penstock.worker.request_counts import CountedAdmission, ModelCounts
+from penstock.worker.slot_lending import SlotLending
+
+MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
+END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
+
+log = logging.getLogger("penstock.providers")
+
+
+class ProviderStore(LearnedLimitStore, JournalStore, Protocol):
+    """What serving providers asks of a store."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class ServedProvider(msgspec.Struct, frozen=True):
+    """A provider as one run serves it: what code and settings say together."""
+
+    provider: Provider
+    policy: ProviderPolicy
+    base_url: str | None = None
+    make_wire: MakeWire | None = None  # None: the network
+    limits: ReplyLimits = ReplyLimits()
+    paid: PaidRules | None = None  # None: its calls cost nothing
+
+
+class ProviderRun:
+    """Owns request admission and the clients of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        served: Sequence[ServedProvider],
+        store: ProviderStore,
+        clock: Clock,
+        *,
+        share: ProcessShare,
+        rand: Callable[[], float],
+        run_id: str,
+        events: RequestEvents | None = None,
+        budgets: Sequence[Budget] = (),
+    ) -> None:
+        self._clock = clock
+        self._rand = rand
+        self._share = share
+        self._resolver = RequestResourceResolver(
+            DeclaredProvider(one.policy, one.base_url) for one in served
+        )
+        self._policies = {policy.name: policy for policy in self._resolver.policies()}
+        self._learned = LearnedLimits(store, clock, share.count)
+        self.limiting = Limiting(clock.monotonic)
+        self._core = WatchedRequestAdmission(
+            self._policies.values(), self._algorithm, self.limiting, share=share, generation=run_id
+        )
+        self._admission = CountedAdmission(self._core, clock, events, run_id)
+        self._admission.counts = {}
+        self.pressure = TaskPressure(
+            self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
+        )
+        self._admission.on_relief(self.pressure.relieved)
+        self._run_id = run_id
+        self._store_url = store.url
+        self._journal: JournalWriter | None = None  # None: no call costs money
+        if any(one.paid is not None for one in served):
+            self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
+        self._lending: SlotLending | None = None
+        self._clients = [(one.provider, self._clients_of(one)) for one in served]
+
+    def __repr__(self) -> str:
+        return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
+
+    def connect(self, changed: Callable[[Hashable], None], lending: SlotLending) -> None:
+        """Who is told that a task may start which had to wait for its provider; who lends slots."""
+        self.pressure.connect(changed)
+        self._lending = lending
+
+    async def begin(self) -> None:
+        """Read what was learned, and serve."""
+        await self._learned.load()
+        unprepared = [clients for _, clients in self._clients if not clients.is_simulated]
+        if unprepared:
+            await asyncio.to_thread(_prepare, unprepared)
+        for provider, clients in self._clients:
+            provider.bind(clients)
+
+    async def end(self) -> None:
+        """Serve no longer: nothing leaves, whoever waits is told, connections are closed."""
+        for provider, clients in self._clients:
+            provider.unbind(clients)
+        self.pressure.close()
+        if self._lending is not None:
+            self._lending.close()
+        self._admission.shut()
+        await _within(self.save())
+        for _, clients in self._clients:
+            await _within(clients.aclose())
+        if self._journal is not None:
+            await _within(self._journal.drain())
+
+    @property
+    def is_due(self) -> bool:
+        """Is it time to write down what was learned?"""
+        return self._learned.is_due
+
+    async def save(self) -> None:
+        found: dict[ProviderModelKey, LearnedLimit] = {}
+        for key, algorithm in self._core.algorithms().items():
+            if isinstance(key, ProviderModelKey):
+                found[key] = algorithm.learned()
+            else:  # of one domain: the least of them is kept for all
+                model = key.provider_model
+                found[model] = lesser(algorithm.learned(), found.get(model))
+        await self._learned.save(found)
+
+    # ── Attempts ──────────────────────────────────────────────────────────────────────────────
+
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding:
+        """An attempt begins; what its requests are to know of it."""
+        ref, gate = attempt.ref, attempt.lease.item.request_resource_key
+        self.limiting.began(ref)
+        if gate is not None:
+            self.pressure.began(ref, gate)
+        standing = AttemptStanding(
+            attempt.job.key,
+            inf if deadline is None else deadline,
+            partial(self.pressure.asked, ref),
+            partial(self._waits, attempt),
+        )
+        if self._journal is not None:
+            standing.calls = AttemptCalls(attempt.job)
+        return standing
+
+    def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
+        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        gate = attempt.lease.item.request_resource_key
+        if gate is None or not attempt.stands_still:
+            return False
+        found = self.pressure.snapshot(gate)
+        return found is not None and found.cooldown_seconds > seconds
+
+    def _waits(self, attempt: Attempt, begins: bool) -> None:
+        """An attempt begins to wait for a permit, or waits no longer."""
+        if self._lending is None:
+            return
+        if not begins:
+            self._lending.wait_ends(attempt)
+        elif not attempt.ended:  # a body that was given up keeps its slot
+            self._lending.wait_begins(attempt, attempt.task.kind)
+
+    def ended(self, attempt: Attempt) -> None:
+        """Its body has left its slot."""
+        self.limiting.left(attempt.ref)
+        self.pressure.asked(attempt.ref)
+        if self._lending is not None:
+            self._lending.wait_ends(attempt)
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+
+    def uses(self) -> tuple[ProviderUse, ...]:
+        """Every model that was asked for, those with most requests first."""
+        models = self._admission.pressure.models()
+        models.sort(key=lambda one: (-one.in_flight - one.waiters, one.key))
+        algorithms = self._core.algorithms()
+        now = self._clock.monotonic()
+        offset = self._clock.now() - now
+        return tuple(
+            self._use(one, algorithms.get(one.key), now, offset) for one in models[:PROVIDERS_SHOWN]
+        )
+
+    def figures(self) -> tuple[ModelFigures, ...]:
+        """Every model that was asked for, those with most requests first, over the whole run."""
+        most = self._core.maxima()
+        uses = {ProviderModelKey(one.provider, one.model): one for one in self.uses()}
+        return tuple(
+            _figures(use, self._admission.counts.get(key) or ModelCounts(), most.get(key))
+            for key, use in uses.items()
+        )
+
+    def declared(self) -> dict[str, dict[str, float]]:
+        """Who declared how many requests at once, by provider or model: alias → its raw value."""
+        found: dict[str, dict[str, float]] = {}
+        for name, policy in self._policies.items():
+            for model, said in policy.contributors.items():
+                where = f"{name}/{model}" if model else name
+                found[where] = {one.alias: float(one.cap) for one in said}
+        return found
+
+    def cooldowns(self) -> dict[str, float]:
+        """Models that cool down now: for so many seconds."""
+        return {
+            f"{one.key.provider}/{one.key.model}": round(one.cooldown_seconds, 3)
+            for one in self._admission.pressure.models()
+            if one.cooldown_seconds > 0
+        }
+
+    @property
+    def in_flight(self) -> int:
+        return self._core.in_flight
+
+    @property
+    def in_flight_max(self) -> int:
+        """Requests of all models that were in flight at once."""
+        return self._core.in_flight_max
+
+    def gate_of(self, gate: Hashable) -> ProviderModelKey | None:
+        """Which model, or with `*` which provider, the gate of a task stands for."""
+        if isinstance(gate, SeveralResources):
+            found = self.pressure.snapshot(gate)
+            gate = None if found is None else found.resource
+        if not isinstance(gate, RequestResourceKey):
+            return None
+        return ProviderModelKey(self._counted_as(gate.provider), gate.model)
+
+    def _use(
+        self,
+        one: ProviderModelPressure,
+        algorithm: LimitAlgorithm | None,
+        now: float,
+        offset: float,
+    ) -> ProviderUse:
+        policy = self._policies[one.key.provider]
+        caps = policy.model_caps(one.key.model).least(policy.caps)
+        counts = self._admission.counts.get(one.key) or ModelCounts()
+        requests, tokens = counts.last_minute(now)
+        until = one.blocked_until
+        part = 1 / self._share.count
+        found = LearnedLimit() if algorithm is None else algorithm.learned()
+        return ProviderUse(
+            provider=one.key.provider,
+            model=one.key.model,
+            limit=one.limit,
+            limit_max=one.effective_max,
+            in_flight=one.in_flight,
+            waiting=one.waiters,
+            refused=counts.refused,
+            failed=counts.failed,
+            failed_in_row=counts.failed_in_row,
+            blocked_until_at=None if until is None else round((until + offset) * MICROSECONDS),
+            requests_last_minute=requests,
+            tokens_last_minute=tokens,
+            rpm=None if caps.rpm is None else caps.rpm * part,
+            tpm=None if caps.tpm is None else caps.tpm * part,
+            algorithm=one.algorithm,
+            mode="" if algorithm is None else found.mode.value,
+            rate=None if found.mode is LimitMode.CONCURRENCY else found.rate,
+            ceiling=one.ceiling,
+        )
+
+    # ── Building ──────────────────────────────────────────────────────────────────────────────
+
+    def _algorithm(
+        self, policy: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
+    ) -> LimitAlgorithm:
+        before = self._learned.before(key)
+        limit, age_seconds = (None, 0.0) if before is None else before
+        if policy.algorithm == "aimd":
+            return Aimd(policy.aimd, effective_max, now, limit, age_seconds)
+        return Adaptive(effective_max, now, self._rand, limit, age_seconds)
+
+    def _counted_as(self, provider: str) -> str:
+        """The name of a provider, or of another with the same base URL that came first."""
+        return self._resolver.resolve(provider).provider
+
+    def _cap_of(self, provider: str, model: str) -> int:
+        """How many requests at once were declared for a model at most; this process's part."""
+        policy = self._policies[provider]
+        declared = policy.model_caps(model).least(policy.caps).max_parallel
+        return self._share.of(DEFAULT_MAX if declared is None else declared)
+
+    def _clients_of(self, one: ServedProvider) -> RunClients:
+        executor = ModelRequestExecutor(
+            self._admission,
+            partial(self._resolve, one.provider.name),
+            self._clock,
+            limits=one.limits,
+            classifier=one.provider.options.classify,
+            hosts=None if one.base_url is None else KnownHosts(one.provider.name, one.base_url),
+        )
+        name = self._counted_as(one.provider.name)
+        return RunClients(
+            name,
+            executor,
+            base_url=one.base_url,
+            make_wire=one.make_wire,
+            paid=self._paid_calls(one.paid),
+        )
+
+    def _paid_calls(self, rules: PaidRules | None) -> PaidCalls | None:
+        if rules is None or self._journal is None:
+            return None
+        return PaidCalls(
+            rules, self._journal, self._clock, run_id=self._run_id, store=self._store_url
+        )
+
+    def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
+        key = self._resolver.resolve(
+            provider, host=facts.host, path=facts.path, model=facts.asked.model
+        )
+        shown = _shown(key.model)  # it goes into rows, events and lines
+        return key if shown == key.model else key._replace(model=shown)
+
+
+def _figures(use: ProviderUse, counts: ModelCounts, most: RequestMaxima | None) -> ModelFigures:
+    most = most or RequestMaxima()
+    return ModelFigures(
+        provider=use.provider,
+        model=use.model,
+        domains=tuple(sorted(most.domains)),
+        requests=counts.requests,
+        refused=counts.refused,
+        failed=counts.failed,
+        tokens=counts.tokens,
+        limit=use.limit,
+        limit_max=use.limit_max,
+        limit_reached=most.limit,
+        in_flight_max=most.in_flight,
+        waiting_max=most.waiting,
+        ceiling=use.ceiling,
+        rpm=use.rpm,
+        tpm=use.tpm,
+        mode=use.mode,
+        rate=use.rate,
+    )
+
+
+@lru_cache(MODELS_REMEMBERED)
+def _shown(model: str) -> str:
+    return redacted(model)
+
+
+def _prepare(unprepared: Sequence[RunClients]) -> None:
+    for clients in unprepared:
+        try:
+            clients.prepare()
+        except Exception as error:  # whoever sends will meet it again, and tell it
+            log.debug("%r could not be prepared: %r", clients, error)
+
+
+async def _within(work: Coroutine[Any, Any, None]) -> None:
+    """Let something end; what takes too long, or fails, keeps nobody from leaving."""
+    try:
+        await asyncio.wait_for(work, END_SECONDS)
+    except Exception as error:
+        log.debug("The end of a run was not waited for: %r", error)

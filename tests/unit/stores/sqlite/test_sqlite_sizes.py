@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are large payloads cut into bearable pieces?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.model.job import NewJob, WorkerId
+from penstock.model.lease import ConfiguredCaps, LeaseRequest, WorkerInfo
+from penstock.stores.protocol import LEASE_BYTES_MAX
+from penstock.stores.sqlite.store import SqliteStore
+
+
+def test_a_lease_of_large_payloads_is_bounded_and_promises_more(tmp_path: Path) -> None:
+    payload = '{"text":"' + "x" * 900_000 + '"}'
+    count = LEASE_BYTES_MAX // 900_000 + 8
+    store = SqliteStore.open(tmp_path / "q.db", durability="normal")
+    worker = WorkerInfo(id=WorkerId("w"), run_id="r", tasks=("t",))
+    store.register(worker, 60).result()
+    for n in range(count):
+        store.enqueue([NewJob(key=f"k{n}", task="t", payload=payload, group="g")]).result()
+    request = LeaseRequest(worker=worker.id, tasks=("t",), limit=count, caps=ConfiguredCaps())
+
+    batches = [store.lease(request).result() for _ in range(3)]
+    store.close()
+
+    assert 0 < len(batches[0].jobs) < count
+    assert batches[0].more
+    assert sum(len(batch.jobs) for batch in batches) == count
