@@ -21,7 +21,7 @@ from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
 from penstock.observe.live import RunPicture, picture_of
 from penstock.supervisor.display import Course
-from penstock.worker.moving_limits import LimitWatch
+from penstock.worker.log_lines import LimitWatch
 
 NOW = 1_790_000_000_000_000  # microseconds
 SECOND = 1_000_000

@@ -13,10 +13,9 @@ from penstock.admission.requests.policy import AimdConfig, ProviderPolicy, Reque
 from penstock.clock import Clock, SystemClock
 from penstock.events.kinds import RequestEvent
 from penstock.events.sink import RequestEvents
+from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
-from penstock.model.release import ReleaseResult
-from penstock.model.reply import ReplyClassifier
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import ReplyClassifier, RequestOutcome, RequestReleaseOutcome
 from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.clients.provider_clients import MakeWire, RunClients
 from penstock.requests.exchange import ReplyLimits

@@ -18,8 +18,7 @@ import msgspec
 from penstock.model.dataset import BUILD, DatasetSpec, Need, Rule, SliceMarks
 from penstock.model.job import EdgeKind, NewJob
 from penstock.model.plan import BuildPlan, BuildRequest, Placement, SlicePayload, Step, StepPayload
-from penstock.planning.gates import unbuilt
-from penstock.planning.submission import plan_jobs
+from penstock.planning.plan_jobs import plan_jobs, unbuilt
 from tests.datasets import DAY
 
 Slice = tuple[str, int]

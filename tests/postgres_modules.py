@@ -17,5 +17,5 @@ def put_module(monkeypatch: pytest.MonkeyPatch, name: str, **functions: object) 
 
 
 def without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("open", "doctor", "looking"):
+    for name in ("open", "doctor"):
         monkeypatch.setitem(sys.modules, f"penstock.stores.postgres.{name}", None)

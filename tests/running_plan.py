@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.model.lock import PlanRow
+from penstock.model.plan import PlanRow
 from penstock.stores.protocol import Store
 
 

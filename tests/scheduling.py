@@ -10,8 +10,7 @@ from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.fair_lines import Bucket, Contest, Line
 from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 
 def task(

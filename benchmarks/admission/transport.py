@@ -28,9 +28,9 @@ from penstock.clock import SystemClock
 from penstock.model.provider import RequestResourceKey
 from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.clients.provider_clients import RunClients
-from penstock.requests.decoding import ACCEPTED
+from penstock.requests.exchange import ACCEPTED
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
-from penstock.requests.pool_wire import PoolWire
+from penstock.requests.transports import PoolWire
 
 OVERHEAD = 0.10  # of a bare call
 CALLS = 50  # in one turn: short ones, so that both have the same neighbours

@@ -8,14 +8,14 @@ from typing import Any
 
 from benchmarks.peers.cases import Case, Policy
 from benchmarks.peers.cycles import Scheduler
-from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.policies import TaskAdmissionPolicy
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.selection import QueueSelection
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    StrictFairTaskAdmissionPolicy,
+    TaskAdmissionPolicy,
+)
+from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 PACKAGE = "penstock"
 

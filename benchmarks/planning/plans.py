@@ -19,7 +19,7 @@ from penstock.model.dataset import SliceMarks
 from penstock.model.plan import BuildPlan, Placement
 from penstock.planning.build_plan import plan_build
 from penstock.planning.graph import levels_of
-from penstock.planning.submission import plan_jobs
+from penstock.planning.plan_jobs import plan_jobs
 
 SORTER = 3.0  # times graphlib, at most: the bounds of issue 9
 MEMORY_MIB = 1_536

@@ -15,10 +15,10 @@ import psycopg
 
 from benchmarks.measuring import Answer
 from benchmarks.queue.workload import GROUPS, noop_app, noop_jobs
-from penstock.stores.postgres.arrays import numbers, texts
-from penstock.stores.postgres.scan_places import FRONT
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.postgres.bulk_insert import numbers, texts
+from penstock.stores.postgres.lane_cache import FRONT
 from penstock.stores.sql.row_state import RowState
+from penstock.stores.sql.statements import read_queries
 
 BATCH = 256  # jobs of one lease, and of one acknowledgement
 WORKER = 1

@@ -7,12 +7,13 @@ from collections.abc import Hashable
 
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from benchmarks.scheduling.virtual_graph import Course, run_graph
-from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
-from penstock.admission.tasks.provider_aware import ProviderAwareTaskAdmissionPolicy
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    ProviderAwareTaskAdmissionPolicy,
+)
 from penstock.clock import Clock
-from penstock.model.pressure import PressureSnapshot
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.request import PressureSnapshot
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 SLOTS = 16
 LIMIT = 64  # requests in flight of each provider: not what binds here

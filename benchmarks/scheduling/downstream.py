@@ -12,8 +12,7 @@ import random
 from benchmarks.measuring import quantile
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 from benchmarks.scheduling.virtual_graph import Course, run_graph
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 SLOTS = 16
 FAN = 4  # fast tasks that are ready when a root has ended

@@ -9,9 +9,9 @@ from penstock.errors import Skip
 from penstock.host_key import host_key
 from penstock.keyed_limiter import KeyedLimiter
 from penstock.model.job import finished
-from penstock.model.reply import ReplyFacts
-from penstock.model.scheduling import SchedulingMetadata
-from penstock.outputs.slices import Slices
+from penstock.model.request import ReplyFacts
+from penstock.model.task import SchedulingMetadata
+from penstock.outputs.read import Slices
 from penstock.redaction.secrets import Secret
 
 __all__ = [

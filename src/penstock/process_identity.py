@@ -9,6 +9,7 @@ Whoever looks from elsewhere, or where none of this is told, knows nothing.
 from __future__ import annotations
 
 import os
+import signal
 from functools import lru_cache
 from pathlib import Path
 
@@ -65,3 +66,15 @@ def _fields(pid: int) -> list[str]:
     return (
         Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace").rpartition(")")[2].split()
     )
+
+
+def describe_exit(code: int | None) -> str:
+    """What an exit code says, for people."""
+    if code is None:
+        return "it still runs"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -161,7 +161,7 @@ def test_the_terminal_is_given_back_however_the_run_ends(
 
 BROKEN = """
 from penstock.cli import main
-from penstock.runtime import supervisor
+from penstock.supervisor import supervisor
 
 look = supervisor.Supervisor._look_around
 

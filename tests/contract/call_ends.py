@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model.effects import ForgetCalls, Rearm
 from penstock.model.job import JobState
 from penstock.model.journal import CallState
-from penstock.model.lease import JobEnd, JobRef, Verdict
+from penstock.model.lease import ForgetCalls, JobEnd, JobRef, Rearm, Verdict
 from penstock.model.spending import Amount
 from tests.contract.call_words import (
     again,

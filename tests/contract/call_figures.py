@@ -9,7 +9,7 @@ from penstock.model.job import JobId, JobState
 from penstock.model.journal import CallFigures, CallRef, CallState
 from penstock.model.spending import Account, Amount, Period
 from penstock.model.views import FIRST_END
-from penstock.stores.journal import CALLS_DROPPED, CALLS_SLICE
+from penstock.stores.protocol import CALLS_DROPPED, CALLS_SLICE
 from tests.contract.call_words import (
     RUN,
     STALE,

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.job import Edge, EdgeKind, JobState, finished
+from penstock.model.views import Circumstances, Dependency, HeldKey, Holder
 from penstock.stores.protocol import DEPENDENCIES_SHOWN, HOLDERS_SHOWN
 from tests.contract.world import StoreWorld, ref
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from penstock.model.control import Inbox, Question
 from penstock.model.job import JobId, WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.worker import Inbox, Question
 from penstock.stores.protocol import QUESTION_SECONDS, QUESTIONS_KEPT
 from tests.contract.world import StoreWorld, ref
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from itertools import count
 
 from penstock.model.dataset import START, STEP
-from penstock.model.effects import CommitLevel, Effect, StageManifest
 from penstock.model.job import Edge, JobState, LeasedJob, NewJob, WorkerId
-from penstock.model.lease import Verdict
-from penstock.model.lock import LocksTaken, PlanRow, PlanState
-from penstock.stores.datasets import SliceRow
+from penstock.model.lease import CommitLevel, Effect, StageManifest, Verdict
+from penstock.model.plan import LocksTaken, PlanRow, PlanState
+from penstock.stores.protocol import SliceRow
 from tests.contract.world import StoreWorld
 
 PRICES = "dataset:prices#root"

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import (
+from penstock.model.job import BATCH_JOBS_MAX, Edge, JobState, LeasedJob, WorkerId, finished
+from penstock.model.lease import (
     Effect,
     EnqueueJobs,
     Rearm,
     SetCursor,
+    Verdict,
 )
-from penstock.model.job import BATCH_JOBS_MAX, Edge, JobState, LeasedJob, WorkerId, finished
-from penstock.model.lease import Verdict
 from tests.contract.world import TROUBLE, StoreWorld, refusal
 
 

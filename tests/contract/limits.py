@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from penstock.model.effects import Rearm
 from penstock.model.job import LeasedJob, WorkerId
+from penstock.model.lease import Rearm
 from tests.contract.world import TTL_SECONDS, StoreWorld
 
 Free = Callable[[StoreWorld, WorkerId, LeasedJob], object]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.model.lock import LocksTaken, PlanState
+from penstock.model.plan import LocksTaken, PlanState
 from tests.contract.dataset_words import (
     TTL,
     draft,

@@ -8,10 +8,9 @@ from array import array
 import pytest
 
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, SetCursor
 from penstock.model.job import Edge, JobState
-from penstock.model.lease import Verdict
-from penstock.stores.datasets import SliceRange
+from penstock.model.lease import CommitLevel, Effect, EnqueueJobs, SetCursor, Verdict
+from penstock.stores.protocol import SliceRange
 from tests.contract.dataset_words import (
     ALWAYS,
     builder,

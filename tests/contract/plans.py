@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model.effects import CommitLevel
 from penstock.model.job import Edge, JobId, JobState, NewJob, finished
-from penstock.model.lease import Verdict
-from penstock.model.lock import PlanState
+from penstock.model.lease import CommitLevel, Verdict
+from penstock.model.plan import PlanState
 from penstock.stores.protocol import CHORE_SLICE
 from tests.contract.dataset_words import (
     builder,

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.model.job import WorkerId
-from penstock.model.run_part import RUN_BYTES_MAX, RunPart
+from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.spending import Account, Amount, Period
-from penstock.stores.journal import DAYS_KEPT, RUNS_KEPT
+from penstock.stores.protocol import DAYS_KEPT, RUNS_KEPT
 from tests.contract.call_words import (
     all_accounts,
     answer,

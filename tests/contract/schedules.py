@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import SetCursor
 from penstock.model.job import Edge, JobState, finished
-from penstock.model.lease import Verdict
+from penstock.model.lease import SetCursor, Verdict
 from penstock.model.schedule import ARM_UNITS_MAX, ArmReport
 from tests.contract.unit_words import (
     APP,

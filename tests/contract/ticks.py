@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import Edge, JobState
-from penstock.model.lease import Verdict
+from penstock.model.lease import EnqueueJobs, Rearm, SetCursor, Verdict
 from penstock.model.schedule import FAILED_TICKS_KEPT, ArmReport
 from tests.contract.unit_words import (
     POLL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.model.effects import Rearm
 from penstock.model.job import (
     START_TRANSITIONS,
     TERMINAL,
@@ -15,6 +14,7 @@ from penstock.model.job import (
     JobState,
     finished,
 )
+from penstock.model.lease import Rearm
 from penstock.model.schedule import UnitPlan
 from tests.contract.dataset_words import draft, submit, take_locks
 from tests.contract.unit_words import arm

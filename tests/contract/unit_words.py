@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.model.effects import Effect, Rearm
 from penstock.model.job import LeasedJob, WorkerId
-from penstock.model.lease import Verdict
+from penstock.model.lease import Effect, Rearm, Verdict
 from penstock.model.schedule import ArmReport, UnitPlan, UnitView
 from tests.contract.world import StoreWorld
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
-from penstock.model.effects import Effect
 from penstock.model.job import (
     Attempt,
     AttemptError,
@@ -22,6 +21,7 @@ from penstock.model.job import (
 )
 from penstock.model.lease import (
     ConfiguredCaps,
+    Effect,
     JobEnd,
     JobFailure,
     JobRef,

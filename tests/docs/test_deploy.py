@@ -23,9 +23,9 @@ from penstock.clock import SystemClock
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError
-from penstock.supervisor.exits import EXIT_OVER_BUDGET
 from penstock.supervisor.health_server import HUNG_SECONDS, Health, HealthServer
 from penstock.supervisor.supervisor import AFTER_GRACE_SECONDS
+from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNIT = REPOSITORY / "deploy/penstock.service"

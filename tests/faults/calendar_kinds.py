@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from penstock.calendars import Calendar, Cron, Daily, Every, Hourly, Monthly, Weekly
 from penstock.model.dataset import moment_name
-from penstock.planning.calendars.slice_names import find_slice
+from penstock.planning.calendars.timestamps import find_slice
 from tests.faults.calendar_world import EXPRESSIONS, MINUTE, Pattern, Window, micros, moment
 
 EPOCH = datetime(1970, 1, 1)

@@ -83,44 +83,46 @@ def rules() -> dict[str, Callable[[StoreWorld], None]]:
     }
 
 
-def fails_rule(name: str) -> bool:
-    """Does the embedded store break this rule of the contract now?"""
+def broken_rule(name: str) -> str | None:
+    """How the embedded store breaks this rule of the contract now; None if it does not."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
         try:
             rules()[name](StoreWorld(store, clock))
-            return "closed_store" not in name and store.check().result() != []
+            damage = [] if "closed_store" in name else store.check().result()
+            return str(damage) if damage else None
         except (apsw.SQLError, apsw.BindingsError):
             raise  # not a bug but nonsense
-        except Exception:
-            return True
+        except Exception as error:
+            return repr(error)
         finally:
             store.close()
 
 
-def fails_simulation(name: str) -> bool:
-    """Does a simulation of a worker fail now?"""
+def broken_simulation(name: str) -> str | None:
+    """How a simulation of a worker fails now; None if it does not."""
     module, _, test = name.partition(":")
     run = getattr(importlib.import_module(module), test)
     takes_seed = "seed" in run.__code__.co_varnames[: run.__code__.co_argcount]
     for seed in range(SEEDS if takes_seed else 1):
         try:
             run(seed) if takes_seed else run()
-        except Exception:
-            return True
-    return False
+        except Exception as error:
+            return repr(error)
+    return None
 
 
 def killed(mutant: Mutant) -> bool:
     """Does the test that the mutant names find it?"""
     with mutant.planted():
-        return fails(mutant.killer)
+        return failure(mutant.killer) is not None
 
 
-def fails(killer: str) -> bool:
-    return fails_simulation(killer) if ":" in killer else fails_rule(killer)
+def failure(killer: str) -> str | None:
+    """How this test fails now; None if it passes."""
+    return broken_simulation(killer) if ":" in killer else broken_rule(killer)
 
 
 async def _ask_once(
@@ -280,7 +282,7 @@ MUTANTS = (
     Mutant(
         "an end that meets a busy store is dropped",
         "tests.faults.test_leases:"
-        "test_f17_an_acknowledgement_that_meets_a_busy_store_twenty_times_lands_once",
+        "test_f17_an_acknowledgement_that_meets_a_busy_store_for_longer_than_its_lease_lands_once",
         place="penstock.worker.completer.AckBuffer._persist",
         wrap=lambda _: _ask_once,
     ),

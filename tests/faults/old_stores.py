@@ -16,15 +16,23 @@ from pathlib import Path
 import apsw
 
 from penstock.clock import BootTime
-from penstock.model.effects import Rearm, SetCursor, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.journal import Answer, CallKey, CallRef, Intent
-from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest
+from penstock.model.lease import (
+    ConfiguredCaps,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseRequest,
+    Rearm,
+    SetCursor,
+    StageManifest,
+)
 from penstock.model.provider import ProviderModelKey
-from penstock.model.run_part import RunPart
+from penstock.model.run import RunPart
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.model.spending import Amount, Budget, Period
-from penstock.stores.sql.migrate import Migration, read_migrations
+from penstock.stores.sql.statements import Migration, read_migrations
 from penstock.stores.sqlite.open import PACKAGE
 from tests.faults.power.recorder import Recorder
 from tests.faults.power.workload import Run

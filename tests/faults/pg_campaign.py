@@ -19,7 +19,6 @@ from typing import Any
 import psycopg
 
 from penstock.errors import EnqueueRefused, LeaseLost
-from penstock.model.effects import EnqueueJobs, SetCursor, StageManifest
 from penstock.model.job import (
     AttemptError,
     Edge,
@@ -33,10 +32,13 @@ from penstock.model.job import (
 )
 from penstock.model.lease import (
     ConfiguredCaps,
+    EnqueueJobs,
     JobEnd,
     JobFailure,
     JobRef,
     LeaseRequest,
+    SetCursor,
+    StageManifest,
     Verdict,
     WorkerInfo,
 )

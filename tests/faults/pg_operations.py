@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from penstock.model.effects import EnqueueJobs
 from penstock.model.job import JobState, LeasedJob
-from penstock.model.lease import Verdict
+from penstock.model.lease import EnqueueJobs, Verdict
 from penstock.model.views import FIRST_END
 from tests.faults.pg_world import (
     SECONDS,

@@ -17,7 +17,6 @@ from typing import Any
 import psycopg
 
 from penstock.errors import PenstockError
-from penstock.model.effects import CommitLevel, EnqueueJobs, Rearm, StageManifest
 from penstock.model.job import (
     TERMINAL,
     AttemptError,
@@ -32,11 +31,15 @@ from penstock.model.job import (
 )
 from penstock.model.journal import Answer, CallKey, CallRef, Intent
 from penstock.model.lease import (
+    CommitLevel,
     ConfiguredCaps,
+    EnqueueJobs,
     JobEnd,
     JobFailure,
     JobRef,
     LeaseRequest,
+    Rearm,
+    StageManifest,
     WorkerInfo,
 )
 from penstock.model.spending import Amount, Budget, Period

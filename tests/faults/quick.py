@@ -15,12 +15,12 @@ OVERDUE_SECONDS = 1.5
 
 
 def main() -> None:
-    from penstock.supervisor import overstaying, worker_handle
+    from penstock.supervisor import worker_handle
     from penstock.worker import executor, recycling
 
     executor.ABANDON_SECONDS = ABANDON_SECONDS
     recycling.PATIENCE_SECONDS = PATIENCE_SECONDS
-    overstaying.OVERDUE_SECONDS = OVERDUE_SECONDS
+    worker_handle.OVERDUE_SECONDS = OVERDUE_SECONDS
     worker_handle.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]
     if sys.argv.pop(1) == "worker":
         from penstock.processes import worker

@@ -18,7 +18,7 @@ from statistics import median
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.faults.mutants import MUTANTS, Mutant, fails_rule, killed, rules
+from tests.faults.mutants import MUTANTS, Mutant, broken_rule, killed, rules
 from tests.simulation.test_store_machine import SqliteMachine
 
 HANG_SECONDS = 20.0  # a rule that takes longer has found the bug by hanging
@@ -34,7 +34,9 @@ def found_by_rules(mutant: Mutant) -> list[str]:
                 continue
             verdict: list[bool] = []
             thread = threading.Thread(
-                target=lambda name=name, verdict=verdict: verdict.append(fails_rule(name)),
+                target=lambda name=name, verdict=verdict: verdict.append(
+                    broken_rule(name) is not None
+                ),
                 daemon=True,
             )
             thread.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.lock import PlanState
+from penstock.model.plan import PlanState
 from tests.faults import build_oracle
 from tests.faults.build_oracle import DAYS, SLICES
 from tests.faults.build_project import BuildProject

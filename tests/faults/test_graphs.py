@@ -19,7 +19,7 @@ from penstock.model.dataset import DatasetSpec, Need
 from penstock.model.plan import BuildRequest, Placement
 from penstock.planning.build_plan import plan_build
 from penstock.planning.graph import closure, levels_of, validate
-from penstock.planning.submission import plan_jobs
+from penstock.planning.plan_jobs import plan_jobs
 from tests.datasets import DAY, Steps, by_name, dataset, nothing_built
 
 DEEP = 100_000

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.cli.commands.queue import import_jobs, import_lines
+from penstock.cli.commands.queue import import_jobs
 from penstock.model.job import JobId, JobState
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.store import SqliteStore
@@ -181,7 +181,7 @@ def test_f58_a_closed_standard_input_is_said_so(project: Path) -> None:
 def test_f58_a_file_that_cannot_be_read_to_its_end_keeps_what_came_before(
     command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = import_lines.read_lines
+    real = import_jobs.read_lines
 
     def failing(stream: object) -> Iterator[object]:
         for line in real(stream):  # type: ignore[arg-type]

@@ -19,8 +19,7 @@ from penstock import Context, Penstock
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.errors import UsageError
 from penstock.model.job import NAME_LENGTH_MAX, JobState
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 from penstock.stores.protocol import GROUPS_PER_LEASE
 
 STRANGE = {

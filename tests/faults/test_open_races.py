@@ -19,11 +19,10 @@ from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
 from penstock.ids import SystemIds
 from penstock.model.doctor_finding import Finding
 from penstock.model.job import JobState
-from penstock.stores.sql.migrate import read_migrations
+from penstock.stores.sql.statements import read_migrations
 from penstock.stores.sqlite import location_check
 from penstock.stores.sqlite.backup import back_up
-from penstock.stores.sqlite.checkup_place import SystemProbe
-from penstock.stores.sqlite.doctor import Checkup
+from penstock.stores.sqlite.doctor import Checkup, SystemProbe
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore

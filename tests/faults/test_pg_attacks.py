@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.model.job import Edge, LeasedJob, NewJob
-from penstock.stores.postgres import new_jobs as rows_of_jobs
+from penstock.stores.postgres import bulk_insert
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.protocol import Store
 from tests.faults.pg_world import (
@@ -212,7 +212,7 @@ def test_a_batch_with_large_payloads_is_written_by_several_statements(
     postgres_server: Server, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is bounded in time by the server; together they are still all or nothing."""
-    monkeypatch.setattr(rows_of_jobs, "INSERT_CHARACTERS", 5_000)
+    monkeypatch.setattr(bulk_insert, "INSERT_CHARACTERS", 5_000)
     jobs = [
         NewJob(
             key=f"k{n % 8}",

@@ -18,12 +18,11 @@ from penstock.errors import SchemaTooNew, StoreCorrupt
 from penstock.model.job import NewJob
 from penstock.stores.postgres import doctor
 from penstock.stores.postgres import open as opening
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import connect
+from penstock.stores.postgres.connection import Address, connect
 from penstock.stores.postgres.doctor import postgres_findings
 from penstock.stores.postgres.open import known_steps, open_postgres, statements_for
 from penstock.stores.postgres.store import PostgresStore
-from penstock.stores.sql.migrate import Migration
+from penstock.stores.sql.statements import Migration
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import StoreClosed, StoreUnavailable
 from penstock.stores import group_commit
-from penstock.stores.postgres import connection, notify, read, session, silence
+from penstock.stores.postgres import connection, notify, read, session
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.protocol import Store
@@ -47,7 +47,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "READ_SECONDS", _CALL_SECONDS)
     monkeypatch.setattr(read, "ASK_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(notify, "LISTEN_SECONDS", 0.1)
-    monkeypatch.setattr(silence, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(group_commit, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(session, "AGAIN_SECONDS", _AGAIN_SECONDS)
     monkeypatch.setattr(group_commit, "CLOSE_SECONDS", 1.0)

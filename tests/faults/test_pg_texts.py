@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.model.effects import EnqueueJobs, SetCursor, StageManifest
 from penstock.model.job import (
     PAYLOAD_BYTES_MAX,
     AttemptError,
@@ -22,7 +21,17 @@ from penstock.model.job import (
     LeasedJob,
     NewJob,
 )
-from penstock.model.lease import ConfiguredCaps, JobEnd, JobFailure, JobRef, LeaseRequest, Verdict
+from penstock.model.lease import (
+    ConfiguredCaps,
+    EnqueueJobs,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    LeaseRequest,
+    SetCursor,
+    StageManifest,
+    Verdict,
+)
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.protocol import Store
 from tests.faults.races import register

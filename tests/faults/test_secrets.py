@@ -211,7 +211,7 @@ def test_f71_no_argument_of_a_worker_can_be_read_by_others(shop: Shop) -> None:
     arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers]
 
     assert len(arguments) == 1
-    assert b"worker_process" in arguments[0]
+    assert b"penstock.processes.worker" in arguments[0]
     assert found_in(arguments[0]) == set()
 
 

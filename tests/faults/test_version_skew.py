@@ -22,7 +22,7 @@ import pytest
 from penstock.errors import SchemaTooNew, StoreError
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
-from penstock.stores.sql.migrate import read_migrations
+from penstock.stores.sql.statements import read_migrations
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.old_stores import and_one_more, build, fill_of, rows_of

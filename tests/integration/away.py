@@ -13,9 +13,8 @@ import time
 from typing import Any, cast
 
 from penstock.errors import StoreUnavailable
-from penstock.stores.asking import aside
 from penstock.stores.protocol import Store
-from penstock.stores.store_future import Reply
+from penstock.stores.store_future import Reply, aside
 
 FILE = "away"
 REFUSED_SECONDS = 2.0

@@ -22,7 +22,7 @@ import pytest
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily
 from penstock.errors import UsageError
-from penstock.model.lock import PlanState
+from penstock.model.plan import PlanState
 from tests.building import DAY_1, DAY_3, DAY_4, SQLITE, Builder, Chain, builder
 
 WAIT_SECONDS = 30.0

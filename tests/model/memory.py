@@ -13,11 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from penstock.clock import MICROSECONDS, Clock, to_micros
 from penstock.errors import InternalError, LeaseLost
 from penstock.ids import IdSource, SystemIds
-from penstock.model.circumstances import Circumstances
-from penstock.model.control import Inbox
-from penstock.model.effects import ForgetCalls
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
+    ForgetCalls,
     JobEnd,
     JobFailure,
     JobRef,
@@ -28,6 +26,7 @@ from penstock.model.lease import (
 )
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
+    Circumstances,
     EndMark,
     EnqueueReport,
     KeptLimit,
@@ -39,6 +38,7 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
+from penstock.model.worker import Inbox
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sql.row_state import RowState
 from tests.model.memory_check import broken_invariants

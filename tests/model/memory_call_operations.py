@@ -16,10 +16,10 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.run_part import RunPart
+from penstock.model.run import RunPart
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import Progress
-from penstock.stores.journal import check_run
+from penstock.stores.protocol import check_run
 from tests.model.memory_calls import Calls
 from tests.model.memory_operation import Operated, operation
 from tests.model.memory_rows import Tables

@@ -23,9 +23,8 @@ from penstock.model.journal import (
 )
 from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, day_of
 from penstock.model.views import Progress
-from penstock.stores.call_rows import NOTHING, ZERO, CallRow, Change, Sums
-from penstock.stores.call_rules import CallBook
-from penstock.stores.journal import CALLS_SLICE, DAYS_KEPT
+from penstock.stores.call_rules import NOTHING, ZERO, CallBook, CallRow, Change, Sums
+from penstock.stores.protocol import CALLS_SLICE, DAYS_KEPT
 from penstock.stores.sql.row_state import RowState
 from tests.model.memory_index import Ordered
 from tests.model.memory_rows import Tables

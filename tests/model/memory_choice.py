@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from penstock.model.lease import BlockedKey, LeaseRequest
 from penstock.stores.protocol import GROUPS_PER_LEASE
+from penstock.stores.sql.lease import WeightedShares, weight_of
 from penstock.stores.sql.row_state import RowState
-from penstock.stores.sql.shares import WeightedShares, weight_of
 from tests.model.memory_rows import JobRow, Lane, Tables, WorkerRow
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.clock import to_micros
-from penstock.model.control import Question
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.worker import Question
 from penstock.stores.protocol import QUESTION_SECONDS, QUESTIONS_KEPT
 
 

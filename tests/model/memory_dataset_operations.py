@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from penstock.clock import Clock, to_micros
 from penstock.model.dataset import SliceMarks
 from penstock.model.job import Job, JobId, JobState
-from penstock.model.lock import LevelStates, LocksTaken, LockView, PlanRow
+from penstock.model.plan import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
-from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
+from penstock.stores.protocol import DatasetView, SlicePage, SliceRange, SliceRow
 from tests.model.memory_locks import Locks
 from tests.model.memory_manifests import Manifests
 from tests.model.memory_operation import operation

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.model.lock import LockView, PlanRow, PlanState
-from penstock.stores.datasets import SliceRow
+from penstock.model.plan import LockView, PlanRow, PlanState
+from penstock.stores.protocol import SliceRow
 from tests.model.memory_index import Ordered
 
 OPEN = frozenset({PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT})

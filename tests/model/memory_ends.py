@@ -8,11 +8,6 @@ from collections.abc import Sequence
 
 from penstock.clock import to_micros
 from penstock.errors import EnqueueRefused, InternalError
-from penstock.model.effects import (
-    EnqueueJobs,
-    Rearm,
-    SetCursor,
-)
 from penstock.model.job import (
     BATCH_JOBS_MAX,
     TERMINAL,
@@ -22,7 +17,15 @@ from penstock.model.job import (
     JobId,
     JobState,
 )
-from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.lease import (
+    EnqueueJobs,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    Rearm,
+    SetCursor,
+    Verdict,
+)
 from penstock.model.schedule import FAILED_TICKS_KEPT
 from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
 from penstock.stores.sql.row_state import OF_STATE, RowState

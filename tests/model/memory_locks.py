@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.clock import to_micros
-from penstock.model.lock import LocksTaken, LockView, PlanState
+from penstock.model.plan import LocksTaken, LockView, PlanState
 from tests.model.memory_dataset_rows import DatasetTables, LockRow
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from penstock.model.dataset import SliceMarks
-from penstock.model.effects import CommitLevel, Effect, StageManifest
 from penstock.model.job import JobId
-from penstock.model.lock import PlanState
+from penstock.model.lease import CommitLevel, Effect, StageManifest
+from penstock.model.plan import PlanState
 from penstock.model.views import Progress
-from penstock.stores.datasets import DatasetView, SlicePage, SliceRange, SliceRow
+from penstock.stores.protocol import DatasetView, SlicePage, SliceRange, SliceRow
 from tests.model.memory_dataset_rows import OPEN, DatasetTables
 
 

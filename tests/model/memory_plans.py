@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.model.dataset import BUILD, START
 from penstock.model.job import Job, JobId, JobState
-from penstock.model.lock import LevelStates, PlanRow, PlanState
+from penstock.model.plan import LevelStates, PlanRow, PlanState
 from penstock.model.views import Progress
 from penstock.stores.protocol import CHORE_SLICE
 from penstock.stores.sql.row_state import RowState

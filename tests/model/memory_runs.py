@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.model.job import WorkerId
-from penstock.model.run_part import RunPart
-from penstock.stores.journal import RUNS_KEPT
+from penstock.model.run import RunPart
+from penstock.stores.protocol import RUNS_KEPT
 
 
 class Runs:

@@ -8,11 +8,10 @@ from collections.abc import Collection
 from itertools import islice
 
 from penstock.clock import MICROSECONDS
-from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.job import TERMINAL, Job, JobId, JobState
 from penstock.model.lease import JobRef
 from penstock.model.schedule import SCHEDULE
-from penstock.model.views import Outlook, Stats
+from penstock.model.views import Circumstances, Dependency, HeldKey, Holder, Outlook, Stats
 from penstock.stores.protocol import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,

@@ -16,8 +16,7 @@ import psycopg
 
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import connect
+from penstock.stores.postgres.connection import Address, connect
 from penstock.stores.postgres.open import known_steps, statements_for
 from penstock.stores.postgres.store import PostgresStore
 

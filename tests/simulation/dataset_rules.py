@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from penstock.model.dataset import START
-from penstock.model.effects import CommitLevel, StageManifest
 from penstock.model.job import JobId, JobState, NewJob
-from penstock.model.lock import PlanRow
-from penstock.stores.datasets import SliceRange
-from penstock.stores.protocol import Store
+from penstock.model.lease import CommitLevel, StageManifest
+from penstock.model.plan import PlanRow
+from penstock.stores.protocol import SliceRange, Store
 from penstock.stores.store_future import Reply
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import EventSink, SchedulerEvents
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 from penstock.planning.completion import CompletionTracker
 from penstock.testing import RecordingSink, VirtualClock
 from penstock.worker.graph_run import GraphRun

@@ -21,8 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.admission.requests.adaptive.adaptive_mark import AdaptiveMark
-from penstock.admission.requests.adaptive.limit import Adaptive
+from penstock.admission.requests.adaptive.limit import Adaptive, AdaptiveMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitMode
 from penstock.model.request import (
     Quota,

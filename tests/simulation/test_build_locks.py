@@ -9,7 +9,7 @@ import pytest
 
 from penstock import process_identity
 from penstock.errors import BuildLost
-from penstock.model.lock import PlanState
+from penstock.model.plan import PlanState
 from penstock.testing import Harness, harness
 from tests.building import DAY_1, DAY_3, Chain
 

@@ -13,8 +13,7 @@ from penstock.app.daemon import begun_now, preflight_run
 from penstock.clock import to_micros
 from penstock.errors import StoreBusy
 from penstock.model.schedule import ArmReport
-from penstock.schedules.arming import Arming
-from penstock.schedules.daemon_start import DaemonStart
+from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
 from penstock.worker.thread_executor import InlineRunner

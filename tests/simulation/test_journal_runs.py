@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.job import JobId
 from penstock.model.journal import CallState
-from penstock.model.reply import ReplyFacts
+from penstock.model.request import ReplyFacts
 from penstock.model.spending import Amount
 from penstock.testing import harness
 from penstock.testing.simulated_provider import (

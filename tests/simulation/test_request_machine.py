@@ -35,8 +35,8 @@ from penstock.admission.requests.decisions import (
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.policy import AimdConfig, ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.pressure import RequestPressureReader
+from penstock.model.lease import ReleaseReason
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.release import ReleaseReason
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 from tests.requests import Core, ScriptedLimit, item
 

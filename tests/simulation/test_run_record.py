@@ -10,9 +10,8 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.errors import StoreBusy, StoreCorrupt
-from penstock.model.run import RunDocument, read_document
-from penstock.model.run_part import RunPart
-from penstock.observe.capacity import capacity_of, sections
+from penstock.model.run import RunDocument, RunPart, read_document
+from penstock.observe.report import capacity_of, sections
 from penstock.stores.store_future import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import ProviderRules, SimulatedProvider

@@ -9,16 +9,18 @@ from collections.abc import Hashable
 
 import pytest
 
-from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
-from penstock.admission.tasks.policies import TaskAdmissionPolicy
-from penstock.admission.tasks.provider_aware import ProviderAwareTaskAdmissionPolicy
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    ProviderAwareTaskAdmissionPolicy,
+    StrictFairTaskAdmissionPolicy,
+    TaskAdmissionPolicy,
+)
 from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEventKind as Kind
-from penstock.model.pressure import PressureSnapshot
+from penstock.model.request import PressureSnapshot
 from penstock.model.task import SchedulableTask
 from penstock.testing import VirtualClock, run_virtual
-from penstock.worker.gate_times import GATES_MAX
+from penstock.worker.bottleneck import GATES_MAX
 from tests.simulation.scheduler_world import GraphWorld
 
 SEEDS = [None, *range(6)]

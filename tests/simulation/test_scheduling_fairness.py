@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionLease
-from penstock.admission.tasks.policies import TaskAdmissionPolicy
+from penstock.admission.tasks.policies import StrictFairTaskAdmissionPolicy, TaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
 from penstock.model.task import TaskGroupSpec
 from tests.scheduling import check_queue, task, turn
 

@@ -24,10 +24,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.admission.tasks.bounded_borrow import (
-    BoundedBorrowTaskAdmissionPolicy,
-    BoundedBorrowTaskAdmissionPolicyConfig,
-)
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import (
     DenialReason,
@@ -35,13 +31,15 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionLease,
     Until,
 )
-from penstock.admission.tasks.policies import TaskAdmissionPolicy
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.queue_view import QueueView
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
-from penstock.model.release import ReleaseReason
-from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    BoundedBorrowTaskAdmissionPolicyConfig,
+    StrictFairTaskAdmissionPolicy,
+    TaskAdmissionPolicy,
+)
+from penstock.admission.tasks.queue import FairTaskQueue, QueueView
+from penstock.model.lease import ReleaseReason
+from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 from tests.scheduling import check_queue
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"

@@ -30,12 +30,6 @@ from hypothesis.stateful import (
 )
 
 from penstock.errors import PenstockError
-from penstock.model.effects import (
-    Effect,
-    EnqueueJobs,
-    Rearm,
-    SetCursor,
-)
 from penstock.model.job import (
     TERMINAL,
     Attempt,
@@ -52,11 +46,15 @@ from penstock.model.job import (
 )
 from penstock.model.lease import (
     ConfiguredCaps,
+    Effect,
+    EnqueueJobs,
     JobEnd,
     JobFailure,
     JobRef,
     LeaseBatch,
     LeaseRequest,
+    Rearm,
+    SetCursor,
     Verdict,
     WorkerInfo,
 )

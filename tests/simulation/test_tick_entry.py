@@ -62,7 +62,7 @@ class Ticking:
             self.jobs.append(ctx.job.key)
 
     def world(self, world: World) -> HeldCursors:
-        world.store = store = HeldCursors(world.clock, world.ids)
+        world.store = store = HeldCursors(world.clock)
         plan = self.app.plan_daemon(world.settings, to_micros(world.clock.now()))
         now = to_micros(world.clock.now())
         due: list[UnitPlan] = [
@@ -151,7 +151,7 @@ def test_who_lost_the_lease_meanwhile_starts_nothing_and_another_ticks_once() ->
         world.beats[0].cut = True  # nobody renews its lease
         await world.clock.sleep(60)
         store.answer_cursors()
-        await world.clock.sleep(1)
+        await world.clock.sleep(3)  # the leases of the dead are looked for once a second
         assert sorted(ticking.ticked) == ["a", "b", "c"]  # under the new name, once
         assert [store.unit(key).result().ticks for key in KEYS] == [1, 1, 1]  # type: ignore[union-attr]
         first.stop(Stopping.GRACEFUL)

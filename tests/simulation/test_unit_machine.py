@@ -23,9 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.model.effects import Effect, EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import JobState, LeasedJob, WorkerId
-from penstock.model.lease import JobRef, Verdict
+from penstock.model.lease import Effect, EnqueueJobs, JobRef, Rearm, SetCursor, Verdict
 from penstock.model.schedule import ArmReport, UnitView
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore

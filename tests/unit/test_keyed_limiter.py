@@ -16,7 +16,7 @@ import pytest
 
 from penstock import KeyedLimiter
 from penstock.errors import UsageError
-from penstock.keyed_turns import KeyCount
+from penstock.keyed_limiter import KeyCount
 from penstock.testing import run_virtual
 from tests.waiting import wait_until
 

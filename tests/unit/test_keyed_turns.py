@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.errors import InternalError, UsageError
-from penstock.keyed_turns import KeyCount, KeyedTurns
+from penstock.keyed_limiter import KeyCount, KeyedTurns
 
 KEYS = st.sampled_from("ab")
 

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from penstock.app.app_datasets import DatasetDefinitions
+from penstock.app.registry import DatasetDefinitions
 from penstock.clock import Duration, SystemClock, to_micros
-from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment
+from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
 from penstock.errors import UsageError
 from penstock.model.job import Edge, NewJob
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.outputs.root import OutputRoot
-    from penstock.planning.daemon import DaemonPlan
+    from penstock.planning.units import DaemonPlan
     from penstock.stores.protocol import Store
     from penstock.worker.embedded import RunReport
 

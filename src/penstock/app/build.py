@@ -12,14 +12,13 @@ from penstock.builds.build import Aside, Build
 from penstock.builds.slice import SliceSite, slice_task, slice_tasks
 from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
-from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment
+from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
-from penstock.model.calendar import Calendar
+from penstock.model.dataset import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
-from penstock.planning.calendars.slice_names import moment_of
+from penstock.planning.calendars.timestamps import moment_of
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.protocol import BuildSpec

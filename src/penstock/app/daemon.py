@@ -18,7 +18,7 @@ from penstock.definitions.provider import Provider
 from penstock.definitions.schedule import Schedule
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource
-from penstock.planning.daemon import DaemonPlan, spread_of
+from penstock.planning.units import DaemonPlan, spread_of
 from penstock.requests.clients.provider_clients import MakeWire
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues

@@ -10,16 +10,15 @@ import msgspec
 
 from penstock.clock import SystemClock, to_micros
 from penstock.config.settings import Settings
-from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment
+from penstock.definitions.dataset import Dataset, Moment
 from penstock.errors import DatasetDamaged, OutputFailed
 from penstock.ids import IdSource
 from penstock.model.dataset import SliceOutput
 from penstock.outputs.paths import named_as
+from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, find_root, open_root
-from penstock.outputs.slices import Slices, SlicesGiven
-from penstock.planning.calendars.slice_names import moment_of
-from penstock.stores.datasets import ManifestStore, SlicePage, SliceRange
+from penstock.planning.calendars.timestamps import moment_of
+from penstock.stores.protocol import ManifestStore, SlicePage, SliceRange
 
 if TYPE_CHECKING:
     import pyarrow

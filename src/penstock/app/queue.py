@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.app.app_datasets import DatasetDefinitions
 from penstock.app.dataset_reader import CommittedSlices, found_root, new_root
+from penstock.app.registry import DatasetDefinitions
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.budgets import check_budgets
 from penstock.config.load import Loaded, load_settings
@@ -26,7 +26,7 @@ from penstock.ids import SystemIds
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
-from penstock.planning.daemon import DaemonPlan
+from penstock.planning.units import DaemonPlan
 from penstock.schedules.plan import check_partitions, plan_daemon
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store

@@ -10,33 +10,31 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from penstock.app import wiring
-from penstock.app.app_datasets import DatasetDefinitions
 from penstock.app.build import BuildOptions, build_request, build_tasks, made_build, served_tasks
 from penstock.app.daemon import begun_now, checked_values, preflight_run
 from penstock.app.queue import Queue
-from penstock.builds.embedded_build import EmbeddedBuild
+from penstock.app.registry import DatasetDefinitions
+from penstock.builds.build import EmbeddedBuild
 from penstock.builds.locks import LockBeat
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded
-from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import Moment
+from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
 from penstock.planning.build_plan import check_build, plan_build
-from penstock.planning.daemon import DaemonPlan
+from penstock.planning.units import DaemonPlan
 from penstock.process_identity import own_mark
-from penstock.schedules.arming import Arming
-from penstock.schedules.daemon_start import DaemonStart
-from penstock.worker import interpreter
+from penstock.schedules.daemon_start import Arming, DaemonStart
+from penstock.worker import embedded
 from penstock.worker.config import LeaseKeeper
 from penstock.worker.embedded import EmbeddedRun, RunReport
 from penstock.worker.event_loop import refuse_running_loop, run_on_new_loop
 from penstock.worker.log_lines import StatisticsLine
-from penstock.worker.remote import TaskOrder
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
 T = TypeVar("T")
@@ -52,7 +50,7 @@ class Runner:
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do it on an event loop of its own; UsageError if this thread runs one already."""
         refuse_running_loop()
-        with interpreter.tuned():
+        with embedded.tuned():
             return run_on_new_loop(work())
 
     async def run(self, *, daemon: bool, drain: bool, slots: int | None) -> RunReport:

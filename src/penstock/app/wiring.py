@@ -15,8 +15,7 @@ from penstock.app.task_limits import task_limits
 from penstock.clock import Clock, SystemClock
 from penstock.config.budgets import budgets_of, prices_of
 from penstock.config.capacity import configured_capacity
-from penstock.config.load import Loaded
-from penstock.config.names import dotted
+from penstock.config.load import Loaded, dotted
 from penstock.config.provider_policy import (
     idempotency_header,
     provider_policies,
@@ -27,8 +26,7 @@ from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError
-from penstock.events.default_sinks import default_sinks
-from penstock.events.sink import RequestEvents, SchedulerEvents
+from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.spending import Budget
@@ -42,8 +40,8 @@ from penstock.worker.config import LeaseKeeper, WorkerConfig
 from penstock.worker.executor import LENT_PLACES
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
-from penstock.worker.remote import TaskOrder
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.thread_executor import ThreadPool, ThreadRunner
 from penstock.worker.worker import Worker
 

@@ -7,6 +7,7 @@ jobs are enqueued before any may run. Workers do the rest; at the end the plan i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -16,27 +17,53 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from penstock import process_identity
-from penstock.builds.build_end import ended_build
-from penstock.builds.lock_words import holders, lost_locks
+from penstock.builds.locks import holders, lost_locks
+from penstock.builds.report import AskStore, read_report
 from penstock.builds.slice import attempt_name, step_task
 from penstock.clock import Clock, to_micros
 from penstock.errors import BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
-from penstock.model.job import JobId, JobState
-from penstock.model.lock import LocksTaken, PlanRow, PlanState
-from penstock.model.plan import BuildPlan, BuildReport, BuildRequest, Placement
-from penstock.model.plan_facts import PlanFacts
-from penstock.outputs.claiming import claim_root
+from penstock.model.job import TERMINAL, JobId, JobState
+from penstock.model.plan import (
+    BuildPlan,
+    BuildReport,
+    BuildRequest,
+    LocksTaken,
+    Placement,
+    PlanFacts,
+    PlanRow,
+    PlanState,
+)
 from penstock.outputs.garbage import sweep
 from penstock.outputs.paths import attempt_mark
-from penstock.outputs.root import OutputRoot
+from penstock.outputs.root import OutputRoot, claim_root
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.graph import closure
-from penstock.planning.plan_jobs import with_plan_id
-from penstock.planning.submission import PlanKeys, plan_jobs
+from penstock.planning.plan_jobs import PlanKeys, plan_jobs, with_plan_id
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
+from penstock.worker.config import Stopping
+from penstock.worker.worker import Worker
+
+TIDY_SLICE = 1_000
+
+
+async def ended_build(
+    store: Store, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str
+) -> BuildReport:
+    """End a plan whose jobs have all ended; one that has not is left. The run's locks are free."""
+    last = await ask(partial(store.job, PlanKeys(plan_id).end))
+    ended = last is None or last.state in TERMINAL
+    report = await read_report(store, ask, plan_id, facts, run_id, stopped=not ended)
+    if not ended:
+        await ask(partial(store.release_locks, run_id, facts.datasets))
+        return report
+    await ask(partial(store.end_plan, plan_id))
+    while (await ask(partial(store.tidy_manifests, TIDY_SLICE))).more:
+        pass
+    return report
+
 
 LOCKS_SECONDS = 0.5  # between two tries to get locks that others hold
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
@@ -355,3 +382,56 @@ def _size(facts: PlanFacts, jobs: int, levels: int) -> str:
         f"{facts.slices:,} slice{'' if facts.slices == 1 else 's'} in "
         f"{jobs:,} job{'' if jobs == 1 else 's'}, {levels:,} level{'' if levels == 1 else 's'}"
     )
+
+
+#: Works until the job of a key has ended; tells of its worker as soon as there is one. The answer
+#: says which budget has stopped it before, if any.
+Work = Callable[[str, Callable[[Worker], None]], Awaitable[str | None]]
+
+
+class Beat(Protocol):
+    """Whoever renews the locks."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class EmbeddedBuild:
+    """Owns one build, its beat and its worker. Belongs to one loop."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._worker: Worker | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def has_locks(self) -> bool:
+        return self._build.has_locks
+
+    def lost(self) -> None:
+        """Somebody else has the locks: from any thread."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self._build.is_lost = True
+        if self._worker is not None:
+            self._worker.stop(Stopping.NOW)
+
+    async def run(self, beat: Beat, work: Work) -> BuildReport:
+        """Prepare, work and finish; whatever happens, the locks are let go."""
+        beat.start()
+        try:
+            prepared = await self._build.prepare()
+            over_budget = None
+            if prepared is not None and not self._build.is_lost:
+                over_budget = await work(prepared.end_key, self._begun)
+            report = await self._build.finish()
+            return msgspec.structs.replace(report, over_budget=over_budget)
+        finally:
+            beat.stop()
+            await self._build.release()
+
+    def _begun(self, worker: Worker) -> None:
+        self._worker = worker
+        if self._build.is_lost:
+            worker.stop(Stopping.NOW)

@@ -11,9 +11,8 @@ import msgspec
 
 from penstock.model.dataset import builds_slices, slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState
-from penstock.model.plan import BuildReport, JobResult
-from penstock.model.plan_facts import PlanFacts
-from penstock.stores.datasets import PlanStore
+from penstock.model.plan import BuildReport, JobResult, PlanFacts
+from penstock.stores.protocol import PlanStore
 from penstock.stores.store_future import Reply
 
 PAGE = 1_000  # jobs that are read at once

@@ -15,19 +15,25 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.definitions.context import Context, JobInfo
-from penstock.definitions.dataset import Dataset
-from penstock.definitions.moments import to_moment
+from penstock.definitions.dataset import Dataset, to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
 from penstock.model.dataset import SLICE, STEP, SliceOutput, built_as, task_name
-from penstock.model.effects import CommitLevel, Effect, EnqueueJobs, StageManifest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
-from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.lease import (
+    CommitLevel,
+    Effect,
+    EnqueueJobs,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    StageManifest,
+)
 from penstock.model.plan import SlicePayload, Step, StepPayload
 from penstock.outputs.garbage import forget
 from penstock.outputs.paths import attempt_mark, named_as
+from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot
-from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.write import encode_slices, write_slices
 from penstock.retry.policy import RetryPolicy
 from penstock.worker.attempt import Attempt, Encoded, Stop, judge

@@ -8,10 +8,123 @@ is asked because it does not work. What is written as a constant can be read all
 from __future__ import annotations
 
 import ast
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.config.find_app import DEFAULT_FILE
+import msgspec
+
+from penstock.app.app import Penstock
+from penstock.config.budgets import budgets_of, unpriced_providers
+from penstock.config.find_app import DEFAULT_FILE, find_app
+from penstock.config.load import load_settings
+from penstock.errors import PenstockError
+
+IMPORT_SECONDS = 30.0
+
+
+class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import showed; `problem` is one sentence if it did not work."""
+
+    name: str | None = None
+    tasks: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    store_url: str | None = None
+    providers: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # where its tasks are written
+    unpriced: tuple[str, ...] = ()  # paid, with a budget of dollars over them, and no price at all
+    budgets: int = 0
+    problem: str | None = None
+    details: str | None = None  # a traceback
+
+
+class _Order(msgspec.Struct, frozen=True):
+    flags: dict[str, str]
+    folder: str
+
+
+def probe_app(
+    flags: dict[str, str], folder: Path, named: str, seconds: float = IMPORT_SECONDS
+) -> AppFacts:
+    """Import the app in a child process; `named` is what messages call it."""
+    order = msgspec.json.encode(_Order(flags, str(folder)))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "penstock.cli.app_inspect"],
+        cwd=folder,
+        stdin=subprocess.PIPE,  # everybody on the machine can read arguments
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as child:
+        try:
+            said, _ = child.communicate(order, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return AppFacts(
+                problem=f"The app {named!r} was not imported within {seconds:g} s; look what it "
+                f"waits for, with 'python {named}'."
+            )
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+    try:
+        return msgspec.json.decode(said, type=AppFacts)
+    except msgspec.DecodeError:
+        return AppFacts(
+            problem=f"The app {named!r} ended its process while it was imported "
+            f"({_end(child.returncode)}); look where, with 'python -X faulthandler {named}'."
+        )
+
+
+def _end(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def main() -> None:
+    """The child: import, and say what came of it on the stdout that we were given."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what the app prints is no answer
+    with os.fdopen(answer, "wb") as asker:
+        asker.write(msgspec.json.encode(_import(order)))
+    os._exit(0)  # threads that the app has started need not end
+
+
+def _file_of(function: object) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
+    return "" if code is None else str(code.co_filename)
+
+
+def _import(order: _Order) -> AppFacts:
+    folder = Path(order.folder)
+    try:
+        named = load_settings(order.flags, os.environ, folder, {}).settings.app
+        app = find_app(named, folder, Penstock)
+        loaded = app.load(order.flags, folder=folder)
+        return AppFacts(
+            name=app.name,
+            tasks=tuple(app.tasks),
+            datasets=tuple(app.datasets),
+            store_url=app.store_url(loaded),
+            providers=tuple(app.providers),
+            unpriced=tuple(unpriced_providers(loaded.settings)),
+            budgets=len(budgets_of(loaded.settings)),
+            files=tuple(sorted({_file_of(task.function) for task in app.tasks.values()})),
+        )
+    except (PenstockError, KeyboardInterrupt) as error:
+        return AppFacts(problem=str(error) or "interrupted", details=traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main()
+
 
 APP_CLASS = "Penstock"
 SOURCE_BYTES_MAX = 1024 * 1024

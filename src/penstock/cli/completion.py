@@ -18,8 +18,8 @@ import typer
 from penstock.cli.app_inspect import outline_of
 from penstock.cli.target import Target
 from penstock.model.job import JobState
-from penstock.stores.asking import aside, within
 from penstock.stores.open import keys_beginning
+from penstock.stores.store_future import aside, within
 from penstock.stores.url import default_store_url, is_server
 
 KEYS_MAX = 50

@@ -11,8 +11,7 @@ from contextlib import suppress
 
 from penstock.cli.live.display import LiveDisplay
 from penstock.cli.live.layout import checking_words
-from penstock.cli.live.news import RunNews
-from penstock.cli.live.poller import RunLook
+from penstock.cli.live.poller import RunLook, RunNews
 from penstock.cli.live.terminal import in_foreground
 from penstock.cli.render.run_summary import say_closing
 from penstock.cli.render.throughput import PaceView
@@ -25,7 +24,7 @@ from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, Wish
 from penstock.supervisor.protocol import Checking
 from penstock.terminal_text import escaped, is_open, span, spent_words, warn
-from penstock.worker.moving_limits import LimitWatch, limit_words
+from penstock.worker.log_lines import LimitWatch, limit_words
 
 PLAIN_SECONDS = 10.0  # between two lines about the run
 START_SECONDS = 1.0  # for the numbers before the first job

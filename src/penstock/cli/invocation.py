@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for a whole invocation of the command line?"""
+"""The global options of one invocation of the command line."""
 
 from __future__ import annotations
 

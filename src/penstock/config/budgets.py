@@ -9,10 +9,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.load import DEFAULT, Loaded
-from penstock.config.money import micros_of
-from penstock.config.names import BUDGET, PRICES, dotted
-from penstock.config.settings import ProviderSettings, ScopeBudget, Settings, SpanBudget
+from penstock.config.load import BUDGET, DEFAULT, PRICES, Loaded, dotted
+from penstock.config.settings import ProviderSettings, ScopeBudget, Settings, SpanBudget, micros_of
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
 from penstock.errors import ConfigError

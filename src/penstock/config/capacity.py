@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.config.budgets import budgets_of
-from penstock.config.load import DEFAULT
-from penstock.config.names import dotted
+from penstock.config.load import DEFAULT, dotted
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD
-from penstock.model.capacity import CapacityFact, CapacityValue, missing
+from penstock.model.run import CapacityFact, CapacityValue, missing
 
 NO_TABLES = "this version has no tables"
 NO_PROVIDERS = "the app has no providers"

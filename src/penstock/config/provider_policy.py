@@ -14,8 +14,7 @@ from penstock.admission.requests.policy import (
     ProviderPolicy,
     RequestCaps,
 )
-from penstock.config.load import DEFAULT, Loaded
-from penstock.config.names import dotted
+from penstock.config.load import DEFAULT, Loaded, dotted
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task

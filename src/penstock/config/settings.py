@@ -6,9 +6,11 @@ Durations are float seconds here, whatever their names: files may write them as 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import unicodedata
+from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
@@ -25,11 +27,115 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from penstock.config.durations import parse_duration
-from penstock.config.money import parse_dollars, parse_token_price
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
+from penstock.model.spending import MICROS
 from penstock.redaction.secrets import SecretUrl
+
+DURATION_SECONDS_MAX = 100 * 365 * 86_400.0  # a century; more is a slip of the pen
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_TEXT = re.compile(r"(?P<number>-?[0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?P<unit>[smhdw]?)", re.ASCII)
+
+
+def parse_duration(value: object) -> float:
+    """Turn seconds, a text such as "90s", "10m", "1h", "30d", "2w", or a timedelta into seconds.
+
+    Raises:
+        ValueError: a sentence without its subject ("must be …"), for the field's name in front.
+    """
+    seconds = _seconds(value)
+    if seconds is None or not math.isfinite(seconds):
+        raise ValueError('must be a number of seconds or a text such as "90s", "10m", "1h", "30d"')
+    if abs(seconds) > DURATION_SECONDS_MAX:
+        raise ValueError("must be at most 36500d")
+    return seconds
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:  # an int beyond every float
+            return None
+    if isinstance(value, str) and (found := _TEXT.fullmatch(value.strip())):
+        return float(found["number"]) * _UNITS[found["unit"]]
+    return None
+
+
+USD_MAX = 10**9  # of a budget or a price; more is a slip of the pen
+TOKEN_PRICE_MAX = 100_000  # dollars of a million tokens; more is a slip of the pen as well
+DECIMALS = 6  # a micro-dollar is the smallest sum
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
+
+
+def parse_price(value: object) -> Decimal:
+    """Dollars, from 0.
+
+    Raises:
+        ValueError: a sentence without its subject ("must be …"), for the field's name in front.
+    """
+    dollars = _parsed(value)
+    if dollars < 0:
+        raise ValueError("must be >= 0")
+    return dollars
+
+
+def _parsed(value: object) -> Decimal:
+    dollars = _decimal(value)
+    if dollars is None or not dollars.is_finite():
+        raise ValueError("must be a number of dollars, such as 12.5")
+    if dollars > USD_MAX:
+        raise ValueError(f"must be <= {USD_MAX}")
+    micros = dollars * MICROS
+    if micros != micros.to_integral_value():
+        raise ValueError(f"must have at most {DECIMALS} decimals")
+    return dollars
+
+
+def parse_dollars(value: object) -> Decimal:
+    """Dollars, more than 0: a budget of nothing would be a run that does nothing."""
+    dollars = _parsed(value)
+    if dollars <= 0:
+        raise ValueError("must be > 0 (without it there is no limit)")
+    return dollars
+
+
+def parse_token_price(value: object) -> Decimal:
+    """Dollars of a million tokens, from 0."""
+    dollars = parse_price(value)
+    if dollars > TOKEN_PRICE_MAX:
+        raise ValueError(f"must be <= {TOKEN_PRICE_MAX} dollars of a million tokens")
+    return dollars
+
+
+def micros_of(dollars: Decimal) -> int:
+    """The same in micro-dollars."""
+    return int(dollars * MICROS)
+
+
+def shown(dollars: Decimal) -> str:
+    """As people write it: no exponent, no zeros at the end."""
+    text = f"{dollars:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _decimal(value: object) -> Decimal | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Decimal | int):
+        return Decimal(value)
+    if isinstance(value, float):
+        return Decimal(repr(value))  # the shortest that is this float: what was written
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return Decimal(value.strip())
+    return None
+
 
 COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
 BYTES_MAX = 1 << 40  # of one reply
@@ -38,7 +144,6 @@ PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are 
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
 
 _WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 
 
 def _whole_number(value: object) -> int:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, is_secret
-from penstock.config.money import shown
-from penstock.config.names import dotted
+from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, dotted, is_secret
+from penstock.config.settings import shown
 from penstock.redaction.secrets import REDACTED, redacted
 
 LIST_LENGTH_MAX = 100  # characters of a list that are shown

@@ -7,19 +7,30 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Protocol
+from zoneinfo import ZoneInfo
 
 from penstock.definitions.context import Context
-from penstock.definitions.moments import Moment
 from penstock.definitions.task import P, R, Task, TaskOptions
 from penstock.errors import UsageError
-from penstock.model.calendar import Calendar
-from penstock.model.dataset import SLICE, DatasetSpec, Need, Rule
+from penstock.model.dataset import SLICE, Calendar, DatasetSpec, Need, Rule
 
 if TYPE_CHECKING:
     import pyarrow
+
+#: A time, a date (its midnight), or a text of either; what names no zone is local to a calendar.
+Moment = datetime | date | str
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+
+
+def to_moment(micros: int, tz: str) -> datetime:
+    """Microseconds since 1970 UTC, as the clocks of a place show them."""
+    return (_EPOCH + micros * _MICRO).astimezone(ZoneInfo(tz))
+
 
 BATCH_MAX = 10_000  # slices of one job
 LOOKBACK_MAX = 1_000_000  # slices

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 from penstock.clock import Duration
 from penstock.definitions.context import Context
+from penstock.definitions.partitions import Spec
 from penstock.definitions.provider import Uses
-from penstock.definitions.spec import Spec
 from penstock.definitions.task import P, R, TaskOptions
 from penstock.errors import UsageError
 from penstock.model.schedule import PREFLIGHT

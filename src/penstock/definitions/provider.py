@@ -29,7 +29,7 @@ from penstock.model.provider import (
     base_url_problem,
     header_problem,
 )
-from penstock.model.reply import ReplyClassifier
+from penstock.model.request import ReplyClassifier
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
 

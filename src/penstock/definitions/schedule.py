@@ -8,12 +8,11 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from penstock.clock import Duration
 from penstock.definitions.context import TickContext
+from penstock.definitions.partitions import Spec
 from penstock.definitions.provider import Uses
-from penstock.definitions.spec import Spec
 from penstock.definitions.task import LimitValue, P, R, TaskOptions
-from penstock.model.schedule import SCHEDULE
-from penstock.model.scheduling import MetadataSource
-from penstock.model.timing import Timing
+from penstock.model.schedule import SCHEDULE, Timing
+from penstock.model.task import MetadataSource
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from penstock.clock import Clock
-from penstock.events.correlation import Correlation
 from penstock.events.kinds import (
+    Correlation,
     RequestEvent,
     RequestEventKind,
     SchedulerEvent,
@@ -18,9 +18,33 @@ from penstock.events.kinds import (
 )
 from penstock.model.provider import RequestResourceKey
 
+log = logging.getLogger("penstock.events")
+
+
+class LogEvents:
+    """Writes every event as a debug line: kind, what it is about, reason and numbers."""
+
+    def __call__(self, event: SchedulerEvent | RequestEvent, /) -> None:
+        about = event.correlation.task_execution_id or event.correlation.run_id
+        if isinstance(event, RequestEvent):
+            about = f"{about} {'/'.join(event.resource)}"
+        log.debug(
+            "#%d %s %s %s %s",
+            event.sequence,
+            event.event_kind.value,
+            about,
+            event.reason or "",
+            event.numbers or "",
+        )
+
+
+def wanted() -> bool:
+    """Would anybody see these lines?"""
+    return log.isEnabledFor(logging.DEBUG)
+
+
 RECENT_EVENTS_MAX = 1_000
 
-log = logging.getLogger("penstock.events")
 
 Event = SchedulerEvent | RequestEvent
 E = TypeVar("E", SchedulerEvent, RequestEvent)
@@ -173,3 +197,8 @@ def _shown(thing: object) -> str:
 def _call_of(sink: Callable[[E], None]) -> Callable[[E], None]:
     # The bound append of a deque costs a third of a Python call.
     return sink.events.append if isinstance(sink, RecentEvents) else sink
+
+
+def default_sinks() -> tuple[RecentEvents | LogEvents, ...]:
+    """The last events in memory; with debug logging, all of them in the log. For either stream."""
+    return (RecentEvents(), LogEvents()) if wanted() else (RecentEvents(),)

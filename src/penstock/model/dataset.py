@@ -3,15 +3,50 @@
 
 from __future__ import annotations
 
+import re
 from array import array
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from penstock.model.calendar import Calendar
+from penstock.errors import UsageError
+
+#: Calendars have moments from the third day of year 1 to 9999-12-29, microseconds since 1970 UTC:
+#: every one has a local time in every place.
+CALENDAR_FIRST_AT = -62_135_424_000_000_000
+CALENDAR_END_AT = 253_402_128_000_000_000
+
+
+class Calendar(Protocol):
+    """A finite or endless series of moments. Synchronous; microseconds since 1970 UTC."""
+
+    @property
+    def text(self) -> str:
+        """Canonical, such as "daily 16:00 America/New_York". The same text, the same calendar."""
+        ...
+
+    @property
+    def tz(self) -> str:
+        """Whose days its dates mean: "UTC", "America/New_York"."""
+        ...
+
+    @property
+    def daily(self) -> bool:
+        """Has a local day at most one of them? Then slices are called by dates."""
+        ...
+
+    def between(self, start: int, end: int) -> Sequence[int]:
+        """Those in [start, end), in order, each once."""
+        ...
+
+    def before(self, at: int, count: int) -> Sequence[int]:
+        """The newest `count` at or before a moment, in order; fewer if there are no more."""
+        ...
+
 
 SLICE = "dataset:"  # how the tasks of jobs begin that build slices
 STEP = "dataset:@step"  # the task of barriers, gates, joins and ends
@@ -134,3 +169,48 @@ def moment_name(at: int, calendar: Days) -> str:
         return utc_text(at)
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)
     return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
+
+
+LOOKBACK_MAX = 1_000_000  # slices
+SHOWN_MAX = 80  # characters of a name in a sentence
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def latest(name: str) -> Need:
+    """The newest slice at or before a timestamp."""
+    return Need(dataset=_name(name), rule=Rule.LATEST)
+
+
+def exact(name: str) -> Need:
+    """The slice of that very timestamp."""
+    return Need(dataset=_name(name), rule=Rule.EXACT)
+
+
+def lookback(name: str, count: int) -> Need:
+    """The newest `count` slices at or before a timestamp."""
+    given: object = count
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LOOKBACK_MAX:
+        raise UsageError(
+            f"A lookback of {name!r} takes from 1 to {LOOKBACK_MAX:,} slices, got {given!r}."
+        )
+    return Need(dataset=_name(name), rule=Rule.LOOKBACK, count=given)
+
+
+def window(name: str, duration: timedelta) -> Need:
+    """All slices of so long a time, up to and with the timestamp."""
+    given: object = duration
+    if not isinstance(given, timedelta) or given <= timedelta():
+        raise UsageError(f"A window of {name!r} takes a timedelta above 0, got {given!r}.")
+    return Need(dataset=_name(name), rule=Rule.WINDOW, micros=given // _MICROSECOND)
+
+
+def _name(name: object) -> str:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    shown = name[:SHOWN_MAX] if isinstance(name, str) else name
+    raise UsageError(
+        "A dataset has a name of at most 128 letters, digits, `_`, `.` and `-` that begins with a "
+        f"letter, got {shown!r}."
+    )

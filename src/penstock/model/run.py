@@ -10,9 +10,46 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.model.budget_stop import BudgetStop
-from penstock.model.capacity import AsyncCapacityPlan
-from penstock.model.run_part import RUN_BYTES_MAX
+from penstock.model.job import WorkerId
+from penstock.model.spending import BudgetStop
+
+RUN_BYTES_MAX = 64 * 1024  # of a document
+
+
+class RunPart(msgspec.Struct, frozen=True):
+    """A worker's document about its part of a run; what is in it is the runtime's."""
+
+    run_id: str
+    worker: WorkerId
+    saved_at: int
+    document: str  # JSON
+
+
+#: What one fact can be: a number, a word, or numbers by name.
+CapacityFact = int | float | str | dict[str, float] | None
+
+
+class CapacityValue(msgspec.Struct, frozen=True):
+    """One value, and where it is from."""
+
+    value: CapacityFact
+    source: str = ""  # who said so; empty: nobody did
+    fallback_from: str | None = None  # the setting that nobody made, so that a default counts
+    missing_reason: str | None = None  # why there is no value
+
+
+class AsyncCapacityPlan(msgspec.Struct, frozen=True):
+    """The capacity of one run. What was observed is in `observed_maxima` only."""
+
+    configured: dict[str, CapacityValue] = {}  # known at the start
+    runtime_snapshot: dict[str, CapacityValue] = {}  # when the plan was written
+    observed_maxima: dict[str, CapacityValue] = {}  # the most at once, so far
+
+
+def missing(reason: str) -> CapacityValue:
+    """There is no value, and this is why."""
+    return CapacityValue(None, missing_reason=reason)
+
 
 CAUSES_SHOWN = 100  # of a document, those with most time first; the rest is told as one
 GATES_SHOWN = 50  # of a document, those with most time first

@@ -7,11 +7,17 @@ are JSON, read by other processes and perhaps by other versions: unknown fields 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
+from penstock.model.job import WorkerId
+from penstock.model.lease import JobRef
+from penstock.model.provider import ProviderModelKey
 from penstock.model.spending import BudgetRefusal
+from penstock.model.views import WorkerView
 
 STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out before it is more
 GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
@@ -207,3 +213,114 @@ def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
             else msgspec.structs.replace(whole, status=small)
         )
     return text.decode()
+
+
+OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """A worker that no longer answers, and holds what it held until its lease ends."""
+
+    worker: WorkerId
+    run_id: str
+    host: str
+    pid: int
+    lease_seconds: float  # until its lease ends
+    is_gone: bool  # its process certainly is; else it has only not been heard of
+    jobs: int  # that it held when it last told of itself
+
+    @property
+    def name(self) -> str:
+        """Who it is to people."""
+        return f"{self.worker!r} (pid {self.pid} on {self.host})"
+
+
+def silence_of(view: WorkerView, is_gone: Callable[[str], bool]) -> Silence | None:
+    """How a worker is silent; None if it answers, or if its lease is over anyway."""
+    status = read_status(view.status) if view.alive else None
+    if status is None:
+        return None
+    gone = bool(status.process) and is_gone(status.process)
+    unheard = status.lease_ttl_seconds - view.lease_seconds
+    overdue = status.beat_seconds > 0 and unheard > OVERDUE_BEATS * status.beat_seconds
+    if not (gone or overdue):
+        return None
+    return Silence(
+        view.id,
+        view.run_id,
+        view.host,
+        view.pid,
+        view.lease_seconds,
+        gone,
+        status.running + status.waiting,
+    )
+
+
+def silent_workers(
+    views: Iterable[WorkerView], is_gone: Callable[[str], bool]
+) -> dict[WorkerId, Silence]:
+    """Those that no longer answer, in their order."""
+    found = (silence_of(view, is_gone) for view in views)
+    return {silence.worker: silence for silence in found if silence is not None}
+
+
+def answering(views: Iterable[WorkerView], is_gone: Callable[[str], bool]) -> list[WorkerView]:
+    """Without those that no longer answer."""
+    return [view for view in views if silence_of(view, is_gone) is None]
+
+
+class Question(msgspec.Struct, frozen=True):
+    """How does this lease stand? Answered with a `JobStanding`."""
+
+    id: int
+    ref: JobRef
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    """What a worker finds when it looks."""
+
+    lingering: list[JobRef]  # leases that are over while their bodies may still run
+    questions: list[Question]  # without an answer yet
+
+
+class ToldUse(NamedTuple):
+    """What a worker says of one model of a provider."""
+
+    use: ProviderUse
+    status: WorkerStatus
+    view: WorkerView
+    is_own_part: bool  # its limits are its own: they add up with those of others
+
+
+def told_uses(workers: Iterable[WorkerView]) -> dict[ProviderModelKey, list[ToldUse]]:
+    """By model, what each live worker says of it."""
+    found: dict[ProviderModelKey, list[ToldUse]] = {}
+    for view in workers:
+        status = read_status(view.status) if view.alive else None
+        if status is None:
+            continue
+        for use in status.providers:
+            key = ProviderModelKey(use.provider, use.model)
+            found.setdefault(key, []).append(ToldUse(use, status, view, True))
+    return {key: _with_owners(told) for key, told in found.items()}
+
+
+def _with_owners(told: list[ToldUse]) -> list[ToldUse]:
+    """Of those at one place, the one that serves it: neither solo nor stopping, the youngest."""
+    owners: dict[tuple[str, int | None], ToldUse] = {}
+    for one in told:
+        known = owners.get(_place(one))
+        if known is None or _rank(one) > _rank(known):
+            owners[_place(one)] = one
+    return [
+        one._replace(is_own_part=one.status.place is None or owners[_place(one)] is one)
+        for one in told
+    ]
+
+
+def _place(one: ToldUse) -> tuple[str, int | None]:
+    return one.view.run_id, one.status.place
+
+
+def _rank(one: ToldUse) -> tuple[bool, bool, int]:
+    return not one.status.solo, not one.status.stopping, one.view.started_at

@@ -3,16 +3,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
 from difflib import get_close_matches
+from pathlib import Path
 
 from penstock.model.dataset import START, STEP, task_name
 from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.journal import CallFigures
+from penstock.model.plan import LockView, PlanState
 from penstock.model.schedule import PREFLIGHT, PreflightResult, UnitView
 from penstock.model.views import QueueFacts
+from penstock.observe.phrases import THE_SAME, again_command, counted, some
+
+
+def build_findings(facts: QueueFacts, gone: Callable[[str], bool]) -> Iterator[Finding]:
+    """Plans that nobody goes on with, and locks of processes that are gone."""
+    dead = [lock for lock in facts.locks if gone(lock.mark)]
+    yield _plans(facts, {lock.run_id for lock in dead})
+    yield _locks(facts, dead)
+
+
+def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
+    holding = {lock.run_id for lock in facts.locks if lock.alive} - dead_runs
+    left = [x for x in facts.plans if x.state is PlanState.LEFT or x.run_id not in holding]
+    if not left:
+        return well("builds", f"{counted(len(facts.plans), 'plan')} on the way, none of them left")
+    first = left[0]
+    again = again_command(first)
+    command = THE_SAME if again is None else f"'{again}'"
+    goes_on = "begins again" if first.state is PlanState.DRAFT else "goes on where it was"
+    more = f"; {len(left) - 1:,} more were left before" if len(left) > 1 else ""
+    return problem(
+        "builds",
+        f"The plan {first.id} was left before its end by the run {first.run_id!r}; {command} "
+        f"{goes_on}{more}.",
+    )
+
+
+def _locks(facts: QueueFacts, dead: list[LockView]) -> Finding:
+    text = f"{counted(len(facts.locks), 'dataset')} locked"
+    if dead:
+        names = some([repr(lock.name) for lock in dead])
+        text += (
+            f"; {names} by the run {dead[0].run_id!r}, whose process is gone: the next build "
+            "takes over"
+        )
+    return well("locks", text)
+
+
+def root_finding(path: str, root_id: str | None, facts: QueueFacts) -> Finding:
+    """Is the output root there, and the one that open plans write to?"""
+    if root_id is None:
+        return problem(
+            "output root",
+            f"The output root {path} is not there or has no id, and the store knows slices that "
+            "are kept in one; mount it again, or set datasets.root to the folder that they were "
+            "built in.",
+        )
+    others = [plan for plan in facts.plans if plan.root != root_id]
+    if others:
+        return problem(
+            "output root",
+            f"The plan {others[0].id} writes to the output root {others[0].root}, and {path} is "
+            f"{root_id}; set datasets.root to the folder of that plan, or build anew, which gives "
+            "it up.",
+        )
+    return well("output root", f"{path} ({root_id})")
+
+
+PLACES_SHOWN = 3
+
+
+def provider_finding(providers: Iterable[str], files: Iterable[str]) -> Finding | None:
+    """What is to be said about the providers of an app; None if it has none."""
+    names = ", ".join(map(repr, sorted(providers)))
+    if not names:
+        return None
+    places = [place for file in sorted(set(files)) for place in hidden_retries(Path(file))]
+    if places:
+        more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
+        return problem(
+            "providers",
+            f"A client of an SDK would send again by itself, without a permit "
+            f"({', '.join(places[:PLACES_SHOWN])}{more}); give it max_retries=0.",
+        )
+    return well("providers", f"{names}; a client of an SDK on top of them needs max_retries=0")
+
+
+def hidden_retries(file: Path) -> Iterator[str]:
+    """The places of such calls, as far as the source can be read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            said = {keyword.arg: keyword.value for keyword in node.keywords}
+            if "http_client" in said and None not in said and not _is_zero(said.get("max_retries")):
+                yield f"{file.name}, line {node.lineno}"
+
+
+def _is_zero(value: ast.expr | None) -> bool:
+    # What is no literal may be 0: nobody is told off for what cannot be read.
+    return value is not None and (not isinstance(value, ast.Constant) or value.value == 0)
+
 
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
 NAMES_SHOWN = 5

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from penstock.clock import MICROSECONDS
-from penstock.model.job import JobState
+from penstock.model.job import TERMINAL, JobState
+from penstock.model.plan import LevelStates, PlanRow
+from penstock.model.schedule import UnitView
 from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker import WorkerStatus, read_status
-from penstock.model.worker_silence import Silence
-from penstock.observe.live_build import BuildView
+from penstock.model.worker import Silence, WorkerStatus, read_status
 from penstock.observe.live_reasons import (
     Binding,
     Reason,
@@ -25,9 +25,132 @@ from penstock.observe.live_reasons import (
     provider_words,
     reasons,
 )
-from penstock.observe.live_units import Units
-from penstock.observe.phrases import counted
+from penstock.observe.phrases import counted, plan_facts
 from penstock.observe.providers import LiveLimit, provider_rows
+
+
+class BuildView(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan that is worked on."""
+
+    plan_id: str
+    levels: int
+    committed: int | None  # levels that readers see; None: each job is committed by itself
+    slices: int | None  # to be built; None: not known
+    states: dict[JobState, int]  # jobs that build slices
+
+    @classmethod
+    def of(cls, plan: PlanRow, levels: Sequence[LevelStates]) -> BuildView:
+        facts = plan_facts(plan)
+        states: dict[JobState, int] = {}
+        for level in levels:
+            for name, count in level.states.items():
+                states[JobState(name)] = states.get(JobState(name), 0) + count
+        is_eager = facts is not None and facts.eager
+        return cls(
+            plan_id=plan.id,
+            levels=plan.levels,
+            committed=None if is_eager else sum(level.committed for level in levels),
+            slices=None if facts is None else facts.slices,
+            states=states,
+        )
+
+    @property
+    def jobs(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def ended(self) -> int:
+        return sum(self.states.get(state, 0) for state in TERMINAL)
+
+    def words(self) -> Iterator[str]:
+        """In a few words each."""
+        slices = "" if self.slices is None else f": {counted(self.slices, 'slice')}"
+        yield f"plan {self.plan_id}{slices}"
+        yield f"{self.ended:,} of {counted(self.jobs, 'job')} ended"
+        if self.committed is None:
+            yield counted(self.levels, "level")
+        else:
+            yield f"{self.committed:,} of {counted(self.levels, 'level')} committed"
+
+    def ended_in(self, own: Mapping[JobState, int]) -> dict[JobState, int]:
+        """What a run has ended of it: its ends without those of barriers and the like."""
+        return {
+            state: min(count, self.states.get(state, 0))
+            for state, count in own.items()
+            if state in TERMINAL
+        }
+
+    def stats_of(self, stats: Stats) -> Stats:
+        """The queue as far as it is this plan."""
+        return msgspec.structs.replace(stats, states=self.states)
+
+    def outlook_of(self, outlook: Outlook) -> Outlook:
+        """What a run has ended, as far as it is this plan."""
+        ended = self.ended_in(outlook.ended_in_run)
+        return msgspec.structs.replace(outlook, ended_in_run=ended)
+
+
+LATE_SECONDS = 2.0  # a tick that is due for longer and has not begun is late
+
+
+class UnitTroubles(msgspec.Struct, frozen=True):
+    """Of some units, how many are not as they should be."""
+
+    degraded: int = 0  # their last try failed, and it was their own fault
+    deferred: int = 0  # their last try failed, and others were at fault
+    late: int = 0
+
+    @classmethod
+    def of(cls, units: Iterable[UnitView], now_at: int) -> UnitTroubles:
+        degraded = deferred = late = 0
+        for unit in units:
+            if unit.is_failing:
+                deferred += unit.by_others
+                degraded += not unit.by_others
+            elif unit.state is JobState.QUEUED:
+                late += now_at - unit.due_at > LATE_SECONDS * MICROSECONDS
+        return cls(degraded, deferred, late)
+
+    def __add__(self, other: UnitTroubles) -> UnitTroubles:
+        return UnitTroubles(
+            self.degraded + other.degraded, self.deferred + other.deferred, self.late + other.late
+        )
+
+
+class Units(msgspec.Struct, frozen=True, kw_only=True):
+    """All units of a store."""
+
+    live: int
+    ticking: int
+    ended: int = 0  # in error
+    troubles: UnitTroubles = UnitTroubles()  # by the last round, which may be some seconds old
+
+    @classmethod
+    def of(cls, stats: Stats, troubles: UnitTroubles) -> Units | None:
+        """None: there are none."""
+
+        def count(state: JobState) -> int:
+            return sum(counts.get(state, 0) for counts in stats.schedules.values())
+
+        ended = count(JobState.ERROR)
+        if not stats.units and not ended:
+            return None
+        ticking = count(JobState.IN_PROGRESS)
+        return cls(live=stats.units, ticking=ticking, ended=ended, troubles=troubles)
+
+    def words(self) -> Iterator[str]:
+        """In a few words each; what is always there comes first."""
+        yield f"{counted(self.live, 'unit')} of schedules"
+        yield f"{self.ticking:,} ticking"
+        if self.troubles.degraded:
+            yield f"{self.troubles.degraded:,} degraded"
+        if self.troubles.deferred:
+            yield f"{self.troubles.deferred:,} waiting for others"
+        if self.troubles.late:
+            yield f"{self.troubles.late:,} late"
+        if self.ended:
+            yield f"{self.ended:,} ended in error"
+
 
 STANDSTILL_REASONS = 2  # in a line about a run that stands still
 

@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
-from penstock.model.serving import ToldUse, told_uses
 from penstock.model.views import KeptLimit, WorkerView
+from penstock.model.worker import ToldUse, told_uses
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,14 +19,15 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.errors import OutputFailed
-from penstock.outputs.disk import Disk, reason
 from penstock.outputs.paths import (
     STAGING,
+    Disk,
     check_name,
     folder_name,
     is_folder_name,
     mark_of_part,
     mark_of_staged,
+    reason,
     staged_name,
 )
 from penstock.outputs.root import OutputRoot

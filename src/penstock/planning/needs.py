@@ -11,8 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from penstock.errors import UsageError
-from penstock.model.calendar import Calendar
-from penstock.model.dataset import DatasetSpec, Need, Rule, slice_name, utc_text
+from penstock.model.dataset import Calendar, DatasetSpec, Need, Rule, slice_name, utc_text
 
 SPARSE = 4  # a calendar with so many times more slices than are needed is asked moment by moment
 SPARSE_MIN = 1_000  # slices; fewer are read at once, however few of them are needed

@@ -18,9 +18,8 @@ from penstock.errors import PreflightFailed
 from penstock.ids import SystemIds
 from penstock.model.job import AttemptError, ErrorCategory
 from penstock.model.schedule import PREFLIGHT, PreflightResult
-from penstock.planning.daemon import DaemonPlan, PreflightPlan
-from penstock.schedules.arming import Arming
-from penstock.schedules.daemon_start import DaemonStart
+from penstock.planning.units import DaemonPlan, PreflightPlan
+from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.preflight_run import CheckTable
 from penstock.supervisor import protocol
 from penstock.supervisor.protocol import unit_name

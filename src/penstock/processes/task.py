@@ -30,11 +30,11 @@ from penstock.model.plan import SlicePayload
 from penstock.redaction.stored_text import kept_text
 from penstock.retry.classify import classify
 from penstock.retry.policy import RetryPolicy
-from penstock.worker import remote
+from penstock.worker import task_protocol
 from penstock.worker.attempt import encode, kind_of, message_of, where_of
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.parent_death import end_with_parent
 from penstock.worker.recycling import look
+from penstock.worker.signals import end_with_parent
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
 
@@ -51,26 +51,28 @@ def main() -> None:
 
 
 def _serve(channel: socket.socket) -> None:
-    data = remote.receive(channel)
-    order = None if data is None else remote.decode_to_task(data)
-    if not isinstance(order, remote.TaskOrder):
+    data = task_protocol.receive(channel)
+    order = None if data is None else task_protocol.decode_to_task(data)
+    if not isinstance(order, task_protocol.TaskOrder):
         return
     set_up_logging(order.log_level, order.log_format)
     try:
         app = _load(order)
     except BaseException as error:
-        remote.send(channel, remote.Said(0, remote.NotLoaded(kept_text(message_of(error)))))
+        task_protocol.send(
+            channel, task_protocol.Said(0, task_protocol.NotLoaded(kept_text(message_of(error))))
+        )
         return
     fresh, pid = _shared(), os.getpid()
-    while (data := remote.receive(channel)) is not None:
-        call = remote.decode_to_task(data)
-        if isinstance(call, remote.RunJob):
-            remote.send(channel, remote.Said(call.number, remote.Began()))
+    while (data := task_protocol.receive(channel)) is not None:
+        call = task_protocol.decode_to_task(data)
+        if isinstance(call, task_protocol.RunJob):
+            task_protocol.send(channel, task_protocol.Said(call.number, task_protocol.Began()))
             end = _run(app, call)
             if os.getpid() != pid:
                 os._exit(0)  # a forked child came back from a body: it is not this process
             worn = None if _shared() == fresh else "it has changed what others share"
-            remote.send(channel, remote.Said(call.number, end, worn))
+            task_protocol.send(channel, task_protocol.Said(call.number, end, worn))
 
 
 def _shared() -> dict[str, object]:
@@ -92,38 +94,38 @@ def _channel(fd: int) -> socket.socket:
     return socket.socket(fileno=high)
 
 
-def _load(order: remote.TaskOrder) -> Penstock:
+def _load(order: task_protocol.TaskOrder) -> Penstock:
     for place in order.path:
         if place not in sys.path:
             sys.path.append(place)
     return find_app(order.app, Path(order.folder), Penstock)
 
 
-def _run(app: Penstock, call: remote.RunJob) -> remote.FromTask:
+def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:
     """Run one body, whatever it does."""
     context = Context(call.job, call.preflight)
     try:
         value = _body(app, call, context)
     except Skip as skip:
-        return remote.Skipped(kept_text(message_of(skip)))
+        return task_protocol.Skipped(kept_text(message_of(skip)))
     except PayloadError as error:
-        return remote.BadPayload(kept_text(str(error)))
+        return task_protocol.BadPayload(kept_text(str(error)))
     except BaseException as error:
         try:
             return _raised(error, app.retry_policy)
         except BaseException as second:  # an error whose own code raises
             said = f"its end cannot be judged: {type(second).__name__}"
-            return remote.Raised("RuntimeError", kept_text(said))
+            return task_protocol.Raised("RuntimeError", kept_text(said))
     encoded = encode(value)
     problem = None if encoded.problem is None else kept_text(encoded.problem)
-    return remote.Returned(encoded.text, problem, tuple(context._enqueued or ()))
+    return task_protocol.Returned(encoded.text, problem, tuple(context._enqueued or ()))
 
 
-def _raised(error: BaseException, policy: RetryPolicy) -> remote.Raised:
+def _raised(error: BaseException, policy: RetryPolicy) -> task_protocol.Raised:
     """Texts that can be sent, and hold no secret of this process."""
     classified = classify(error, now=SystemClock().now(), classifiers=policy.classifiers)
     where = where_of(error)
-    return remote.Raised(
+    return task_protocol.Raised(
         kept_text(kind_of(error)),
         kept_text(message_of(error)),
         None if where is None else kept_text(where),
@@ -132,7 +134,7 @@ def _raised(error: BaseException, policy: RetryPolicy) -> remote.Raised:
     )
 
 
-def _body(app: Penstock, call: remote.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
+def _body(app: Penstock, call: task_protocol.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
     if call.slices is not None:
         dataset = app.find_dataset(call.job.task.removeprefix(SLICE))
         at = msgspec.json.decode(call.payload, type=SlicePayload).at

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from penstock.admission.requests.policy import ProcessShare
 from penstock.app import wiring
@@ -39,25 +40,80 @@ from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.ids import SystemIds
 from penstock.logs import set_up_logging
 from penstock.outputs.parquet import load_arrow
-from penstock.planning.daemon import DaemonPlan
-from penstock.planning.submission import PlanKeys
+from penstock.planning.plan_jobs import PlanKeys
+from penstock.planning.units import DaemonPlan
 from penstock.processes import build_lead
 from penstock.processes.build_lead import BuildLead, tasks_of
 from penstock.processes.daemon_lead import DaemonLead
-from penstock.processes.reins import Reins
 from penstock.schedules.preflight_run import CheckTable
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
 from penstock.supervisor import protocol
 from penstock.terminal_text import warn_of_traceback
-from penstock.worker import interpreter
+from penstock.worker import embedded
+from penstock.worker.config import Stopping
 from penstock.worker.event_loop import run_on_new_loop
 from penstock.worker.heartbeat import TableKeeper
 from penstock.worker.loop_watchdog import LoopWatch
-from penstock.worker.parent_death import end_soon_after_parent
-from penstock.worker.remote import TaskOrder
+from penstock.worker.signals import end_soon_after_parent
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.task_protocol import TaskOrder
+from penstock.worker.worker import Worker
+
+
+class Lead(Protocol):
+    """What comes before the work."""
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> bool: ...
+
+
+class Reins:
+    """Passes words on to whoever is at work in this process. Belongs to its loop."""
+
+    def __init__(self) -> None:
+        self._lead: Lead | None = None
+        self._worker: Worker | None = None
+        self._kept: list[protocol.ToWorker] = []  # said before there was a worker
+        self._is_stopped = False
+
+    async def led_by(self, lead: Lead) -> bool:
+        """Let this come first; False if no work shall follow."""
+        self._lead = lead
+        try:
+            return not self._is_stopped and await lead.run() and not self._is_stopped
+        finally:
+            self._lead = None
+
+    def take(self, worker: Worker) -> None:
+        """From now on the worker obeys, also what was said before."""
+        self._worker = worker
+        for word in self._kept:
+            self.obey(word)
+        self._kept.clear()
+
+    def obey(self, word: protocol.ToWorker) -> None:
+        if isinstance(word, protocol.Stop | protocol.Abort):
+            self._is_stopped = True
+            if self._lead is not None:
+                self._lead.stop()
+        if self._worker is None:
+            self._kept.append(word)
+            return
+        match word:
+            case protocol.Drain():
+                self._worker.drain()
+            case protocol.Held():
+                self._worker.hold.held_elsewhere(word.stops)
+            case protocol.Stop():
+                self._worker.stop(Stopping.GRACEFUL)
+            case protocol.Abort():
+                self._worker.stop(Stopping.NOW)
+            case protocol.Go():
+                pass  # it has begun
+
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
 LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
@@ -162,7 +218,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         store.close()
         return protocol.Finished()
     try:
-        with interpreter.tuned():
+        with embedded.tuned():
             return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, words))
     finally:
         store.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.redaction.quotes import texts_of
+from penstock.redaction.stored_text import texts_of
 
 BODIES_MAX = 8  # requests and replies, the last ones
 BODY_BYTES_MAX = 32 * 1024  # of each, its beginning

@@ -27,8 +27,8 @@ from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.clock import Clock
 from penstock.errors import InternalError, RequestAdmissionError, UsageError
 from penstock.events.sink import RequestEvents
+from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
-from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 from penstock.requests.request_events import RequestTelling
 from penstock.timers import Timer

@@ -17,10 +17,11 @@ import msgspec
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.clock import Clock
-from penstock.events import correlation
+from penstock.events import kinds
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.reply import ReplyClassifier, ReplyFacts
 from penstock.model.request import (
+    ReplyClassifier,
+    ReplyFacts,
     RequestAdmissionItem,
     RequestGroupSpec,
     RequestOutcome,
@@ -29,10 +30,9 @@ from penstock.model.request import (
 from penstock.requests import attempt_context
 from penstock.requests.admission import NEVER_SENT, RequestAdmissionController
 from penstock.requests.attempt_context import Refused, Standing
-from penstock.requests.exchange import Exchange, ReplyLimits, log
+from penstock.requests.exchange import PEEK_BYTES, Exchange, ReplyLimits, log
 from penstock.requests.host_check import KnownHosts
 from penstock.requests.journal.call import PaidCall
-from penstock.requests.outcomes import PEEK_BYTES
 from penstock.requests.usage import (
     Asked,
     TokenEstimate,
@@ -137,7 +137,7 @@ class ModelRequestExecutor:
             self.group_of(resource),
             self._queue_wait_timeout_seconds,
             tokens,
-            correlation.current.get(),
+            kinds.current.get(),
             refusals,
         )
 

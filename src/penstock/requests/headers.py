@@ -17,7 +17,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from penstock.model.request import Quota, QuotaReading
-from penstock.retry.retry_after import clamp, parse_retry_after
+from penstock.retry.classify import clamp, parse_retry_after
 
 VALUE_LENGTH_MAX = 1_024  # bytes; a longer value is no number of anything
 LIMIT_MAX = 1e12

@@ -10,10 +10,10 @@ from penstock.admission.requests.decisions import (
     RequestDenialReason,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
-from penstock.events.correlation import Correlation
+from penstock.events.kinds import Correlation
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.events.sink import RequestEvents
-from penstock.model.release import ReleaseResult
+from penstock.model.lease import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
 
 

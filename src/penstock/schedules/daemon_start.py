@@ -4,13 +4,118 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
+import msgspec
+
+from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import PreflightFailed
-from penstock.model.schedule import PreflightResult
-from penstock.planning.daemon import DaemonPlan
-from penstock.schedules.arming import Armed, Arming
+from penstock.model.schedule import ARM_UNITS_MAX, SCHEDULE, ArmReport, PreflightResult, UnitPlan
+from penstock.planning.units import DaemonPlan
+from penstock.stores.protocol import ScheduleStore
+from penstock.stores.retry import StoreRetry
+from penstock.stores.store_future import Reply
+
+PAGE = 1_000  # units that are read at once
+WAITS = "Arming schedules has to wait"
+
+log = logging.getLogger("penstock.daemon")
+
+T = TypeVar("T")
+
+
+class Armed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of a plan."""
+
+    units: int
+    schedules: int
+    report: ArmReport
+    retired: int
+
+
+class Arming:
+    """Owns the way from a plan to the store. Belongs to one loop."""
+
+    def __init__(
+        self, app: str, store: ScheduleStore, clock: Clock, rand: Callable[[], float]
+    ) -> None:
+        """Nothing is armed; `rand` gives numbers in [0, 1), for back-offs."""
+        self._app = app
+        self._store = store
+        self._clock = clock
+        self._retry = StoreRetry(log, clock, rand)
+
+    async def keep(self, results: Sequence[PreflightResult]) -> None:
+        """Keep what checks came to; if all have passed, what is older is forgotten."""
+        for start in range(0, len(results), ARM_UNITS_MAX):
+            part = results[start : start + ARM_UNITS_MAX]
+            await self._ask(partial(self._store.keep_preflights, self._app, part))
+        if all(result.error is None for result in results):
+            now_at = round(self._clock.now() * MICROSECONDS)
+            oldest_at = min((result.checked_at for result in results), default=now_at)
+            await self._ask(partial(self._store.forget_preflights, self._app, oldest_at))
+
+    async def arm(self, plan: DaemonPlan) -> Armed:
+        """Let the units of a plan tick, and no others of this app."""
+        units = plan.schedules
+        await self._warn_of_others(units)
+        report = ArmReport()
+        for start in range(0, len(units), ARM_UNITS_MAX):
+            part = units[start : start + ARM_UNITS_MAX]
+            report = _sum(report, await self._ask(partial(self._store.arm, self._app, part)))
+        retired = await self._retire({unit.key for unit in units})
+        schedules = len({unit.task for unit in units})
+        if report.new or report.retimed or report.revived or retired:
+            log.info(
+                "Units of schedules, %d: %d new, %d as before, %d with another timing, %d armed "
+                "again, %d retired.",
+                len(units),
+                report.new,
+                report.kept,
+                report.retimed,
+                report.revived,
+                retired,
+            )
+        return Armed(units=len(units), schedules=schedules, report=report, retired=retired)
+
+    async def _warn_of_others(self, units: Sequence[UnitPlan]) -> None:
+        """Say which schedules were another app's: there is one unit of a name in a store."""
+        first = {unit.task: unit.key for unit in reversed(units)}
+        asked = (self._ask(partial(self._store.unit, key)) for key in first.values())
+        for task, known in zip(first, await asyncio.gather(*asked), strict=True):
+            if known is not None and known.app != self._app and known.retired_at is None:
+                log.warning(
+                    "The schedule %r was of the app %r and is now of %r. If both run on this "
+                    "store, each runs ticks of the other: rename one, or give it its own store.",
+                    task.removeprefix(SCHEDULE),
+                    known.app,
+                    self._app,
+                )
+
+    async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
+        return await self._retry.until_answered(WAITS, ask)
+
+    async def _retire(self, planned: Collection[str]) -> int:
+        """Page through what the store has; what nobody planned ticks no more."""
+        last, count = "", 0
+        while page := await self._ask(partial(self._store.units, self._app, last, PAGE)):
+            last = page[-1].key
+            gone = [x.key for x in page if x.key not in planned and x.retired_at is None]
+            if gone:
+                count += await self._ask(partial(self._store.retire_units, gone))
+        return count
+
+
+def _sum(one: ArmReport, other: ArmReport) -> ArmReport:
+    return ArmReport(
+        new=one.new + other.new,
+        kept=one.kept + other.kept,
+        retimed=one.retimed + other.retimed,
+        revived=one.revived + other.revived,
+    )
 
 
 class Checks(Protocol):

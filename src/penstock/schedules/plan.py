@@ -7,17 +7,22 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.load import Loaded
-from penstock.config.names import dotted
+from penstock.config.load import Loaded, dotted
 from penstock.config.settings import Settings
-from penstock.definitions.partitions import Partitions
+from penstock.definitions.partitions import Partitions, Spec, UnitPayload
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.schedule import Schedule
-from penstock.definitions.spec import Spec, UnitPayload
 from penstock.errors import ConfigError, UsageError
 from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitPlan
-from penstock.planning.daemon import DaemonPlan, PreflightPlan, spread_of
-from penstock.planning.units import Problems, Unit, UnitSpec, plan_units
+from penstock.planning.units import (
+    DaemonPlan,
+    PreflightPlan,
+    Problems,
+    Unit,
+    UnitSpec,
+    plan_units,
+    spread_of,
+)
 
 
 def check_partitions(loaded: Loaded, dimensions: Mapping[str, Partitions[Any]]) -> None:

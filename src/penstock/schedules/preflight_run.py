@@ -21,7 +21,7 @@ from penstock.model.job import (
     WorkerId,
 )
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
-from penstock.planning.daemon import PreflightPlan
+from penstock.planning.units import PreflightPlan
 from penstock.stores.protocol import JobFilter, Store
 from penstock.worker.config import Stopping
 from penstock.worker.slot_table import SlotTable

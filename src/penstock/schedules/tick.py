@@ -13,9 +13,17 @@ from typing import Any
 
 from penstock.definitions.context import JobInfo, TickContext
 from penstock.errors import TRANSIENT, InternalError, PenstockError, Skip, UsageError
-from penstock.model.effects import Effect, EnqueueJobs, ForgetCalls, Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
-from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.lease import (
+    Effect,
+    EnqueueJobs,
+    ForgetCalls,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    Rearm,
+    SetCursor,
+)
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.recurring import Recurring

@@ -12,8 +12,7 @@ from penstock.errors import StoreError
 from penstock.model.doctor_finding import Finding, problem
 from penstock.model.views import QueueFacts
 from penstock.stores.open import of_postgres, store_file
-from penstock.stores.sqlite.checkup_place import SystemProbe
-from penstock.stores.sqlite.doctor import Checkup, boot_finding, library_finding
+from penstock.stores.sqlite.doctor import Checkup, SystemProbe, boot_finding, library_finding
 from penstock.stores.sqlite.location_check import sqlite_version
 from penstock.stores.url import is_server
 

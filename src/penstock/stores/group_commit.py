@@ -15,24 +15,68 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import (
     PenstockError,
     SchemaTooNew,
     StoreBusy,
+    StoreClosed,
     StoreCorrupt,
     StoreError,
     StoreFailed,
+    StoreForked,
     StoreUnavailable,
     StoreUnknown,
 )
-from penstock.stores.interrupts import deferred_interrupt
-from penstock.stores.refusals import closed, forked
 from penstock.stores.store_future import Reply
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[bool]:
+    """Keep Python's own Ctrl-C away until the end; False if that cannot be had here.
+
+    Only the main thread is ever interrupted, and only the handler that raises KeyboardInterrupt
+    is known to us; whoever has installed another one may raise whatever it likes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield True
+        return
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield False
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield True
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt
+
+
+def closed() -> StoreClosed:
+    """It was closed."""
+    return StoreClosed("The store is closed; open it again to use it.")
+
+
+def forked(which: str = "the store") -> StoreForked:
+    """It was opened by the process that this one was forked from."""
+    return StoreForked(
+        f"This process was forked while {which} was open, so it cannot use it. Start processes "
+        "with 'spawn' (multiprocessing.get_context('spawn')), or close the store before forking."
+    )
+
 
 TURN_SECONDS = 0.020  # a transaction takes no further operation after this long
 ANTICIPATE_SECONDS = 0.005  # a transaction that was opened ahead waits for an operation

@@ -17,7 +17,7 @@ from penstock.ids import SystemIds
 from penstock.redaction.secrets import shown_url
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.backup import BackupReport, back_up
-from penstock.stores.sqlite.looking import keys_with_prefix
+from penstock.stores.sqlite.read import keys_with_prefix
 from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.url import SQLITE_PREFIX, is_server, refuse_unknown
@@ -104,7 +104,7 @@ def of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
 def keys_beginning(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
     """Keys of jobs, by a look that leaves no trace."""
     if is_server(url):
-        found: list[str] = of_postgres("looking", url).keys_with_prefix(url, start, limit)
+        found: list[str] = of_postgres("open", url).keys_with_prefix(url, start, limit)
         return found
     return keys_with_prefix(store_file(url, folder), start, limit)
 

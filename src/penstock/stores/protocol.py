@@ -8,13 +8,13 @@ the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from penstock.model.circumstances import Circumstances
-from penstock.model.control import Inbox
+from penstock.errors import UsageError
+from penstock.model.dataset import SliceMarks, version_of
 from penstock.model.job import (
     Attempt,
     AttemptError,
@@ -25,6 +25,15 @@ from penstock.model.job import (
     NewJob,
     WorkerId,
 )
+from penstock.model.journal import (
+    Answer,
+    CallFigures,
+    CallKey,
+    CallRecord,
+    CallRef,
+    Intent,
+    IntentVerdict,
+)
 from penstock.model.lease import (
     JobEnd,
     JobFailure,
@@ -34,9 +43,13 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.plan import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.provider import ProviderModelKey
+from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
+from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
+    Circumstances,
     EndMark,
     EnqueueReport,
     KeptLimit,
@@ -48,9 +61,264 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.datasets import LockStore, ManifestStore, PlanStore
-from penstock.stores.journal import JournalStore, RunStore
+from penstock.model.worker import Inbox
 from penstock.stores.store_future import Reply
+
+
+class SliceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice that is remembered."""
+
+    dataset: str
+    at: int
+    built: str  # by which version, into which root
+    basis: int
+    seq: int | None  # None: staged, invisible
+    plan_id: str
+    level: int
+    job_id: int
+    document: str  # JSON of a SliceOutput
+
+    @property
+    def version(self) -> str:
+        """Of the dataset's function."""
+        return version_of(self.built)
+
+
+class SlicePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Committed slices and the store's commit number, in one snapshot."""
+
+    seq: int
+    rows: list[SliceRow]
+
+
+class SliceRange(msgspec.Struct, frozen=True, gc=False):
+    """Slices of one dataset from `first` to `last`, both included."""
+
+    dataset: str
+    first: int
+    last: int
+
+
+class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
+    """One dataset that has committed slices."""
+
+    name: str
+    slices: int
+    first_at: int
+    last_at: int
+    seq: int  # of its newest commit
+
+
+class ManifestStore(Protocol):
+    """Slices that were built; written by effects only."""
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> Reply[SliceMarks]:
+        """What is committed in [start, end), in numbers; one read, however many."""
+        ...
+
+    def manifests(self, dataset: str, start: int, end: int, limit: int) -> Reply[SlicePage]:
+        """Committed slices in [start, end), by time, at most `limit`."""
+        ...
+
+    def slices(self, ranges: Sequence[SliceRange]) -> Reply[SlicePage]:
+        """Committed slices of all these ranges, by dataset and time; one snapshot."""
+        ...
+
+    def staged(self, plan_id: str) -> Reply[list[SliceRow]]:
+        """What a plan has built that is not visible yet."""
+        ...
+
+    def named_paths(self, dataset: str, after: int, limit: int) -> Reply[list[tuple[int, str]]]:
+        """(row id, document) of every row of a dataset, visible or not, by id; for sweeping."""
+        ...
+
+    def datasets(self) -> Reply[list[DatasetView]]: ...
+
+    def own_name(self, proposed: str) -> Reply[str]:
+        """What the roots of its slices know this store by; backups keep it. The first one stays."""
+        ...
+
+    def tidy_manifests(self, limit: int) -> Reply[Progress]:
+        """Write the numbers of committed levels into rows, forget what was superseded or left."""
+        ...
+
+
+class PlanStore(Protocol):
+    """Plans: which jobs belong together, and how far they are."""
+
+    def add_plan(self, plan: PlanRow) -> Reply[bool]:
+        """Keep a draft; False if its id is known already."""
+        ...
+
+    def begin_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        """All its jobs are there: they may run. False if it is no draft of this run."""
+        ...
+
+    def adopt_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        """A plan that was left goes on under another run."""
+        ...
+
+    def end_plan(self, plan_id: str) -> Reply[None]:
+        """All its jobs have ended: it is over, and the locks of its run are free."""
+        ...
+
+    def abandon_plan(self, plan_id: str) -> Reply[None]:
+        """It changes nothing more. Cancel its jobs with cancel_plan."""
+        ...
+
+    def cancel_plan(self, plan_id: str) -> Reply[Progress]:
+        """Cancel open jobs of a plan, a slice; repeat while it says `more`."""
+        ...
+
+    def plan(self, plan_id: str) -> Reply[PlanRow | None]: ...
+
+    def open_plans(self, digest: str | None = None) -> Reply[list[PlanRow]]:
+        """Drafts, running and left ones; the newest first."""
+        ...
+
+    def plan_states(self, plan_id: str) -> Reply[list[LevelStates]]: ...
+
+    def plan_jobs(
+        self, plan_id: str, states: Collection[JobState], after_id: JobId, limit: int
+    ) -> Reply[list[Job]]:
+        """Jobs of a plan in one of these states, by id; read by an index on unhappy ones."""
+        ...
+
+
+class LockStore(Protocol):
+    """Locks of datasets; a lock is a run's, and lives by its beats."""
+
+    def take_locks(
+        self, names: Sequence[str], run_id: str, mark: str, ttl_seconds: float, gone: Sequence[str]
+    ) -> Reply[LocksTaken]:
+        """Take all of them, or none.
+
+        Free: nobody's, ours, not renewed in time, or of a process in `gone` (marks that are
+        certainly dead). Open plans of whoever loses one become `left`, in the same transaction.
+        """
+        ...
+
+    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
+        """Renew all locks of a run; False if it has none any more, or lost one."""
+        ...
+
+    def release_locks(self, run_id: str, names: Sequence[str]) -> Reply[None]: ...
+
+    def locks(self) -> Reply[list[LockView]]: ...
+
+
+CALLS_SLICE = 500  # jobs whose calls one slice of prune_calls looks at
+CALLS_DROPPED = 5_000  # calls that one slice of purge or prune_calls forgets at most
+DAYS_KEPT = 400  # of UTC, whose accounts are kept; prune_calls forgets older ones at its end
+#: The newest; older ones that are over are forgotten with the next that is saved, with accounts.
+RUNS_KEPT = 200
+
+
+def check_run(part: RunPart) -> None:
+    """Refuse a document that is too large to be kept."""
+    size = len(part.document.encode())
+    if size > RUN_BYTES_MAX:
+        raise UsageError(
+            f"The record of the run {part.run_id!r} has {size:,} bytes, more than the "
+            f"{RUN_BYTES_MAX:,} that are kept; leave out what is not needed."
+        )
+
+
+class JournalStore(Protocol):
+    """Calls that cost money: what was begun, what was answered, what it cost."""
+
+    def intend(
+        self, intents: Sequence[Intent], budgets: Sequence[Budget]
+    ) -> Reply[list[IntentVerdict]]:
+        """Write down that calls are about to be sent, and reserve their estimates.
+
+        One verdict for each, in order; the first ones may use up what later ones need. A budget is
+        exceeded when what is spent, reserved and asked for is more than it allows; then nothing of
+        that intent is written. A call that exists already is open again under the new token, and
+        what it had reserved is replaced, and an answer that it had is forgotten; one of a greater
+        token is stale, and so is one of a job that nobody knows. How often it was sent again grows
+        to what the intent says, so one that is told twice counts once.
+        """
+        ...
+
+    def answered(self, answers: Sequence[Answer]) -> Reply[None]:
+        """Keep answers, and settle what they cost; not fenced, since they are paid for.
+
+        An answer to a call that has one already is not kept, but counted and paid; nor is one to
+        a call that a later lease has begun. One without a body, or larger than BODY_BYTES_MAX, is
+        paid and spoiled at once. One that was told before, under the same token, changes nothing.
+        A call that is forgotten has no accounts any more: nothing is done.
+        """
+        ...
+
+    def closed(self, calls: Sequence[CallRef]) -> Reply[None]:
+        """Calls ended without an answer and nothing was bought; their reserve is given back.
+
+        Said under the token of the lease that made them: nothing is done to one that a later lease
+        has begun, nor to one that is not open or held.
+        """
+        ...
+
+    def held(self, calls: Sequence[CallRef]) -> Reply[None]:
+        """Open calls in doubt shall be looked at by a person; under the token of who says so."""
+        ...
+
+    def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> Reply[None]:
+        """Answers were taken from the journal: count it, in the calls and in the accounts.
+
+        An account counts as often as it is named: name those of every call.
+        """
+        ...
+
+    def calls(self, job: JobId) -> Reply[list[CallRecord]]:
+        """Every call of a job, in the order of their beginning, without answers.
+
+        One that was begun again stands where it was begun last.
+        """
+        ...
+
+    def answer_of(self, key: CallKey) -> Reply[Answer | None]:
+        """The answer of a call in state `answered`; how it was settled is not told again."""
+        ...
+
+    def call_figures(self, job: JobId | None) -> Reply[CallFigures]:
+        """Sums over the calls of a job, or of all that are kept; from counters, never a scan.
+
+        In doubt are open and held calls whose lease is not the job's present one.
+        """
+        ...
+
+    def balances(self, spans: Sequence[str]) -> Reply[list[Balance]]:
+        """All accounts of some runs and days."""
+        ...
+
+    def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
+        """Forget the calls of one slice of jobs that ended before a time; where the next starts.
+
+        Of jobs that nobody knows as well. Counts calls; repeat while it says `more`. What was spent
+        on days long ago is forgotten in the end, but for what a call still has reserved then.
+        """
+        ...
+
+
+class RunStore(Protocol):
+    """What runs tell of themselves when they are over, and now and again before."""
+
+    def save_run(self, part: RunPart) -> Reply[None]:
+        """Keep what one worker of a run says; its last word counts.
+
+        A document larger than RUN_BYTES_MAX is refused with UsageError, and nothing is changed.
+        """
+        ...
+
+    def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:
+        """Of a run, or of the one that was saved last."""
+        ...
+
+    def runs(self, limit: int) -> Reply[list[str]]:
+        """Run ids, the one that was saved last first."""
+        ...
+
 
 LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
 MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`

@@ -16,12 +16,11 @@ from penstock.errors import TRANSIENT, PenstockError
 from penstock.ids import IdSource
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState, WorkerId
 from penstock.model.lease import JobFailure, JobRef
-from penstock.retry.backoff import OWN
 from penstock.retry.classify import TimeLimitError
-from penstock.stores.asking import aside, within
+from penstock.retry.policy import OWN
 from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.retry import Outage, RetryDelay, retry_in_thread
-from penstock.stores.store_future import Reply
+from penstock.stores.store_future import Reply, aside, within
 from penstock.worker.slot_table import SlotRecord
 
 AT_ONCE_SECONDS = 0.5  # mostly it is done by then

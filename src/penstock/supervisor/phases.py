@@ -12,8 +12,86 @@ import logging
 from collections.abc import Sequence
 from enum import Enum
 
-from penstock.supervisor.blame import Blame
-from penstock.supervisor.protocol import Armed, Check, Checked, Checking, Failed, Planned, RunSpec
+import msgspec
+
+from penstock.model.spending import BudgetStop
+from penstock.model.views import Outlook
+from penstock.supervisor.protocol import (
+    Armed,
+    Blamed,
+    Check,
+    Checked,
+    Checking,
+    Failed,
+    Planned,
+    RunSpec,
+)
+
+DEATHS_MAX = 5  # processes that may die before nobody looks any more
+
+BLOCKS = (
+    "it had not ended by preflight_timeout and could not be stopped: it blocks the event loop; use "
+    "`await`, or make it a `def` preflight, which runs in a thread"
+)
+
+
+class Blame:
+    """Owns what is known of the deaths of one start."""
+
+    def __init__(self) -> None:
+        self.alone: tuple[str, ...] = ()  # suspects, as people are shown them
+        self.blamed: tuple[Blamed, ...] = ()
+        self._deaths = 0
+
+    def died(
+        self, cause: str, running: Sequence[str], ended: Sequence[Check], *, blocked: bool
+    ) -> bool:
+        """A process died while these ran; shall another one look?
+
+        Args:
+            cause: how it died, for people.
+            running: checks that had not ended.
+            ended: what is known of others.
+            blocked: it was killed, since one of them could not be stopped.
+        """
+        self._deaths += 1
+        passed = {check.unit for check in ended if check.passed}
+        suspects = dict.fromkeys(name for name in self.alone if name not in passed)
+        if len(running) == 1:
+            problem = BLOCKS if blocked else f"the process died while it ran ({cause})"
+            self.blamed += (Blamed(running[0], problem),)
+            suspects.pop(running[0], None)
+        else:
+            suspects.update(dict.fromkeys(running))
+        self.alone = tuple(suspects)
+        return bool(running) and self._deaths < DEATHS_MAX
+
+
+class RunStops:
+    """Owns what the workers of one run have said about budgets when they ended."""
+
+    def __init__(self) -> None:
+        self._stops: dict[str, BudgetStop] = {}  # by budget; the last word has the numbers of now
+
+    def __bool__(self) -> bool:
+        return bool(self._stops)
+
+    def note(self, stops: Sequence[BudgetStop]) -> None:
+        for stop in stops:
+            before = self._stops.get(stop.budget)
+            tasks = {*stop.tasks, *(before.tasks if before is not None else ())}
+            self._stops[stop.budget] = msgspec.structs.replace(stop, tasks=tuple(sorted(tasks)))
+
+    def all(self) -> tuple[BudgetStop, ...]:
+        return tuple(self._stops.values())
+
+    def hold_up(self, outlook: Outlook | None) -> bool:
+        """Is anything left that waits for them? Another worker may have had what it needed."""
+        if outlook is None:
+            return bool(self._stops)
+        held = {task for stop in self._stops.values() for task in stop.tasks}
+        return any(sum(outlook.open_by_task.get(task, {}).values()) for task in held)
+
 
 EXIT_PREFLIGHT_FAILED = 3
 NAMES_MAX = 5  # of preflights in one sentence

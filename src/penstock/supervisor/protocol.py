@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.budget_stop import BudgetStop
+from penstock.model.spending import BudgetStop
 
 LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
 

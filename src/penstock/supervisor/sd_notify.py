@@ -3,12 +3,89 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
 from typing import Protocol
 
 from penstock.clock import Clock
 
+WAIT_SECONDS = 1.0  # for a manager that has not read what it was told before
+WATCHDOG_SHARE = 0.4  # of what systemd waits for a sign of life
 
-class Readiness(Protocol):
+
+class Readiness:
+    """Owns the socket to the service manager, if there is one."""
+
+    def __init__(self, environ: Mapping[str, str], pid: int) -> None:
+        self._address = _address(environ.get("NOTIFY_SOCKET", ""))
+        self._every_seconds = _watchdog_seconds(environ, pid)
+        self._next_monotonic = 0.0
+        self._socket: socket.socket | None = None
+        if self._address is not None:
+            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+            self._socket = socket.socket(socket.AF_UNIX, kind)
+
+    @classmethod
+    def of_this_process(cls) -> Readiness:
+        """As whoever started us wishes; what we start is not the service, and is not told."""
+        found = cls(os.environ, os.getpid())
+        for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+            os.environ.pop(name, None)
+        return found
+
+    def ready(self, status: str) -> None:
+        """Phase 2 has begun."""
+        self._send(f"READY=1\nSTATUS={_line(status)}")
+
+    def status(self, status: str) -> None:
+        self._send(f"STATUS={_line(status)}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1\nSTATUS=Stopping.")
+
+    def alive(self, now: float) -> None:
+        """Called a few times a second by whoever must not hang."""
+        if self._every_seconds is not None and now >= self._next_monotonic:
+            self._next_monotonic = now + self._every_seconds
+            self._send("WATCHDOG=1", 0.0)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, text: str, wait_seconds: float = WAIT_SECONDS) -> None:
+        if self._socket is not None and self._address is not None:
+            self._socket.settimeout(wait_seconds)
+            with contextlib.suppress(OSError):
+                self._socket.sendto(text.encode(), self._address)
+
+
+def _address(named: str) -> str | None:
+    """A path, or (with an @) a name without a file; None: nobody wants to be told."""
+    if named.startswith("@"):
+        return "\0" + named[1:]
+    return named if named.startswith("/") else None
+
+
+def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float | None:
+    """How often to give a sign of life; None if nobody waits for one of ours."""
+    if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return None
+    try:
+        microseconds = int(environ.get("WATCHDOG_USEC", "0"))
+    except ValueError:
+        return None
+    return microseconds / 1e6 * WATCHDOG_SHARE if microseconds > 0 else None
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class ServiceManager(Protocol):
     """A service manager."""
 
     def ready(self, status: str) -> None: ...
@@ -34,7 +111,7 @@ class Announcer:
     """Passes on what a supervisor is about; either, both or nobody may listen."""
 
     def __init__(
-        self, clock: Clock, readiness: Readiness | None = None, health: Health | None = None
+        self, clock: Clock, readiness: ServiceManager | None = None, health: Health | None = None
     ) -> None:
         self._clock = clock
         self._readiness = readiness

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from penstock.errors import StoreError
 from penstock.model.dataset import task_name
 from penstock.model.job import JobId
-from penstock.stores.asking import within
 from penstock.stores.protocol import JobFilter, JobStore
+from penstock.stores.store_future import within
 from penstock.worker.slot_table import SlotSnapshot
 
 STALLED_SECONDS = 2.0  # the worker's own warning comes after one second

@@ -20,23 +20,19 @@ import msgspec
 from penstock.clock import Clock, SystemClock
 from penstock.errors import BuildLost, PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import JobState
+from penstock.model.spending import BudgetStop
 from penstock.stores.protocol import Store
 from penstock.supervisor import protocol
-from penstock.supervisor.display import Course, Display
-from penstock.supervisor.exits import EXIT_OVER_BUDGET
-from penstock.supervisor.overstaying import kill_overstaying
-from penstock.supervisor.phases import Phases, armed_words
+from penstock.supervisor.display import KEYS, Course, Display, Wishes
+from penstock.supervisor.phases import Phases, RunStops, armed_words
 from penstock.supervisor.protocol import RunSpec
 from penstock.supervisor.restarts import Restarts, SoloTurns
-from penstock.supervisor.run_stops import RunStops
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.stall_watch import StallWatch
 from penstock.supervisor.store_access import OpenStore, RunStore
-from penstock.supervisor.wishes import KEYS, Wishes
-from penstock.supervisor.worker_handle import Child
-from penstock.worker.signal_inbox import SignalInbox
+from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET, Child, kill_overstaying
+from penstock.worker.signals import SignalInbox
 
 TICK_SECONDS = 0.25  # display and looking around
 STILLBORN_MAX = 3  # workers in a row that die before they say hello

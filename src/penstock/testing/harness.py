@@ -8,58 +8,203 @@ minutes happens at once. `def` tasks run on the loop itself, one after another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack
 
 import msgspec
 
 from penstock.app import wiring
 from penstock.app.app import Penstock
+from penstock.app.build import BuildOptions, build_request, build_tasks, made_build
 from penstock.app.daemon import begun_now, checked_values, preflight_run
+from penstock.builds.build import EmbeddedBuild
 from penstock.clock import Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
 from penstock.config.load import load_settings, overlaid
 from penstock.config.provider_policy import check_providers
 from penstock.config.settings import Settings
+from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.definitions.task import Task
 from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
-from penstock.ids import SeededIds
-from penstock.model.job import (
-    TERMINAL,
-    Attempt,
-    AttemptError,
-    Edge,
-    Job,
-    JobId,
-    JobState,
-)
+from penstock.ids import IdSource, SeededIds
+from penstock.model.job import TERMINAL, Attempt, AttemptError, Edge, Job, JobId, JobState
+from penstock.model.plan import BuildReport, BuildRequest
 from penstock.model.schedule import UnitView
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.planning.daemon import DaemonPlan
+from penstock.planning.units import DaemonPlan
 from penstock.requests.clients.provider_clients import MakeWire
-from penstock.schedules.arming import Arming
-from penstock.schedules.daemon_start import DaemonStart
+from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.plan import check_partitions
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.in_process import InProcessStore
-from penstock.testing.build_harness import BuildHarness
-from penstock.testing.by_key import ByKey
 from penstock.testing.recording_sink import RecordingSink
-from penstock.testing.simulated import NOBODY, Simulated, wire
-from penstock.testing.virtual_beat import VirtualBeat
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from penstock.testing.virtual_loop import VirtualBeat, VirtualClock, VirtualLoop
 from penstock.worker.config import Stopping
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.thread_executor import InlineRunner
 from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:
+    import pyarrow
+
+V = TypeVar("V")
+
+
+class ByKey(dict[str, V]):
+    """Values by job key; a missing one says what the job is instead."""
+
+    def __init__(self, values: Mapping[str, V], jobs: Mapping[str, Job], what: str) -> None:
+        super().__init__(values)
+        self._jobs = jobs
+        self._what = what
+
+    def __missing__(self, key: str) -> NoReturn:
+        job = self._jobs.get(key)
+        if job is None:
+            raise KeyError(f"no job has the key {key!r}")
+        error = job.last_error
+        why = "" if error is None else f": {error.kind}: {error.message}"
+        raise KeyError(f"job {key!r} has no {self._what}, it is {job.state.value}{why}")
+
+
+class Simulated(Protocol):
+    """Answers requests in place of a provider."""
+
+    def transport(self) -> Any:  # noqa: ANN401 (of httpx2 or httpx)
+        ...
+
+
+NOBODY: Mapping[str, Simulated] = {}
+
+
+def wire(simulated: Simulated) -> MakeWire:
+    """What stands in the place of the network."""
+    return lambda _: simulated.transport()
+
+
+T = TypeVar("T")
+
+
+class BuildHarness(ABC):
+    """The part of a harness that builds and reads datasets."""
+
+    app: Penstock
+    store: InProcessStore
+    clock: VirtualClock
+    _loop: VirtualLoop
+    _ids: IdSource
+    _settings: Settings
+    _root: OutputRoot
+
+    @abstractmethod
+    def _run(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        *,
+        drain: bool,
+        run_id: str | None = None,
+        until: str | None = None,
+    ) -> AbstractContextManager[Worker]:
+        """A worker of the store, on the loop."""
+
+    def build(
+        self,
+        *targets: str | Dataset[..., Any],
+        start: Moment,
+        end: Moment,
+        **options: Unpack[BuildOptions],
+    ) -> BuildReport:
+        """Bring datasets up to date, as `app.build` does; nothing that is asked for is too new."""
+        self.app.check_datasets()
+        names = [self.app.find_dataset(one).name for one in targets]
+        now = to_micros(self.clock.now())
+        request = build_request(self.app.datasets, names, start, end, now, **options)
+        return self._loop.run_until_complete(self._build(request))
+
+    def read(
+        self,
+        dataset: str | Dataset[..., Any],
+        start: Moment | None = None,
+        end: Moment | None = None,
+    ) -> pyarrow.Table:
+        """What is committed of a dataset, as an Arrow table."""
+        return self.app.find_dataset(dataset).read(start, end)
+
+    async def _build(self, request: BuildRequest) -> BuildReport:
+        run_id = self._ids.new_id("run")
+        build = made_build(
+            self.app.name,
+            run_id,
+            self.app.datasets,
+            request,
+            self._root,
+            self.store,
+            self.clock,
+            self._settings,
+            rand=self._ids.random,
+            mark=run_id,
+            aside=_at_once,
+            now_at=max(to_micros(self.clock.now()), *(end for _, end in request.ranges)),
+        )
+        tasks = build_tasks(self.app.datasets, self._root, build.names)
+
+        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
+            with self._run(tasks, drain=True, run_id=run_id, until=end_key) as worker:
+                begun(worker)
+                await worker.run()
+            return " ".join(stop.sentence for stop in worker.stops) or None
+
+        embedded = EmbeddedBuild(build)
+        times = self._settings.runtime
+        beat = _VirtualLocks(self.store, self.clock, run_id, embedded, times.lease_ttl_seconds)
+        return await embedded.run(beat, work)
+
+
+async def _at_once(call: Callable[[], T], /) -> T:
+    return call()
+
+
+class _VirtualLocks:
+    """Renews the locks of a run on the loop, where nothing can block."""
+
+    def __init__(
+        self,
+        store: InProcessStore,
+        clock: VirtualClock,
+        run_id: str,
+        build: EmbeddedBuild,
+        ttl_seconds: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._run_id = run_id
+        self._build = build
+        self._ttl_seconds = ttl_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            await self._clock.sleep(self._ttl_seconds / 3)
+            ours = await self._store.beat_locks(self._run_id, self._ttl_seconds)
+            if self._build.has_locks() and not ours:
+                self._build.lost()
+
 
 DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an ill provider
 LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at

@@ -27,9 +27,8 @@ from penstock.errors import (
     Skip,
     StrictJsonError,
 )
-from penstock.events.correlation import Correlation
+from penstock.events.kinds import Correlation
 from penstock.model import strict_json
-from penstock.model.effects import EnqueueJobs
 from penstock.model.job import (
     NAME_LENGTH_MAX,
     RESULT_BYTES_MAX,
@@ -39,13 +38,11 @@ from penstock.model.job import (
     LeasedJob,
 )
 from penstock.model.journal import CallKey
-from penstock.model.lease import JobEnd, JobFailure, JobRef
-from penstock.redaction.quotes import texts_of, without_quotes
-from penstock.redaction.stored_text import kept_text
-from penstock.requests.attempt_standing import AttemptStanding
+from penstock.model.lease import EnqueueJobs, JobEnd, JobFailure, JobRef
+from penstock.redaction.stored_text import kept_text, texts_of, without_quotes
+from penstock.requests.attempt_context import AttemptStanding
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.retry.broken_way import way_words
-from penstock.retry.classify import RemoteError, TimeLimitError
+from penstock.retry.classify import RemoteError, TimeLimitError, way_words
 from penstock.retry.policy import RetryDecision, RetryPolicy
 from penstock.schedules.preflight_recheck import RecheckFailed
 from penstock.schedules.recurring import Recurring

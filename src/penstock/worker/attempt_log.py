@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.events.correlation import Correlation
-from penstock.events.kinds import SchedulerEventKind
+from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
 from penstock.model.job import AttemptError, JobState, LeasedJob

@@ -16,20 +16,19 @@ from penstock.errors import StoreError
 from penstock.model.dataset import STEP
 from penstock.model.job import JobState, WorkerId
 from penstock.model.provider import ProviderModelKey, gate_name
-from penstock.model.resource import SUBMISSION
 from penstock.model.run import LimitKind
 from penstock.model.schedule import SCHEDULE
+from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook
-from penstock.model.worker import read_status
-from penstock.model.worker_silence import silent_workers
+from penstock.model.worker import read_status, silent_workers
 from penstock.process_identity import is_gone, own_mark
 from penstock.stores.protocol import Store
-from penstock.worker.background import Background
 from penstock.worker.bottleneck import Limiting, Stand, place_name
 from penstock.worker.completer import AckBuffer
 from penstock.worker.drain import Drain
 from penstock.worker.executor import Slots
 from penstock.worker.lease_loop import Leasing
+from penstock.worker.maintenance import Background
 from penstock.worker.prefetch import JobWindow
 
 LOOK_SECONDS = 1.0  # between two questions whether jobs wait for others

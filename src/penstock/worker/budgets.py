@@ -15,8 +15,15 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
-from penstock.model.budget_stop import BudgetStop
-from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, day_of
+from penstock.model.spending import (
+    Account,
+    Amount,
+    Balance,
+    Budget,
+    BudgetRefusal,
+    BudgetStop,
+    day_of,
+)
 from penstock.stores.store_future import Reply
 
 log = logging.getLogger("penstock.budget")

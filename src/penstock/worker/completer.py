@@ -15,13 +15,22 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.errors import PenstockError, StoreError, StoreUnknown
-from penstock.model.effects import CommitLevel, ForgetCalls, Rearm, SetCursor, StageManifest
 from penstock.model.job import WorkerId
-from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.lease import (
+    CommitLevel,
+    ForgetCalls,
+    JobEnd,
+    JobFailure,
+    JobRef,
+    Rearm,
+    SetCursor,
+    StageManifest,
+    Verdict,
+)
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
-from penstock.worker.dispatcher import WINDOW_MAX
+from penstock.worker.prefetch import WINDOW_MAX
 
 FLUSH_MAX = 1_024  # ends of one call
 FLUSH_CHARACTERS = 8 * 1024 * 1024  # of results of one call, and one more end

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from penstock.model.capacity import CapacityValue
 from penstock.model.job import WorkerId
+from penstock.model.run import CapacityValue
 
 
 @dataclass(frozen=True, slots=True)

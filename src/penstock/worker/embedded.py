@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +26,26 @@ from penstock.worker.loop_watchdog import LoopWatch
 from penstock.worker.signals import borrowed_signals
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.worker import Worker
+
+NEW_OBJECTS = 20_000  # between two looks at the young ones
+SWITCH_SECONDS = 0.0005  # after so long a thread that runs lets another one run
+
+
+@contextlib.contextmanager
+def tuned() -> Iterator[None]:
+    """Suited to a worker for as long as this lasts; a program that goes further already may."""
+    thresholds, switches = gc.get_threshold(), sys.getswitchinterval()
+    if 0 < thresholds[0] < NEW_OBJECTS:
+        gc.set_threshold(NEW_OBJECTS, *thresholds[1:])
+    if switches > SWITCH_SECONDS:
+        sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if switches > SWITCH_SECONDS:
+            sys.setswitchinterval(switches)
+
 
 WAITS = "The report of the run has to wait"
 

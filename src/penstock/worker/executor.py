@@ -18,16 +18,15 @@ from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.provider import runs_elsewhere
 from penstock.definitions.task import PROCESS, Task
 from penstock.errors import InternalError, PayloadError
-from penstock.events import correlation as correlations
-from penstock.events.correlation import Correlation
-from penstock.events.kinds import SchedulerEventKind
+from penstock.events import kinds
+from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
-from penstock.redaction.quotes import LOG_ATTRIBUTE
+from penstock.redaction.stored_text import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
-from penstock.requests.attempt_standing import AttemptStanding
+from penstock.requests.attempt_context import AttemptStanding
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_recheck import Rechecking
 from penstock.schedules.preflight_results import CheckedValues
@@ -428,7 +427,7 @@ def _had_failed(attempt: Attempt) -> bool:
 
 def _enter(attempt: Attempt) -> None:
     """What a body, and whatever it starts, can know of itself."""
-    correlations.current.set(attempt.correlation)
+    kinds.current.set(attempt.correlation)
     attempt_context.current.set(attempt.standing)
     if attempt.task.kind == PROCESS:  # a test runs it here
         runs_elsewhere.set(True)

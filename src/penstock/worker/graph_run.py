@@ -10,9 +10,9 @@ from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
 from penstock.clock import Clock
 from penstock.errors import UsageError
-from penstock.events.correlation import Correlation
-from penstock.events.correlation import current as current_correlation
+from penstock.events.kinds import Correlation
 from penstock.events.kinds import SchedulerEventKind as Kind
+from penstock.events.kinds import current as current_correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask
 from penstock.planning.completion import CompletionSnapshot, CompletionTracker

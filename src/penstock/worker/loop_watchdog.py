@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.clock import Clock
-from penstock.worker.repeating import RepeatingThread
+from penstock.worker.heartbeat import RepeatingThread
 from penstock.worker.slot_table import SlotTable
 
 BLOCKED_SECONDS = 1.0

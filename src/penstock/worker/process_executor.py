@@ -26,9 +26,9 @@ import msgspec
 from penstock.definitions.context import JobInfo
 from penstock.errors import PayloadError, Skip
 from penstock.model.job import NewJob
+from penstock.process_identity import describe_exit
 from penstock.retry.classify import Classified, FailureClass, RemoteError
-from penstock.supervisor.exits import describe_exit
-from penstock.worker import remote
+from penstock.worker import task_protocol
 from penstock.worker.attempt import Encoded, ProcessDied
 from penstock.worker.thread_executor import Done
 
@@ -66,7 +66,7 @@ class ProcessRunner(Protocol):
 class TaskProcess:
     """Owns one process and the socket to it. Used by one thread; `kill` by anyone."""
 
-    def __init__(self, order: remote.TaskOrder) -> None:
+    def __init__(self, order: task_protocol.TaskOrder) -> None:
         self._channel, theirs = socket.socketpair()
         self._number = 0
         self.fit = True  # another body may run in it
@@ -84,7 +84,7 @@ class TaskProcess:
             theirs.close()
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else -1
         with contextlib.suppress(OSError):  # it is dead already: the answer will say so
-            remote.send(self._channel, order)
+            task_protocol.send(self._channel, order)
 
     def run(
         self,
@@ -97,41 +97,43 @@ class TaskProcess:
         """Run one body; raises what it raised, or ProcessDied."""
         self._number += 1
         with contextlib.suppress(OSError):
-            remote.send(self._channel, remote.RunJob(self._number, job, payload, preflight, order))
+            task_protocol.send(
+                self._channel, task_protocol.RunJob(self._number, job, payload, preflight, order)
+            )
         answer = self._hear()
-        if isinstance(answer, remote.Began):
+        if isinstance(answer, task_protocol.Began):
             began()
             answer = self._hear()
         match answer:
-            case remote.Returned(result, problem, enqueued):
+            case task_protocol.Returned(result, problem, enqueued):
                 return RemoteValue(Encoded(result, problem), enqueued)
-            case remote.Raised(kind, message, where, category, wait_seconds):
+            case task_protocol.Raised(kind, message, where, category, wait_seconds):
                 raise RemoteError(kind, message, where, Classified(category, wait_seconds))
-            case remote.Skipped(reason):
+            case task_protocol.Skipped(reason):
                 raise Skip(reason)
-            case remote.BadPayload(message):
+            case task_protocol.BadPayload(message):
                 raise PayloadError(message)
-            case remote.NotLoaded(message):
+            case task_protocol.NotLoaded(message):
                 # No body has run: as if the machine were ill, it waits and is not charged.
                 message = f"its process could not load the app: {message}"
                 raise RemoteError("AppNotFound", message, None, Classified(FailureClass.NODE))
         self.fit = False
         raise ProcessDied("it began twice")
 
-    def _hear(self) -> remote.FromTask:
+    def _hear(self) -> task_protocol.FromTask:
         """The next answer to the present body; ProcessDied if there will be none."""
-        data = remote.receive(self._channel, self._is_there)
+        data = task_protocol.receive(self._channel, self._is_there)
         if data is None:
             self.fit = False
             raise ProcessDied(self._death())
         try:
-            said: remote.Said = remote.decode_from_task(data)
+            said: task_protocol.Said = task_protocol.decode_from_task(data)
         except msgspec.DecodeError:
-            said = remote.Said(0, remote.Began())
-        if said.number != self._number and not isinstance(said.what, remote.NotLoaded):
+            said = task_protocol.Said(0, task_protocol.Began())
+        if said.number != self._number and not isinstance(said.what, task_protocol.NotLoaded):
             self.fit = False
             raise ProcessDied("it answered for another job")
-        if said.worn is not None or isinstance(said.what, remote.NotLoaded):
+        if said.worn is not None or isinstance(said.what, task_protocol.NotLoaded):
             self.fit = False
         return said.what
 
@@ -209,7 +211,7 @@ class _Work:
 class ProcessPool:
     """Owns the task processes of one worker."""
 
-    def __init__(self, order: remote.TaskOrder, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, order: task_protocol.TaskOrder, loop: asyncio.AbstractEventLoop) -> None:
         self._order = order
         self._loop = loop
         self._inbox: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()

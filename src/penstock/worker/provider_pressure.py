@@ -16,9 +16,9 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
-from penstock.admission.tasks.provider_aware import is_pressed
-from penstock.model.pressure import PressureSnapshot, RequestPressure
+from penstock.admission.tasks.policies import is_pressed
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
+from penstock.model.request import PressureSnapshot, RequestPressure
 from penstock.timers import Deadlines
 
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first

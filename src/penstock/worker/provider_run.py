@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache, partial
 from math import inf
@@ -20,19 +21,27 @@ import msgspec
 from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.requests.observers import RequestMaxima, WatchedRequestAdmission
 from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.provider import Provider
 from penstock.events.sink import RequestEvents
-from penstock.model.pressure import ProviderModelPressure
+from penstock.model.lease import ReleaseResult
 from penstock.model.provider import ProviderModelKey, RequestResourceKey, SeveralResources
+from penstock.model.request import (
+    LOCAL_OUTCOMES,
+    ProviderModelPressure,
+    RequestOutcome,
+    RequestReleaseOutcome,
+)
 from penstock.model.run import ModelFigures
 from penstock.model.spending import Budget
 from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
 from penstock.redaction.secrets import redacted
-from penstock.requests.attempt_standing import AttemptStanding
+from penstock.requests.admission import RequestAdmissionController
+from penstock.requests.attempt_context import AttemptStanding
 from penstock.requests.clients.provider_clients import MakeWire, RunClients
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
@@ -41,15 +50,80 @@ from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.requests.journal.calls import PaidCalls
 from penstock.requests.journal.paid_policy import PaidRules
 from penstock.requests.journal.writer import JournalWriter
-from penstock.stores.journal import JournalStore
-from penstock.stores.protocol import LearnedLimitStore
+from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
 from penstock.worker.bottleneck import Limiting
 from penstock.worker.learned_limits import LearnedLimits, lesser
 from penstock.worker.provider_pressure import TaskPressure
-from penstock.worker.request_counts import CountedAdmission, ModelCounts
 from penstock.worker.slot_lending import SlotLending
+
+MINUTE_SECONDS = 60
+FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_TIMEOUT})
+
+
+class ModelCounts:
+    """The last minute of one model, second by second."""
+
+    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "requests", "tokens")
+
+    def __init__(self) -> None:
+        self._seconds: deque[list[int]] = deque()  # second, requests, tokens
+        self.requests = 0
+        self.tokens = 0
+        self.refused = 0
+        self.failed = 0
+        self.failed_in_row = 0
+
+    def add(self, now: float, tokens: int) -> None:
+        self.requests += 1
+        self.tokens += tokens
+        second = int(now)
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._forget(second)
+            self._seconds.append([second, 0, 0])
+        last = self._seconds[-1]
+        last[1] += 1
+        last[2] += tokens
+
+    def ended(self, outcome: RequestOutcome) -> None:
+        """How one of them has ended; what is our own doing says nothing."""
+        if outcome in FAILURES:
+            self.failed += 1
+            self.failed_in_row += 1
+        elif outcome not in LOCAL_OUTCOMES:
+            self.refused += outcome is RequestOutcome.RATE_LIMITED
+            self.failed_in_row = 0
+
+    def last_minute(self, now: float) -> tuple[int, int]:
+        """Requests and tokens."""
+        self._forget(int(now))
+        return sum(x[1] for x in self._seconds), sum(x[2] for x in self._seconds)
+
+    def _forget(self, second: int) -> None:
+        while self._seconds and self._seconds[0][0] <= second - MINUTE_SECONDS:
+            self._seconds.popleft()
+
+
+class CountedAdmission(RequestAdmissionController):
+    """Request admission that counts what has ended, for whoever looks."""
+
+    counts: dict[ProviderModelKey, ModelCounts]
+
+    def release(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
+    ) -> ReleaseResult:
+        result = super().release(lease, outcome)
+        if result.released and outcome.was_sent:
+            key = lease.item.resource.provider_model
+            counts = self.counts.get(key)
+            if counts is None:
+                counts = self.counts[key] = ModelCounts()
+            tokens = outcome.tokens_served(lease.item.tokens_estimate)
+            counts.add(self._monotonic(), tokens)
+            counts.ended(outcome.outcome)
+        return result
+
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
 END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run

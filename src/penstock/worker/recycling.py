@@ -8,12 +8,15 @@ leases nothing more, ends when what runs has ended, and another one takes its pl
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from penstock.clock import Clock
 from penstock.worker.attempt import Attempt
+from penstock.worker.config import Stopping
+from penstock.worker.executor import Slots
 
 PATIENCE_SECONDS = 5.0  # a body that was given up may still come to its end
 LOOK_SECONDS = 1.0  # between two looks at the process
@@ -73,3 +76,29 @@ def _mask() -> str | None:
             return next((line for line in lines if line.startswith("Umask")), None)
     except OSError:
         return None
+
+
+log = logging.getLogger("penstock.worker")
+
+
+class WearWatch:
+    """Looks now and again; stops a worker that is worn, and says why."""
+
+    def __init__(
+        self,
+        wear: Wear,
+        slots: Slots,
+        stop: Callable[[Stopping], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._wear = wear
+        self._slots = slots
+        self._stop = stop
+        self._say = say
+
+    def run_once(self) -> None:
+        reason = self._wear.reason(self._slots.abandoned)
+        if reason is not None:
+            log.warning("This worker is replaced: %s.", reason)
+            self._stop(Stopping.WORN)
+            self._say(reason)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from penstock.errors import StoreError
 from penstock.model.job import WorkerId
 from penstock.schedules.tick import Ticks
-from penstock.worker.background import Background
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import AckBuffer
 from penstock.worker.drain import Drain
 from penstock.worker.executor import Slots
 from penstock.worker.lease_loop import Leasing
+from penstock.worker.maintenance import Background
 from penstock.worker.prefetch import JobWindow
 
 

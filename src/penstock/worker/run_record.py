@@ -10,19 +10,144 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
 
+from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.clock import MICROSECONDS, Clock
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
-from penstock.model.run import GATES_SHOWN, GateSeconds, LimitKind, RunDocument
-from penstock.model.run_part import RunPart
-from penstock.stores.journal import RunStore
+from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.run import (
+    GATES_SHOWN,
+    AsyncCapacityPlan,
+    CapacityValue,
+    GateSeconds,
+    LimitKind,
+    ModelFigures,
+    RunDocument,
+    RunPart,
+    missing,
+)
+from penstock.model.spending import BudgetStop
+from penstock.model.worker import WorkerStatus
+from penstock.stores.protocol import RunStore, Store
+from penstock.worker.attempt import Attempt
 from penstock.worker.bottleneck import Limiting
-from penstock.worker.capacity_watch import CapacityWatch
+from penstock.worker.bottleneck_probe import LimitingLook
+from penstock.worker.completer import AckBuffer
 from penstock.worker.config import Totals, WorkerConfig
+from penstock.worker.drain import Drain
+from penstock.worker.executor import Slots
+from penstock.worker.lease_loop import Leasing
+from penstock.worker.maintenance import Background
+from penstock.worker.prefetch import JobWindow
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.scheduler import AsyncTaskScheduler
+from penstock.worker.status import StatusRow
+
+GROUPS_KEPT = 1_000  # whose most is known; whoever comes beyond is not told
+GROUPS_SHOWN = 20  # of a plan, those with most tasks first
+MODELS_SHOWN = 50
+NO_TABLES = "this version has no tables, so there are no row groups"
+NO_PROVIDERS = "the app has no providers"
+NOBODY_ASKED = "no request was sent"
+
+_HERE = "this worker"
+
+
+class CapacityWatch:
+    """Owns the maxima of one worker. Belongs to one loop."""
+
+    def __init__(
+        self,
+        configured: Mapping[str, CapacityValue],
+        controller: TaskAdmissionController,
+        providers: ProviderRun | None,
+    ) -> None:
+        self._configured = dict(configured)
+        self._controller = controller
+        self._providers = providers
+        for where, said in providers.declared().items() if providers is not None else ():
+            aliases = CapacityValue({**said}, "code and settings; the least counts")
+            self._configured[f"static_caps.{where}.aliases"] = aliases
+        self._leases: dict[str, int] = {}  # by resource
+        self._queued: dict[str, int] = {}  # by group
+        self._running = 0
+        self._status: WorkerStatus | None = None
+
+    def note_turn(self, running: int) -> None:
+        """A turn has started what it could: only here can more be held than before."""
+        if running > self._running:
+            self._running = running
+        leases = self._leases
+        for resource, amount in self._controller.leased.items():
+            if amount > leases.get(resource, 0):
+                leases[resource] = amount
+
+    def note_status(self, status: WorkerStatus | None) -> None:
+        """A worker has looked at itself, as it does once a second."""
+        if status is self._status or status is None:
+            return
+        self._status = status
+        for name, group in status.groups.items():
+            known = self._queued.get(name)
+            if known is None and len(self._queued) >= GROUPS_KEPT:
+                continue
+            self._queued[name] = max(known or 0, group.waiting)
+
+    def plan(self, models: Sequence[ModelFigures]) -> AsyncCapacityPlan:
+        """The plan as it stands."""
+        return AsyncCapacityPlan(self._configured, self._snapshot(models), self._maxima(models))
+
+    def _snapshot(self, models: Sequence[ModelFigures]) -> dict[str, CapacityValue]:
+        limits = self._controller.limits
+        found = {
+            "task_resource_limits": CapacityValue(
+                {name: float(limit) for name, limit in limits.items()}, _HERE
+            )
+        }
+        if self._providers is None:
+            names = ("request_limits", "request_effective_max", "cooldown_seconds", "in_flight")
+            return found | dict.fromkeys(names, missing(NO_PROVIDERS))
+        cooling = self._providers.cooldowns()
+        return found | {
+            "request_limits": _by_model(models, lambda one: one.limit),
+            "request_effective_max": _by_model(models, lambda one: one.limit_max),
+            "cooldown_seconds": CapacityValue(cooling, _HERE),
+            "in_flight": CapacityValue(self._providers.in_flight, _HERE),
+        }
+
+    def _maxima(self, models: Sequence[ModelFigures]) -> dict[str, CapacityValue]:
+        groups = nlargest(GROUPS_SHOWN, self._queued.items(), key=lambda one: one[1])
+        found = {
+            "row_groups_in_flight": missing(NO_TABLES),
+            "tasks_running": CapacityValue(self._running, _HERE),
+            "task_leases": CapacityValue(
+                {name: float(count) for name, count in self._leases.items()}, _HERE
+            ),
+            "queued_by_group": CapacityValue(
+                {name: float(count) for name, count in groups if count}, f"{_HERE}, once a second"
+            ),
+        }
+        if self._providers is None:
+            names = ("request_waiters", "request_in_flight", "request_limits", "in_flight")
+            return found | dict.fromkeys(names, missing(NO_PROVIDERS))
+        return found | {
+            "request_waiters": _by_model(models, lambda one: one.waiting_max),
+            "request_in_flight": _by_model(models, lambda one: one.in_flight_max),
+            "request_limits": _by_model(models, lambda one: one.limit_reached),
+            "in_flight": CapacityValue(self._providers.in_flight_max, _HERE),
+        }
+
+
+def _by_model(
+    models: Sequence[ModelFigures], value: Callable[[ModelFigures], int]
+) -> CapacityValue:
+    if not models:
+        return missing(NOBODY_ASKED)
+    shown = models[:MODELS_SHOWN]
+    return CapacityValue({f"{one.provider}/{one.model}": float(value(one)) for one in shown}, _HERE)
+
 
 FIRST_SECONDS = 1.0  # between the first two words of a worker that has something new to say
 SAVE_SECONDS = 10.0  # the most between two; each time it is twice as long
@@ -139,3 +264,90 @@ class RunRecord:
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)
+
+
+class RunWatch:
+    """Hears of a worker's turns, ticks and ends. Belongs to one loop, and steers nothing."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        kinds: Mapping[str, str],  # task → the kind of slot that it runs on
+        store: Store,
+        clock: Clock,
+        window: JobWindow,
+        slots: Slots,
+        acks: AckBuffer,
+        leasing: Leasing,
+        drain: Drain,
+        background: Background,
+        status: StatusRow,
+        totals: Totals,
+        wake: Callable[[], None],
+        providers: ProviderRun | None,
+    ) -> None:
+        self._slots = slots
+        self._status = status
+        self._background = background
+        self._totals = totals
+        self._hears_requests = providers is not None
+        self._limiting = Limiting(clock.monotonic) if providers is None else providers.limiting
+        self._look = LimitingLook(
+            self._limiting,
+            config.run_id,
+            kinds,
+            store,
+            clock,
+            window,
+            slots,
+            acks,
+            leasing,
+            drain,
+            background,
+            wake,
+            None if providers is None else providers.gate_of,
+        )
+        scheduler = window.scheduler
+        self._capacity = CapacityWatch(config.capacity, scheduler.controller, providers)
+        used = {kind: config.slots[kind] for kind in dict.fromkeys(kinds.values())}
+        self._record = RunRecord(
+            config,
+            used,
+            store,
+            clock,
+            self._limiting,
+            scheduler,
+            self._capacity,
+            totals,
+            providers,
+        )
+
+    def turned(self, goes_on: bool) -> None:
+        """A turn has started what it could; `goes_on`: it was allowed to."""
+        self._look.look(goes_on)
+        self._capacity.note_turn(len(self._slots.running))
+
+    def ticked(self, worker: WorkerId) -> None:
+        """The worker has looked at itself."""
+        self._capacity.note_status(self._status.looked)
+        if self._record.is_due(worker):
+            self._background.spawn(self._record.save(worker))
+
+    def was_late(self, seconds: float) -> None:
+        """The loop came so much later than it was to."""
+        self._record.late_seconds += max(seconds, 0.0)
+
+    def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+        """An attempt has ended, or was given up."""
+        if type(verdict) is JobFailure:
+            if verdict.refused_by is None:
+                self._totals.retries += 1
+            else:
+                self._totals.put_back += 1
+        if self._hears_requests:
+            self._limiting.left(attempt.ref)
+
+    async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
+        """The worker ends: its last word, if the store takes it soon."""
+        self._record.stops = tuple(stops)
+        await self._record.end(worker)

@@ -20,13 +20,12 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionLease,
 )
 from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.events.correlation import Correlation
+from penstock.events.kinds import Correlation
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.readiness import ReadinessSource
-from penstock.model.task import SchedulableTask
+from penstock.model.task import ReadinessSource, SchedulableTask
 from penstock.timers import Timer
-from penstock.worker.gate_times import GateTimes, GateTimesSnapshot
+from penstock.worker.bottleneck import GateTimes, GateTimesSnapshot
 
 
 class Starter(Protocol):

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,3 +55,69 @@ def borrowed_signals(stop: Callable[[], object]) -> Iterator[None]:
 
 def _is_free(number: signal.Signals) -> bool:
     return signal.getsignal(number) is signal.SIG_DFL
+
+
+class SignalInbox:
+    """Notes the signals that stop a run, and can be waited for in a selector; main thread only."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._reading, self._writing = socket.socketpair()
+        for end in (self._reading, self._writing):
+            end.setblocking(False)
+        fd = self._writing.fileno()
+        self._former_fd = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+        self._former = {number: signal.signal(number, self._note) for number in stop_signals()}
+
+    def fileno(self) -> int:
+        return self._reading.fileno()
+
+    def take(self) -> list[int]:
+        """What came since the last call."""
+        try:
+            while self._reading.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        taken, self._came = self._came, []
+        return taken
+
+    def close(self) -> None:
+        """Give the signals back to whoever had them."""
+        signal.set_wakeup_fd(self._former_fd)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._reading.close()
+        self._writing.close()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)
+
+
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+#: `alarm`, called as a handler, gets the number of its signal as seconds: SIGHUP is 1.
+_IN_A_SECOND = signal.SIGHUP
+
+
+def end_with_parent(parent: int) -> None:
+    """Be killed at once when the thread that started this process is gone, where that is known."""
+    _ask_kernel(signal.SIGKILL, parent)
+
+
+def end_soon_after_parent(parent: int) -> None:
+    """Be killed one second after that: time to give things back."""
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    library.signal.restype = ctypes.c_void_p
+    library.signal(int(_IN_A_SECOND), ctypes.cast(library.alarm, ctypes.c_void_p))
+    _ask_kernel(_IN_A_SECOND, parent)
+
+
+def _ask_kernel(number: signal.Signals, parent: int) -> None:
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)

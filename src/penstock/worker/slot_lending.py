@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 
-from penstock.model.resource import SUBMISSION
+from penstock.model.task import SUBMISSION
 from penstock.timers import Deadlines
 
 LEND_SECONDS = 0.25  # a permit that comes sooner is waited for with the slot in hand

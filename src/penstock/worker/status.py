@@ -13,14 +13,14 @@ from math import isfinite
 
 from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
-from penstock.admission.tasks.queue_view import BlockedLine, QueueView
+from penstock.admission.tasks.queue import BlockedLine, QueueView
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
 from penstock.model.lease import Caps, JobRef
 from penstock.model.provider import gate_name
-from penstock.model.resource import SUBMISSION
 from penstock.model.spending import BudgetRefusal
+from penstock.model.task import SUBMISSION
 from penstock.model.worker import (
     CAPS_SHOWN,
     GROUPS_SHOWN,

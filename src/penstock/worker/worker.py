@@ -16,13 +16,12 @@ from penstock.builds.slice_inputs import SliceReads
 from penstock.clock import Clock
 from penstock.definitions.task import Task
 from penstock.errors import PenstockError
-from penstock.events.correlation import Correlation
-from penstock.events.kinds import SchedulerEventKind
+from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.spending import BudgetStop
 from penstock.requests.journal.retention import JournalPruning
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_recheck import Rechecking
@@ -32,7 +31,6 @@ from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import NEVER, Attempt, Stop, TaskLimits
 from penstock.worker.attempt_log import Telling
-from penstock.worker.background import Background
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Withdrawals
 from penstock.worker.completer import AckBuffer
@@ -40,19 +38,18 @@ from penstock.worker.config import LeaseKeeper, Stopping, Totals, WorkerConfig
 from penstock.worker.drain import Drain
 from penstock.worker.executor import Slots
 from penstock.worker.lease_loop import Leasing
-from penstock.worker.maintenance import Upkeep
+from penstock.worker.maintenance import Background, Upkeep
 from penstock.worker.prefetch import JobWindow
 from penstock.worker.process_executor import ProcessRunner
 from penstock.worker.provider_run import ProviderRun
-from penstock.worker.recycling import Wear
+from penstock.worker.recycling import Wear, WearWatch
 from penstock.worker.registration import Registration
 from penstock.worker.run_end import RunEnd
-from penstock.worker.run_watch import RunWatch
+from penstock.worker.run_record import RunWatch
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.status import StatusRow
 from penstock.worker.thread_executor import ThreadRunner
-from penstock.worker.wear_watch import WearWatch
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind

@@ -17,7 +17,6 @@ from typing import Any
 import apsw
 
 from penstock.clock import MICROSECONDS, BootClock, SystemClock
-from penstock.model.effects import Effect, EnqueueJobs, SetCursor, StageManifest
 from penstock.model.job import (
     AttemptError,
     Edge,
@@ -31,14 +30,18 @@ from penstock.model.job import (
 )
 from penstock.model.lease import (
     ConfiguredCaps,
+    Effect,
+    EnqueueJobs,
     JobEnd,
     JobFailure,
     JobRef,
     LeaseRequest,
+    SetCursor,
+    StageManifest,
     Verdict,
     WorkerInfo,
 )
-from penstock.model.lock import PlanRow
+from penstock.model.plan import PlanRow
 from penstock.model.views import FIRST_END
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store_future import Reply

@@ -6,7 +6,7 @@ from __future__ import annotations
 from benchmarks.queue import pressure
 from benchmarks.queue.pressure import Sample
 from benchmarks.runner import Outcome
-from penstock.worker import dispatcher
+from penstock.worker import prefetch
 
 
 def outcome_of(samples: list[Sample]) -> Outcome:
@@ -52,4 +52,4 @@ def test_what_fills_in_the_first_quarter_is_no_growth() -> None:
 
 
 def test_the_bound_is_the_window_of_the_worker() -> None:
-    assert pressure.WINDOW_MAX == dispatcher.WINDOW_MAX
+    assert pressure.WINDOW_MAX == prefetch.WINDOW_MAX

@@ -96,10 +96,10 @@ def test_a_shell_waits_only_a_moment_for_the_keys_of_a_server(
 ) -> None:
     gate = threading.Event()
     url = "postgresql://me@h/db"
-    put_module(monkeypatch, "looking", keys_with_prefix=lambda url, start, limit: [start, "b"])
+    put_module(monkeypatch, "open", keys_with_prefix=lambda url, start, limit: [start, "b"])
     assert completion.known_keys(url, "a", 5, folder=Path()) == ["a", "b"]
 
-    put_module(monkeypatch, "looking", keys_with_prefix=lambda *_: gate.wait(60))
+    put_module(monkeypatch, "open", keys_with_prefix=lambda *_: gate.wait(60))
     monkeypatch.setattr(completion, "ANSWER_SECONDS", 0.01)
     with pytest.raises(TimeoutError):
         completion.known_keys(url, "a", 5, folder=Path())

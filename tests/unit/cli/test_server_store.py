@@ -38,8 +38,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     return store
 
 
-def leased(store: Served) -> tuple[WorkerId, list[LeasedJob]]:
-    worker = WorkerId("w-1")
+def leased(store: Served, name: str = "w-1") -> tuple[WorkerId, list[LeasedJob]]:
+    worker = WorkerId(name)
     store.register(WorkerInfo(id=worker, run_id="r", tasks=("visit",)), 30.0).result()
     request = LeaseRequest(worker=worker, tasks=("visit",), limit=2, caps=ConfiguredCaps({}))
     return worker, list(store.lease(request).result().jobs)
@@ -68,7 +68,7 @@ def test_after_a_restore_by_the_server_nobody_from_before_owns_anything(
     assert "hunter2" not in done.out + done.err
     refs = [JobRef(job.id, job.token) for job in jobs]
     assert served.release(worker, refs).result() == 0
-    _, again = leased(served)
+    _, again = leased(served, "w-2")
     assert min(job.token for job in again) > 1_700_000_000_000_000
     document = command(*arguments, "--yes", "--json").document
     assert document == {"store": "postgresql://me@h/db", "voided_leases": 2}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.effects import Rearm, SetCursor
 from penstock.model.job import AttemptError, ErrorCategory
+from penstock.model.lease import Rearm, SetCursor
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.clocks import ManualClock

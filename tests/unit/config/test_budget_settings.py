@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock import Context, Penstock
 from penstock.config.budgets import budgets_of, prices_of, unpriced_providers
 from penstock.config.load import Loaded, load_settings
-from penstock.config.money import micros_of, parse_dollars, parse_price, shown
+from penstock.config.settings import micros_of, parse_dollars, parse_price, shown
 from penstock.config.show import list_settings
 from penstock.errors import ConfigError, UsageError
 from penstock.model.spending import Amount, Budget, Period, Price, dollars

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.durations import DURATION_SECONDS_MAX, parse_duration
+from penstock.config.settings import DURATION_SECONDS_MAX, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.config.load import CODE, FLAGS, Loaded, load_settings
-from penstock.config.names import dotted
+from penstock.config.load import CODE, FLAGS, Loaded, dotted, load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction.secrets import SecretUrl

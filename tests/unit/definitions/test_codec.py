@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from penstock import Context
-from penstock.definitions.codec import ArgumentCodec
+from penstock.definitions.task import ArgumentCodec
 from penstock.errors import PayloadError, UsageError
 
 

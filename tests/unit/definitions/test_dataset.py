@@ -11,10 +11,10 @@ import pytest
 
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily, Exchange
-from penstock.definitions.moments import to_moment
+from penstock.definitions.dataset import to_moment
 from penstock.errors import UsageError
 from penstock.model.dataset import Need, Rule
-from penstock.planning.calendars.slice_names import moment_of
+from penstock.planning.calendars.timestamps import moment_of
 
 DAILY = Daily()
 

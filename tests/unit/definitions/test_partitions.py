@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from penstock import Partitions, Penstock
 from penstock.definitions import partitions as module
-from penstock.definitions.partition_names import name_of
+from penstock.definitions.partitions import name_of
 from penstock.errors import UsageError
 
 

@@ -7,11 +7,8 @@ import logging
 
 import pytest
 
-from penstock.events.correlation import Correlation
-from penstock.events.default_sinks import default_sinks
-from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
-from penstock.events.log_sink import LogEvents
-from penstock.events.sink import RecentEvents
+from penstock.events.kinds import Correlation, SchedulerEvent, SchedulerEventKind
+from penstock.events.sink import LogEvents, RecentEvents, default_sinks
 
 
 def test_an_event_is_one_debug_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,7 @@ import logging
 
 import pytest
 
-from penstock.events.correlation import Correlation
-from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
+from penstock.events.kinds import Correlation, SchedulerEvent, SchedulerEventKind
 from penstock.events.sink import RecentEvents, SchedulerEvents
 from penstock.testing import ManualClock
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.budget_stop import BudgetStop
-from penstock.model.spending import Amount, Budget, BudgetRefusal, Period
+from penstock.model.spending import Amount, Budget, BudgetRefusal, BudgetStop, Period
 
 BOTH = Budget("all", Period.RUN, 10_000, 500, "PENSTOCK_BUDGET__USD", "penstock.toml")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import SchedulingMetadata
 from penstock.errors import SchedulingMetadataCode, SchedulingMetadataError, UsageError
-from penstock.model.scheduling import SupportsSchedulingMetadata, metadata_of
+from penstock.model.task import SupportsSchedulingMetadata, metadata_of
 
 NAMES = st.text(alphabet="ab:%/+", min_size=1, max_size=4)
 

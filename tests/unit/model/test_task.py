@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import TaskGroupSpec
+from penstock.model.task import SchedulerResourceRequest, TaskGroupSpec
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, True, "2"])

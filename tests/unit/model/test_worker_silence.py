@@ -7,10 +7,15 @@ import msgspec
 import pytest
 
 from penstock.model.provider import ProviderModelKey
-from penstock.model.serving import told_uses
 from penstock.model.views import WorkerView
-from penstock.model.worker import ProviderUse, WorkerStatus
-from penstock.model.worker_silence import answering, silence_of, silent_workers
+from penstock.model.worker import (
+    ProviderUse,
+    WorkerStatus,
+    answering,
+    silence_of,
+    silent_workers,
+    told_uses,
+)
 from tests.live_sample import NOW, worker
 
 STATUS = WorkerStatus(

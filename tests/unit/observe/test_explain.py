@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from penstock.model.job import WorkerId
 from penstock.model.run import (
+    RUN_BYTES_MAX,
     CauseTime,
     Doing,
     GateSeconds,
     LimitKind,
     ModelFigures,
     RunDocument,
+    RunPart,
     read_document,
 )
-from penstock.model.run_part import RUN_BYTES_MAX, RunPart
 from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
 from penstock.observe.explain_advice import mostly_idle, name_of, say, unheard_words
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.job import JobState
-from penstock.model.lock import LevelStates, PlanRow
-from penstock.model.plan_facts import PlanFacts
+from penstock.model.plan import LevelStates, PlanFacts, PlanRow
 from penstock.model.views import Outlook, Stats
-from penstock.observe.live_build import BuildView
+from penstock.observe.live import BuildView
 
 FACTS = PlanFacts(targets=("a",), ranges=((0, 1),), datasets=("a",), slices=120, fresh=3)
 PLAN = PlanRow(

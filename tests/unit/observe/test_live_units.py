@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.views import Stats
-from penstock.observe.live_units import Units, UnitTroubles
+from penstock.observe.live import Units, UnitTroubles
 from tests.live_sample import stats
 from tests.unit.observe.why.test_job import NOW, seconds
 from tests.unit.observe.why.test_schedule import unit

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.outputs.disk import Disk
+from penstock.outputs.paths import Disk
 
 Operation = tuple[str, ...]
 

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
-from penstock.outputs.claiming import claim_root
-from penstock.outputs.root import OutputRoot, open_root
+from penstock.outputs.root import OutputRoot, claim_root, open_root
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.disk import Disk
 from penstock.outputs.garbage import sweep
-from penstock.outputs.paths import at_of, attempt_mark, checksum_of, part_stem
+from penstock.outputs.paths import Disk, at_of, attempt_mark, checksum_of, part_stem
 from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices

@@ -13,9 +13,8 @@ import pytest
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.disk import Disk
 from penstock.outputs.garbage import Swept, forget, sweep
-from penstock.outputs.paths import Named, at_of, attempt_mark
+from penstock.outputs.paths import Disk, Named, at_of, attempt_mark
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 

@@ -13,11 +13,9 @@ import pytest
 from penstock.errors import DatasetDamaged, OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.disk import Disk
-from penstock.outputs.paths import Named, at_of, folder_name, is_folder_name, split_path
-from penstock.outputs.read import read_content, read_raw, read_table
+from penstock.outputs.paths import Disk, Named, at_of, folder_name, is_folder_name, split_path
+from penstock.outputs.read import Slices, SlicesGiven, read_content, read_raw, read_table
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)

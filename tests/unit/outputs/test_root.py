@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import OutputFailed, PenstockError, UsageError
 from penstock.ids import SeededIds, SystemIds
-from penstock.outputs.disk import Disk
+from penstock.outputs.paths import Disk
 from penstock.outputs.root import OutputRoot, find_root, open_root
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from penstock.errors import DatasetDamaged, UsageError
 from penstock.ids import SeededIds
-from penstock.outputs import slices as slices_module
-from penstock.outputs.disk import Disk
-from penstock.outputs.paths import Named, at_of
+from penstock.outputs import read
+from penstock.outputs.paths import Disk, Named, at_of
+from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.write import encode_slices, write_slices
 from tests.forked import run_forked
 from tests.processes import REPOSITORY
@@ -81,7 +80,7 @@ def test_tables_are_kept_up_to_a_size(root: OutputRoot, monkeypatch: pytest.Monk
     assert isinstance(disk, CountingDisk)
     prices = Slices(given(root), root)
     size = next(iter(prices)).table().nbytes
-    monkeypatch.setattr(slices_module, "CACHED_BYTES_MAX", 2 * size)
+    monkeypatch.setattr(read, "CACHED_BYTES_MAX", 2 * size)
 
     assert [row["close"] for row in prices.rows()] == [0, 1, 2, 3]
     assert disk.parts == 4
@@ -97,7 +96,7 @@ def test_a_table_that_is_too_large_is_not_kept(
     disk = root.disk
     assert isinstance(disk, CountingDisk)
     prices = Slices(given(root), root)
-    monkeypatch.setattr(slices_module, "CACHED_BYTES_MAX", 1)
+    monkeypatch.setattr(read, "CACHED_BYTES_MAX", 1)
 
     assert prices.rows() == prices.rows()
     assert disk.parts == 8
@@ -171,7 +170,7 @@ from penstock.errors import UsageError
 from penstock.ids import SystemIds
 from penstock.outputs.paths import Named
 from penstock.outputs.root import open_root
-from penstock.outputs.slices import Slices, SlicesGiven
+from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.write import encode_slices, write_slices
 root, named = open_root(sys.argv[1], SystemIds()), Named(dataset="raw")
 outputs = write_slices(root, named, encode_slices(b"content", [0], named, batch=False), "1:1")

@@ -22,8 +22,8 @@ from penstock.errors import UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput
 from penstock.outputs.paths import Named, at_of
+from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, open_root
-from penstock.outputs.slices import Slices, SlicesGiven
 from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.errors import UsageError
-from penstock.model.readiness import ReadinessSource
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import (
+    ReadinessSource,
+    SchedulableTask,
+    SchedulerResourceRequest,
+    TaskGroupSpec,
+)
 from penstock.planning.completion import CompletionSnapshot, CompletionTracker
 
 GROUP = TaskGroupSpec("g")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.errors import UsageError
 from penstock.model.dataset import Need, Rule
 from penstock.planning import needs
+from penstock.planning.freshness import RangeMaxima
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
-from penstock.planning.range_maxima import RangeMaxima
 from tests.datasets import DAY, HOUR, Moments, Steps, dataset
 
 few = st.lists(st.integers(0, 60), unique=True, max_size=25).map(sorted)

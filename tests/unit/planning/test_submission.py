@@ -12,10 +12,8 @@ import pytest
 from penstock.model.dataset import START, DatasetSpec, Need, Rule
 from penstock.model.job import EdgeKind, NewJob
 from penstock.model.plan import BuildPlan, BuildRequest, Needed, Placement, SlicePayload
-from penstock.planning import gates, submission
 from penstock.planning.build_plan import plan_build
-from penstock.planning.gates import gates_of, parts_of
-from penstock.planning.submission import plan_jobs
+from penstock.planning.plan_jobs import GATE_PARTS, gates_of, parts_of, plan_jobs
 from tests.datasets import DAY, by_name, dataset, nothing_built
 from tests.plan_world import World
 
@@ -121,9 +119,9 @@ def jobs_by_name(jobs: list[NewJob], name: str) -> list[NewJob]:
 @pytest.mark.parametrize("count", [9, 20, 31, 32, 100, 700])
 def test_gates_drop_no_job(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where gates are made of gates, which a smaller bound brings about sooner."""
-    monkeypatch.setattr(gates, "GATE_PARTS", 4)
-    monkeypatch.setattr(submission, "GATE_MAX", 16)
-    monkeypatch.setattr(submission, "JOINED_MAX", 10)
+    monkeypatch.setattr("penstock.planning.plan_jobs.GATE_PARTS", 4)
+    monkeypatch.setattr("penstock.planning.plan_jobs.GATE_MAX", 16)
+    monkeypatch.setattr("penstock.planning.plan_jobs.JOINED_MAX", 10)
     plan = planned(dataset("prices"), dataset("late", back("prices", count)), days=301)
     prices = sorted(
         (job for level in plan.levels for job in level if job.dataset == "prices"),
@@ -158,7 +156,7 @@ def test_a_gate_of_gates_holds_exactly_its_jobs() -> None:
         assert starts[0] == number * size
         assert ends[-1] == min((number + 1) * size, jobs)
         assert starts[1:] == ends[:-1]
-        assert len(parts) <= gates.GATE_PARTS
+        assert len(parts) <= GATE_PARTS
 
 
 @pytest.mark.parametrize("eager", [False, True])

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.processes.reins import Reins
+from penstock.processes.worker import Reins
 from penstock.supervisor import protocol
 from penstock.worker.config import Stopping
 from penstock.worker.worker import Worker

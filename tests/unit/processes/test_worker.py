@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.processes import worker as worker_process
-from penstock.processes.reins import Reins
+from penstock.processes.worker import Reins
 from penstock.supervisor import protocol
 from penstock.worker.config import Stopping
 from penstock.worker.worker import Worker

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.redaction.quotes import QUOTED, texts_of, without_quotes
+from penstock.redaction.stored_text import QUOTED, texts_of, without_quotes
 
 PROMPT = 'Tell me all about\nthe "yellow" bird, its nest and its song.'
 

@@ -21,8 +21,7 @@ import pytest
 import requests
 
 from penstock.errors import ProviderThrottled, ProviderUnavailable, ReplyRefused
-from penstock.model.reply import ReplyFacts
-from penstock.model.request import RequestOutcome, RequestReleaseOutcome
+from penstock.model.request import ReplyFacts, RequestOutcome, RequestReleaseOutcome
 from penstock.requests.exchange import ReplyLimits
 from penstock.retry.classify import FailureClass, classify
 from tests.hasty_loop import run_hasty

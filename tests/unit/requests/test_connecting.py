@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.requests import connecting
-from penstock.requests.connecting import Connector, in_turns
+from penstock.requests import transports
+from penstock.requests.transports import Connector, in_turns
 from tests.connections import Connections, stays_open, until
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
@@ -103,7 +103,7 @@ def test_an_address_that_refuses_is_passed_over(kind: Any) -> None:
 def test_an_address_that_does_not_answer_has_a_head_start_only(
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "HEAD_START_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "HEAD_START_SECONDS", 0.01)
 
     async def main() -> None:
         with contextlib.ExitStack() as stack:
@@ -132,7 +132,7 @@ def test_an_address_that_does_not_answer_has_a_head_start_only(
 def test_of_two_that_connect_at_once_one_is_kept(
     kind: Any, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "HEAD_START_SECONDS", 0.0)
+    monkeypatch.setattr(transports, "HEAD_START_SECONDS", 0.0)
 
     async def main() -> None:
         loop: Any = asyncio.get_running_loop()

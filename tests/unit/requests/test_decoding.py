@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ReplyRefused
-from penstock.requests.decoding import PIECE_BYTES, CannotDecode, decoder_for
+from penstock.requests.exchange import PIECE_BYTES, CannotDecode, decoder_for
 
 TEXT = bytes(range(256)) * 5_000
 

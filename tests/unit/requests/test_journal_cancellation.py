@@ -18,7 +18,7 @@ import pytest
 
 from penstock.model.journal import CallState
 from penstock.requests.exchange import ReplyLimits
-from penstock.requests.journal.fingerprint import fingerprint
+from penstock.requests.journal.paid_policy import fingerprint
 from penstock.testing.virtual_loop import VirtualClock, run_virtual
 from tests.connections import Cancelled
 from tests.paid_run import PaidRun, paid_run

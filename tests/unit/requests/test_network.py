@@ -13,7 +13,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from penstock.requests.network import HELD_BYTES_MAX, AsyncioBackend, AsyncioStream
+from penstock.requests.transports import HELD_BYTES_MAX, AsyncioBackend, AsyncioStream
 from tests.connections import (
     LOOPS,
     Connections,

@@ -12,8 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from penstock.requests.pool_wire import PoolWire
-from penstock.requests.transports import KEPT_CONNECTIONS_MAX, TRUST, Trust, Wire
+from penstock.requests.transports import KEPT_CONNECTIONS_MAX, TRUST, PoolWire, Trust, Wire
 from tests.connections import (
     LOOPS,
     Cancelled,

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 import httpx2
 import pytest
 
-from penstock.events import correlation
-from penstock.events.correlation import Correlation
-from penstock.events.kinds import RequestEvent
+from penstock.events import kinds
+from penstock.events.kinds import Correlation, RequestEvent
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.model.provider import RequestResourceKey
 from tests.outbound_run import PROVIDER, Run, outbound_run
@@ -27,7 +26,7 @@ def told(script: Script, act: Callable[[Run], Awaitable[object]]) -> list[Reques
 
     async def main() -> None:
         async with scripted(script) as server, outbound_run(server.url, sink=events.append) as run:
-            correlation.current.set(WHO)
+            kinds.current.set(WHO)
             await act(run)
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, InternalError
-from penstock.retry.backoff import DEGRADED, NODE, OWN, SERVICE, Backoff
+from penstock.retry.policy import DEGRADED, NODE, OWN, SERVICE, Backoff
 
 
 def test_baseline_is_the_specified_one() -> None:

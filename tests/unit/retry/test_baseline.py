@@ -13,8 +13,8 @@ from penstock import Context, Penstock
 from penstock.errors import UsageError
 from penstock.model.job import ErrorCategory, JobState
 from penstock.processes.task import _raised
-from penstock.retry.backoff import DEGRADED, NODE, SERVICE, Backoff
 from penstock.retry.classify import Classified, FailureClass, classify
+from penstock.retry.policy import DEGRADED, NODE, SERVICE, Backoff
 from penstock.testing import harness
 
 

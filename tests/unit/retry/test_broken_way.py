@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import httpx2
 
-from penstock.retry.broken_way import way_words
+from penstock.retry.classify import way_words
 
 
 def refused(url: str) -> httpx2.ConnectError:

@@ -9,9 +9,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.model.job import ErrorCategory
-from penstock.retry.backoff import Backoff
 from penstock.retry.classify import Classified, FailureClass, TimeLimitError
-from penstock.retry.policy import GIVE_UP_AFTER_SECONDS, RetryDecision, RetryPolicy
+from penstock.retry.policy import GIVE_UP_AFTER_SECONDS, Backoff, RetryDecision, RetryPolicy
 
 NOW = 1_772_366_400.0
 DAY = 86_400.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.retry.retry_after import WAIT_SECONDS_MAX, parse_retry_after
+from penstock.retry.classify import WAIT_SECONDS_MAX, parse_retry_after
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 

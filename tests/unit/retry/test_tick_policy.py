@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.job import ErrorCategory
-from penstock.retry.backoff import Backoff
 from penstock.retry.classify import TimeLimitError
-from penstock.retry.policy import RetryDecision, RetryPolicy
+from penstock.retry.policy import Backoff, RetryDecision, RetryPolicy
 
 NOW = 1_772_366_400.0
 YEAR = 366 * 86_400.0

@@ -13,7 +13,7 @@ import pytest
 from penstock import Context, Penstock, TickContext
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, UsageError
-from penstock.planning.daemon import DaemonPlan
+from penstock.planning.units import DaemonPlan
 
 NOW = 1_700_000_000_000_000
 

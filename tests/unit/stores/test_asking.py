@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from penstock.errors import StoreUnavailable
-from penstock.stores.asking import Question, aside, within
-from penstock.stores.store_future import Reply
+from penstock.stores.store_future import Question, Reply, aside, within
 
 
 def test_a_question_is_asked_once_until_it_is_answered() -> None:

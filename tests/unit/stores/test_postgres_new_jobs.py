@@ -11,7 +11,7 @@ import pytest
 from penstock.model.job import Edge, JobState, NewJob
 from penstock.model.views import EndMark
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres import new_jobs
+from penstock.stores.postgres import bulk_insert
 from penstock.stores.postgres.open import open_postgres, statements
 from penstock.stores.sql.statements import Row
 
@@ -33,14 +33,14 @@ def many(count: int, first: int = 0) -> list[NewJob]:
 
 
 def test_rows_are_copied_in_the_order_of_keys() -> None:
-    (text,) = new_jobs.jobs_copied([row("b"), row("a")], [1, 2], 5)
+    (text,) = bulk_insert.jobs_copied([row("b"), row("a")], [1, 2], 5)
     assert text == "2\ta\t1\t0\t{}\t\\N\t\\N\t\\N\t5\n1\tb\t1\t0\t{}\t\\N\t\\N\t\\N\t5\n"
 
 
 def test_a_long_batch_is_copied_in_pieces() -> None:
-    rows = [row(f"{n:04}") for n in range(new_jobs.PIECE + 1)]
-    pieces = list(new_jobs.jobs_copied(rows, range(len(rows)), 5))
-    assert [piece.count("\n") for piece in pieces] == [new_jobs.PIECE, 1]
+    rows = [row(f"{n:04}") for n in range(bulk_insert.PIECE + 1)]
+    pieces = list(bulk_insert.jobs_copied(rows, range(len(rows)), 5))
+    assert [piece.count("\n") for piece in pieces] == [bulk_insert.PIECE, 1]
 
 
 def test_awkward_texts_come_back_as_they_were(postgres_url: str) -> None:
@@ -49,8 +49,8 @@ def test_awkward_texts_come_back_as_they_were(postgres_url: str) -> None:
         odd = [
             job(f"key {n} {text}", f'"{text}"', partition=text) for n, text in enumerate(AWKWARD)
         ]
-        report = store.enqueue([*odd, *many(new_jobs.COPY_MIN)]).result()
-        assert len(report.created) == len(odd) + new_jobs.COPY_MIN
+        report = store.enqueue([*odd, *many(bulk_insert.COPY_MIN)]).result()
+        assert len(report.created) == len(odd) + bulk_insert.COPY_MIN
         for one in odd:
             found = store.job(one.key).result()
             assert found is not None
@@ -173,7 +173,7 @@ def test_a_text_that_cannot_be_kept_is_refused_and_the_next_batch_accepted(
 ) -> None:
     store = open_postgres(postgres_url)
     try:
-        for count in (2, new_jobs.COPY_MIN):
+        for count in (2, bulk_insert.COPY_MIN):
             with pytest.raises(Exception, match=r"NUL|0x00|surrogate|bug of Penstock"):
                 store.enqueue([*many(count), job("bad", text)]).result(WAIT)
         assert len(store.enqueue(many(50)).result(WAIT).created) == 50

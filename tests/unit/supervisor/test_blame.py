@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.supervisor.blame import DEATHS_MAX, Blame
+from penstock.supervisor.phases import DEATHS_MAX, Blame
 from penstock.supervisor.protocol import Check
 
 CAUSE = "killed by SIGKILL"

@@ -6,9 +6,8 @@ from __future__ import annotations
 from penstock.cli.display import PlainDisplay
 from penstock.model.job import JobState
 from penstock.model.views import Outlook
-from penstock.stores.asking import Question
 from penstock.stores.protocol import Store
-from penstock.stores.store_future import Reply
+from penstock.stores.store_future import Question, Reply
 from penstock.supervisor.protocol import RunSpec
 from penstock.supervisor.supervisor import Supervisor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.supervisor.readiness import Readiness
+from penstock.supervisor.sd_notify import Readiness
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 from penstock.errors import StoreUnavailable
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
-from penstock.supervisor.display import Display, Wish
-from penstock.supervisor.wishes import KEYS, Wishes
+from penstock.supervisor.display import KEYS, Display, Wish, Wishes
 
 
 class Typing:

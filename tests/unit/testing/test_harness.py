@@ -228,8 +228,7 @@ def test_events_are_recorded_and_can_be_waited_for() -> None:
 
 
 def test_wait_for_gives_each_event_once_and_then_waits() -> None:
-    from penstock.events.correlation import Correlation
-    from penstock.events.kinds import SchedulerEvent
+    from penstock.events.kinds import Correlation, SchedulerEvent
 
     kind = SchedulerEventKind.QUEUE_EMPTY
 

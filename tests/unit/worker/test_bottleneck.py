@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.events.correlation import Correlation
+from penstock.events.kinds import Correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestGroupSpec
 from penstock.model.run import CAUSES_SHOWN, LimitKind

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.worker.interpreter import NEW_OBJECTS, SWITCH_SECONDS, tuned
+from penstock.worker.embedded import NEW_OBJECTS, SWITCH_SECONDS, tuned
 
 
 def test_a_program_finds_its_own_setting_again() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.model.job import WorkerId
 from penstock.model.views import WorkerView
 from penstock.model.worker import ProviderUse, WorkerStatus
-from penstock.worker.moving_limits import (
+from penstock.worker.log_lines import (
     LINE_SECONDS,
     LINES_AT_ONCE,
     NAMED_MAX,

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from penstock.admission.tasks.provider_aware import is_pressed
-from penstock.model.pressure import PressureSnapshot
+from penstock.admission.tasks.policies import is_pressed
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
+from penstock.model.request import PressureSnapshot
 from penstock.testing.virtual_loop import VirtualLoop
 from penstock.worker.provider_pressure import FIRST_LIMIT, FRESH_SECONDS, TaskPressure
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.worker.request_counts import ModelCounts
+from penstock.worker.provider_run import ModelCounts
 
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:

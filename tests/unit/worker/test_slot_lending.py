@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.model.resource import SUBMISSION
+from penstock.model.task import SUBMISSION
 from penstock.testing.virtual_loop import VirtualLoop
 from penstock.worker.slot_lending import LEND_SECONDS, SlotLending
 

@@ -11,15 +11,14 @@ import pytest
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
 from penstock.definitions.context import Context
 from penstock.definitions.task import Task, TaskOptions
-from penstock.events.correlation import Correlation
+from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.lease import JobRef
 from penstock.testing.clocks import ManualClock
 from penstock.testing.recording_sink import RecordingSink
 from penstock.worker.attempt import TaskLimits
-from penstock.worker.dispatcher import WINDOW_MAX, WINDOW_SECONDS, Appetite, WindowSize
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.prefetch import WINDOW_MAX, WINDOW_SECONDS, Appetite, JobWindow, WindowSize
 
 
 def job(key: str, group: str = "g", priority: int = 0) -> LeasedJob:

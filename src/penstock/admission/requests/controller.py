@@ -13,14 +13,15 @@ from collections.abc import Iterable, Mapping
 from penstock.admission.requests.alarms import DueHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.decisions import (
+    CHANGES,
     RequestAdmissionDecision,
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
+    RequestNotes,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.gate import Blocked
-from penstock.admission.requests.notes import CHANGES, RequestNotes
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.admission.requests.provider_tree import (
     DomainLevel,
@@ -28,12 +29,12 @@ from penstock.admission.requests.provider_tree import (
     ModelLevel,
     ProviderLevel,
     RequestLevels,
+    Sleeping,
 )
-from penstock.admission.requests.sleeping import Sleeping
 from penstock.errors import InternalError
 from penstock.events.kinds import RequestEventKind as Kind
+from penstock.model.lease import ReleaseReason, ReleaseResult
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.release import ReleaseReason, ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)

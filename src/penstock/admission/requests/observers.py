@@ -17,10 +17,10 @@ from penstock.admission.requests.provider_tree import (
     MakeAlgorithm,
     ModelLevel,
     ProviderLevel,
+    Sleeping,
 )
-from penstock.admission.requests.sleeping import Sleeping
+from penstock.model.lease import ReleaseResult
 from penstock.model.provider import ANY, ProviderModelKey
-from penstock.model.release import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
 from penstock.model.run import LimitKind
 

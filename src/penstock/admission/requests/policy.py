@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.model.pressure import DeclaredCap
+from penstock.model.request import DeclaredCap
 
 DEFAULT_MAX = 256  # requests at once of one model, if nobody says otherwise
 

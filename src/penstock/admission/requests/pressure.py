@@ -9,8 +9,8 @@ from math import inf
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.provider_tree import DomainLevel, ModelLevel, ProviderLevel
-from penstock.model.pressure import PressureSnapshot, ProviderModelPressure
 from penstock.model.provider import ANY, ProviderModelKey, RequestResourceKey
+from penstock.model.request import PressureSnapshot, ProviderModelPressure
 
 EXACT_MODELS = 64  # of a provider with more, the sum over them may be a moment old
 SUM_SECONDS = 0.1

@@ -13,14 +13,13 @@ from math import inf
 
 import msgspec
 
-from penstock.admission.requests.alarms import Entry
+from penstock.admission.requests.alarms import DueHeap, Entry
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.fair_queue import RequestFairQueue
-from penstock.admission.requests.gate import Gate
+from penstock.admission.requests.gate import Blocked, Gate
 from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
-from penstock.model.pressure import LeakCounters
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.request import RequestOutcome
+from penstock.model.request import LeakCounters, RequestOutcome
 
 MODELS_KEPT = 8_192  # beyond, those are forgotten that nobody uses and that have learned nothing
 
@@ -293,3 +292,68 @@ def _is_unused(gate: Gate, now: float) -> bool:
         if bucket is not None and bucket.ready_at(now, bucket.size) > now:
             return False
     return gate.algorithm is None or gate.algorithm.ceiling is None
+
+
+class Sleeping:
+    """Owns who sleeps and who is awake. A level has one alarm at most; without, an end wakes it."""
+
+    __slots__ = ("_alarms", "_awake")
+
+    def __init__(self) -> None:
+        self._awake: dict[ProviderLevel, None] = {}
+        self._alarms: DueHeap[ModelLevel | ProviderLevel] = DueHeap()
+
+    def __repr__(self) -> str:
+        return f"<Sleeping {len(self._awake)} awake, {len(self._alarms)} alarms>"
+
+    @property
+    def is_anybody_awake(self) -> bool:
+        return bool(self._awake)
+
+    def sleep(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
+        """It is not worth to ask before; if it is closed for all, not even for a newcomer."""
+        if level.alarm is not None:
+            self._alarms.drop(level.alarm)
+        until = blocked.until
+        level.alarm = None if until == inf else self._alarms.add(until, level)
+        level.closed_for_all = blocked.for_all
+
+    def wake(self, model: ModelLevel) -> None:
+        """Something has changed for a model: whoever waits there is asked for again."""
+        self._open(model)
+        provider = model.provider
+        if model.queue:
+            provider.join(model)
+        # Also if nobody waits there any more: it may have been first, and others behind it.
+        if provider.line and not provider.closed_for_all:
+            self._awake[provider] = None
+
+    def stir(self, provider: ProviderLevel) -> None:
+        """Something has changed for a provider: the models in its line are asked for again."""
+        self._open(provider)
+        if provider.line:
+            self._awake[provider] = None
+
+    def ring(self, now: float) -> None:
+        """Wake whose time has come."""
+        while (level := self._alarms.take(now)) is not None:
+            if isinstance(level, ModelLevel):
+                self.wake(level)
+            else:
+                self.stir(level)
+
+    def next_awake(self) -> ProviderLevel | None:
+        return self._awake.popitem()[0] if self._awake else None
+
+    def next_due(self) -> float | None:
+        return self._alarms.next_due()
+
+    def clear(self) -> None:
+        self._alarms.clear()
+        self._awake.clear()
+
+    def _open(self, level: ModelLevel | ProviderLevel) -> None:
+        if level.alarm is not None:
+            self._alarms.drop(level.alarm)
+            level.alarm = None
+        level.closed_for_all = False

@@ -16,8 +16,8 @@ import msgspec
 
 from penstock.admission.requests.policy import ProviderPolicy, RequestCaps
 from penstock.errors import UsageError
-from penstock.model.pressure import DeclaredCap
 from penstock.model.provider import RequestResourceKey
+from penstock.model.request import DeclaredCap
 
 CHAT, EMBEDDING, IMAGE, HEALTHCHECK, HTTP = "chat", "embedding", "image", "healthcheck", "http"
 DOMAINS = (CHAT, EMBEDDING, IMAGE, HEALTHCHECK, HTTP)

@@ -7,10 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 
 import msgspec
 
-from penstock.admission.tasks.bounded_borrow import (
-    BoundedBorrowTaskAdmissionPolicy,
-    BoundedBorrowTaskAdmissionPolicyConfig,
-)
 from penstock.admission.tasks.decisions import (
     DenialReason,
     Openings,
@@ -21,12 +17,17 @@ from penstock.admission.tasks.decisions import (
     TaskAdmissionView,
     Until,
 )
-from penstock.admission.tasks.policies import PolicyDecision, PolicyStateDelta, TaskAdmissionPolicy
-from penstock.admission.tasks.queue_view import QueueView
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    BoundedBorrowTaskAdmissionPolicyConfig,
+    PolicyDecision,
+    PolicyStateDelta,
+    TaskAdmissionPolicy,
+)
+from penstock.admission.tasks.queue import QueueView
 from penstock.errors import InternalError, UsageError
-from penstock.model.release import ReleaseReason, ReleaseResult
-from penstock.model.resource import SUBMISSION, SchedulerResourceRequest
-from penstock.model.task import SchedulableTask
+from penstock.model.lease import ReleaseReason, ReleaseResult
+from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest
 
 SUBMISSION_CAPACITY = 1_024  # tasks at once, if nobody says otherwise
 

@@ -16,8 +16,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 TAGS_KEPT = 1_024  # of groups that left; beyond so many all of them are forgotten
 STALE_KEPT = 64  # groups that left a line and are still in its heap; beyond, it is made anew

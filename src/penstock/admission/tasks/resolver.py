@@ -15,12 +15,16 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.errors import InternalError, SchedulingMetadataError, UsageError
-from penstock.model.diagnostic import Diagnostic
+from penstock.model.doctor_finding import Diagnostic
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.scheduling import SchedulingDefinition, SchedulingMetadata, metadata_of
-from penstock.model.task import TaskGroupSpec
+from penstock.model.task import (
+    SchedulerResourceRequest,
+    SchedulingDefinition,
+    SchedulingMetadata,
+    TaskGroupSpec,
+    metadata_of,
+)
 
 REMEMBERED_MAX = 8_192  # answers for jobs and for keys, each: some windows full
 CONTRIBUTORS_NAMED = 8  # of a merged cap, in its sentence

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.builds.build_end import ended_build
+from penstock.builds.build import ended_build
 from penstock.cli.commands.plan import (
     EndOption,
     StartOption,
@@ -17,12 +17,10 @@ from penstock.cli.commands.plan import (
     plan_and_print,
 )
 from penstock.cli.commands.run_supervised import spec_of, store_of, supervise, target_of
-from penstock.cli.render.build_report import report_document, report_lines
-from penstock.cli.render.plan_and_build import PlanFormat
+from penstock.cli.render.plan_and_build import PlanFormat, report_document, report_lines
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock
-from penstock.model.plan import BuildReport
-from penstock.model.plan_facts import PlanFacts
+from penstock.model.plan import BuildReport, PlanFacts
 from penstock.process_identity import own_mark
 from penstock.stores.retry import repeat_unknown_async
 from penstock.supervisor.protocol import BuildSpec, Planned

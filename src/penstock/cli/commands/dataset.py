@@ -21,11 +21,10 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock, to_micros
 from penstock.definitions.dataset import Dataset
 from penstock.errors import UsageError
-from penstock.model.calendar import Calendar
-from penstock.model.dataset import SliceOutput, moment_name
+from penstock.model.dataset import Calendar, SliceOutput, moment_name
 from penstock.observe.phrases import counted
-from penstock.planning.calendars.slice_names import moment_of
-from penstock.stores.datasets import DatasetView, SliceRow
+from penstock.planning.calendars.timestamps import moment_of
+from penstock.stores.protocol import DatasetView, SliceRow
 from penstock.terminal_text import (
     escaped,
     escaped_lines,

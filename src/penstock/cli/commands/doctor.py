@@ -16,8 +16,7 @@ import msgspec
 import typer
 
 from penstock.app.dataset_reader import found_root, root_folder
-from penstock.cli.app_inspect import outline_of
-from penstock.cli.app_probe import AppFacts, probe_app
+from penstock.cli.app_inspect import AppFacts, outline_of, probe_app
 from penstock.cli.invocation import Invocation
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
@@ -26,10 +25,8 @@ from penstock.errors import ConfigError, OutputFailed, UsageError
 from penstock.model.dataset import SLICE
 from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.views import QueueFacts
-from penstock.observe.build_health import build_findings, root_finding
-from penstock.observe.doctor import queue_findings
+from penstock.observe.doctor import build_findings, provider_finding, queue_findings, root_finding
 from penstock.observe.phrases import counted
-from penstock.observe.sdk_retries import provider_finding
 from penstock.process_identity import is_gone
 from penstock.stores.doctor import machine_findings, store_checkup
 from penstock.stores.url import default_store_url, default_stores

@@ -8,12 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli.run_choice import RunOption, chosen_run
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, Target, chosen_run
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.errors import PenstockError
-from penstock.model.capacity import AsyncCapacityPlan
-from penstock.observe.capacity import capacity_of, sections
+from penstock.model.run import AsyncCapacityPlan
 from penstock.observe.explain import RunFacts
 from penstock.observe.explain_advice import (
     Said,
@@ -24,6 +22,7 @@ from penstock.observe.explain_advice import (
 )
 from penstock.observe.explain_advice import say as said_of
 from penstock.observe.phrases import counted
+from penstock.observe.report import capacity_of, sections
 from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
 
 SHARES_SHOWN = 12

@@ -13,7 +13,7 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
 from penstock.model.spending import day_of
 from penstock.model.views import WorkerView
-from penstock.model.worker_silence import answering
+from penstock.model.worker import answering
 from penstock.observe.providers import LearnedBefore, LiveLimit, ProviderRow, provider_rows
 from penstock.observe.spending import budget_uses, spending_of
 from penstock.process_identity import is_gone

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.cli.run_choice import RunOption, chosen_run
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, Target, chosen_run
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
 from penstock.model.spending import dollars, usd

@@ -14,10 +14,10 @@ from penstock.cli.target import Target
 from penstock.errors import UsageError
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
-from penstock.supervisor.exits import EXIT_OVER_BUDGET
 from penstock.supervisor.protocol import BuildSpec, RunSpec
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.supervisor import Supervisor
+from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
 from penstock.terminal_text import one_sentence, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.clock import Clock, blocking_sleep
 from penstock.errors import PenstockError
-from penstock.worker.parent_death import end_with_parent
+from penstock.worker.signals import end_with_parent
 
 GONE_SECONDS = 10.0  # that a killed process may take to be gone
 LOOK_SECONDS = 0.005

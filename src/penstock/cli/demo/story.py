@@ -7,24 +7,190 @@ Every moment is chosen by what was seen, not by time: a slow machine tells the s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from penstock.cli.demo.accounts import Accounts, AtTheKill, spent
 from penstock.cli.demo.processes import Shell
-from penstock.cli.demo.screen import Screen, bar
-from penstock.cli.demo.service import PaidService
-from penstock.cli.demo.sizes import CALLS_EACH, Sizes
+from penstock.cli.demo.service import CALLS_EACH, PaidService, Sizes
 from penstock.clock import Clock, blocking_sleep
 from penstock.errors import PenstockError
-from penstock.model.job import JobState
+from penstock.model.job import TERMINAL, Job, JobId, JobState
+from penstock.model.journal import CallFigures, CallState
+from penstock.model.spending import MICROS, Amount
 from penstock.model.views import WorkerView
 from penstock.model.worker import read_status
 from penstock.stores.open import open_store
-from penstock.stores.protocol import Store
-from penstock.terminal_text import span
+from penstock.stores.protocol import JobFilter, Store
+from penstock.terminal_text import span, write
+
+PAGE = 500  # jobs that are read at once
+
+
+@dataclass(frozen=True, slots=True)
+class AtTheKill:
+    """What the dead worker has left in the store."""
+
+    in_hand: int  # documents that were begun and not finished
+    answered: frozenset[str]  # calls whose answers are in the journal
+    to_reuse: int  # of those, the ones of documents that are not finished
+    in_flight: frozenset[str]  # calls that began, and whose answers had not arrived
+    arrived: int  # calls that the provider had seen
+
+    @classmethod
+    def read(cls, store: Store, service: PaidService) -> AtTheKill:
+        """Read it while nothing runs."""
+        answered, in_flight, to_reuse, in_hand = set(), set(), 0, 0
+        for job in _jobs(store):
+            calls = store.calls(job.id).result()
+            kept = {call.key.fingerprint for call in calls if call.state is CallState.ANSWERED}
+            answered |= kept
+            if job.state in TERMINAL:
+                continue
+            begun = {call.key.fingerprint for call in calls if call.state is CallState.OPEN}
+            in_flight |= begun
+            to_reuse += len(kept)
+            in_hand += bool(kept or begun)
+        return cls(in_hand, frozenset(answered), to_reuse, frozenset(in_flight), service.arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The end of the story in numbers: the store's, the journal's and the provider's own."""
+
+    sizes: Sizes
+    states: Counter[JobState]
+    charged: int  # attempts that failed by a fault of the documents themselves
+    figures: CallFigures  # of the journal
+    kill: AtTheKill
+    bought_again: int  # answers of the journal that the provider was asked for once more
+    accepted: Counter[str]  # how often the provider took each call on
+    refused: int  # calls that it refused
+    served: int  # calls that it answered to the end
+
+    @classmethod
+    def read(cls, sizes: Sizes, store: Store, service: PaidService, kill: AtTheKill) -> Accounts:
+        """Ask everybody, when all is over."""
+        jobs = list(_jobs(store))
+        return cls(
+            sizes,
+            Counter(job.state for job in jobs),
+            sum(job.attempts for job in jobs),
+            store.call_figures(None).result(),
+            kill,
+            service.asked_since(kill.arrived, kill.answered),
+            service.accepted(),
+            service.counts.refused,
+            service.counts.served,
+        )
+
+    @property
+    def lost(self) -> int:
+        return self.sizes.documents - self.states[JobState.DONE]
+
+    @property
+    def sent_twice(self) -> int:
+        """Calls that the provider took on again."""
+        return self.accepted.total() - len(self.accepted)
+
+    def problems(self) -> list[str]:
+        """What does not add up; nothing, if Penstock keeps its word."""
+        again = [call for call, times in self.accepted.items() if times > 1]
+        rules = {
+            f"{self.lost} documents are lost": self.lost == 0,
+            f"{self.charged} attempts were charged to documents": self.charged == 0,
+            f"{self.bought_again} answers were bought again": self.bought_again == 0,
+            "calls were sent twice that were not in flight": self.kill.in_flight.issuperset(again),
+            "a call was sent more than twice": max(self.accepted.values(), default=0) <= 2,
+            f"the journal bought {self.figures.bought} answers for {self.sizes.calls} calls": (
+                self.figures.bought == self.sizes.calls == len(self.accepted)
+            ),
+            f"{self.kill.to_reuse} answers were there and {self.figures.reused} were reused": (
+                self.figures.reused >= self.kill.to_reuse
+            ),
+            "the provider served fewer calls than were paid": self.served >= self.figures.bought,
+        }
+        return [sentence for sentence, holds in rules.items() if not holds]
+
+
+def spent(amount: Amount) -> str:
+    """Money, if the model has a price, and tokens."""
+    tokens = f"{amount.tokens:,} tokens"
+    return f"${amount.micros / MICROS:.4f} for {tokens}" if amount.micros else tokens
+
+
+def _jobs(store: Store) -> Iterator[Job]:
+    last = JobId(0)
+    while page := store.jobs(JobFilter(), last, PAGE).result():
+        yield from page
+        last = page[-1].id
+
+
+PLAIN_SECONDS = 2.0  # between two lines about the same thing
+CLEAR = "\r\x1b[2K"
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+class ReaderLeft(Exception):
+    """Nobody reads the story any more."""
+
+
+class Screen:
+    """Owns the last line of the story."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._is_bold = self._is_live and "NO_COLOR" not in os.environ
+        self._drawn = ""
+        self._next_at = 0.0
+
+    def act(self, title: str) -> None:
+        """A new part begins."""
+        self.line()
+        self.line(f"{BOLD}{title}{PLAIN}" if self._is_bold else title)
+
+    def line(self, text: str = "") -> None:
+        """Say something that stays, under what was drawn last."""
+        end = "\n" if self._drawn else ""
+        self._drawn = ""
+        self._write(f"{end}{text}\n")
+
+    def status(self, text: str, *, moved: bool) -> None:
+        """Say how it goes: in place, or as a line now and then and whenever something moved."""
+        if self._is_live:
+            text = text[: shutil.get_terminal_size().columns - 1]
+            if text != self._drawn:
+                self._drawn = text
+                self._write(f"{CLEAR}{text}")
+        elif moved or self._clock.monotonic() >= self._next_at:
+            self._next_at = self._clock.monotonic() + PLAIN_SECONDS
+            self.line(text)
+
+    def close(self) -> None:
+        """Leave the cursor where the shell expects it."""
+        if self._drawn:
+            self._drawn = ""
+            write(CLEAR)
+
+    def _write(self, text: str) -> None:
+        if not write(text):
+            raise ReaderLeft
+
+
+def bar(part: int, whole: int) -> str:
+    """A limit, drawn as wide as it is."""
+    encoding = (sys.stdout.encoding or "").lower()
+    full, empty = ("█", "░") if encoding.startswith("utf") else ("#", ".")
+    part = min(part, whole)
+    return full * part + empty * (whole - part)
+
 
 STORE_URL = "sqlite:///.penstock/demo.db"
 TICK_SECONDS = 0.1

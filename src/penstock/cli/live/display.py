@@ -6,16 +6,15 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from penstock.cli.live.keys import StopKey, pressed
 from penstock.cli.live.layout import ScreenView, compose, plain
-from penstock.cli.live.news import RunNews
-from penstock.cli.live.poller import RunLook
+from penstock.cli.live.poller import RunLook, RunNews
 from penstock.cli.live.terminal import Terminal
 from penstock.cli.live.text_width import coloured
 from penstock.cli.render.run_summary import say_closing
@@ -26,6 +25,32 @@ from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, Wish
 from penstock.supervisor.protocol import Checking
 from penstock.terminal_text import escaped
+
+PASTED_FROM = 8  # so many characters at once were not typed, and mean nothing
+STOP_SECONDS = 1.0  # a second `q` within this time is a key that was held down
+
+#: What a terminal sends for arrows, function keys, a mouse, or Alt with a key.
+_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]?|O.?|.)?", re.DOTALL)
+
+
+def pressed(data: bytes) -> list[str]:
+    """The keys of letters and signs in what a terminal sent; nothing if it was pasted."""
+    text = _SEQUENCE.sub("", data.decode("utf-8", "ignore"))
+    return list(text) if len(text) < PASTED_FROM else []
+
+
+class StopKey:
+    """Lets a key that is held down stop a run once, and not at once."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def counts(self, now: float) -> bool:
+        """Is this a press of its own?"""
+        held = self._last is not None and now - self._last < STOP_SECONDS
+        self._last = now
+        return not held
+
 
 START_SECONDS = 1.0  # for the numbers before the first job
 BEFORE_WORK = (Course.CHECKING, Course.PLANNING)

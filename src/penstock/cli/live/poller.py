@@ -6,25 +6,125 @@ Four questions to the store once a second, one after the other; none is waited f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from penstock.cli.live.build_round import BuildRound
-from penstock.cli.live.unit_round import UnitRound
 from penstock.cli.render.throughput import Pace, PaceView
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.plan import LevelStates, PlanRow
+from penstock.model.schedule import UnitView
 from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker_silence import Silence, silent_workers
-from penstock.observe.live import RunPicture, picture_of
-from penstock.observe.live_build import BuildView
-from penstock.observe.live_units import Units
+from penstock.model.worker import Silence, silent_workers
+from penstock.observe.live import (
+    BuildView,
+    ProviderLine,
+    RunPicture,
+    Units,
+    UnitTroubles,
+    picture_of,
+)
+from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
-from penstock.stores.asking import Question
 from penstock.stores.protocol import Store
+from penstock.stores.store_future import Question, Reply
+
+
+class RunNews:
+    """Owns what was told last of each provider and worker: each change is told once."""
+
+    def __init__(self) -> None:
+        self._down: set[str] = set()
+        self._silent: set[WorkerId] = set()
+
+    def of(self, picture: RunPicture) -> Iterator[str]:
+        """What has changed since the last call, as sentences without their end."""
+        yield from self._of_workers(picture.silent)
+        yield from self._of_providers(picture.providers)
+
+    def _of_workers(self, silent: Iterable[Silence]) -> Iterator[str]:
+        for one in silent:
+            if one.worker not in self._silent:
+                self._silent.add(one.worker)
+                yield (
+                    f"Worker {one.name} no longer answers; {counted(one.jobs, 'job')} that it "
+                    f"holds can be taken back in {one.lease_seconds:,.0f} s, when its lease ends"
+                )
+
+    def _of_providers(self, lines: Iterable[ProviderLine]) -> Iterator[str]:
+        for line in lines:
+            live = line.live
+            if line.down and line.name not in self._down:
+                self._down.add(line.name)
+                yield (
+                    f"{line.name} is down ({live.failed_in_row:,} failures in a row); it is tried "
+                    "now and again, and its jobs wait uncharged"
+                )
+            elif line.name in self._down and not live.failed_in_row:
+                self._down.discard(line.name)
+                yield f"{line.name} answers again"
+
+
+class BuildRound:
+    """Owns what is known of the plan that a run works on; it may not be there yet."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._plan: PlanRow | None = None
+        self._plans = Question(store.open_plans)
+        self._levels: Question[list[LevelStates]] = Question(self._ask)
+        self.view: BuildView | None = None
+
+    def _ask(self) -> Reply[list[LevelStates]]:
+        return self._store.plan_states("" if self._plan is None else self._plan.id)
+
+    def look(self, wait_seconds: float = 0.0) -> None:
+        """Go on, as far as questions are answered by now."""
+        if self._plan is None:
+            plans = self._plans.answer(wait_seconds) or ()
+            self._plan = next((plan for plan in plans if plan.run_id == self._run_id), None)
+        if self._plan is None:
+            return
+        levels = self._levels.answer(wait_seconds)
+        if levels is not None:
+            self.view = BuildView.of(self._plan, levels)
+
+    def look_again(self, wait_seconds: float) -> None:
+        """The same with an answer to what is asked now."""
+        self._levels.forget()
+        self.look(wait_seconds)
+
+
+PAGE = 500  # units of one look
+
+
+class UnitRound:
+    """Owns a walk over all units, a page at each look, and what the last whole one has found."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._question = Question(self._ask)
+        self._after = ""
+        self._sum = UnitTroubles()
+        self.found = UnitTroubles()
+
+    def _ask(self) -> Reply[list[UnitView]]:
+        return self._store.units(None, self._after, PAGE)
+
+    def look(self, now_at: int) -> None:
+        """Go on, if the last question is answered."""
+        page = self._question.answer()
+        if page is None:
+            return
+        self._sum += UnitTroubles.of(page, now_at)
+        self._after = page[-1].key if len(page) == PAGE else ""
+        if not self._after:
+            self.found, self._sum = self._sum, UnitTroubles()
+
 
 LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 

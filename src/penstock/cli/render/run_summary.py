@@ -20,11 +20,10 @@ from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import RunFacts, Unreadable, facts_of
 from penstock.observe.explain_advice import mostly_idle, unheard_words
 from penstock.observe.explain_advice import say as said_of
-from penstock.observe.live import Money, RunPicture, money_of
-from penstock.observe.live_units import Units
+from penstock.observe.live import Money, RunPicture, Units, money_of
 from penstock.observe.phrases import command, counted
-from penstock.stores.asking import within
 from penstock.stores.protocol import Store
+from penstock.stores.store_future import within
 from penstock.terminal_text import escaped, say, span, spent_words, warn
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.dataset import task_name
-from penstock.model.spending import ALL, BudgetRefusal, Period, day_of
+from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, day_of
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why.facts import Facts, Gate, Why
 

@@ -8,13 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.model.budget_stop import BudgetStop
-from penstock.model.circumstances import Circumstances, Dependency, HeldKey
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
-from penstock.model.views import Stats, WorkerView
-from penstock.model.worker import JobStanding, WorkerStatus, read_status
-from penstock.model.worker_silence import Silence
+from penstock.model.spending import BudgetStop
+from penstock.model.views import Circumstances, Dependency, HeldKey, Stats, WorkerView
+from penstock.model.worker import JobStanding, Silence, WorkerStatus, read_status
 from penstock.observe.spending import BudgetUse
 
 

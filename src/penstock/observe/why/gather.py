@@ -13,18 +13,15 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock, blocking_sleep
 from penstock.errors import StoreError
-from penstock.model.budget_stop import BudgetStop
-from penstock.model.circumstances import Circumstances
 from penstock.model.dataset import BUILD
 from penstock.model.job import TERMINAL, Job, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.run import read_document
-from penstock.model.spending import Budget, day_of
-from penstock.model.views import WorkerView
-from penstock.model.worker import JobStanding, read_standing, read_status
-from penstock.model.worker_silence import silent_workers
-from penstock.observe.build_words import again_command
+from penstock.model.spending import Budget, BudgetStop, day_of
+from penstock.model.views import Circumstances, WorkerView
+from penstock.model.worker import JobStanding, read_standing, read_status, silent_workers
 from penstock.observe.explain import stops_of
+from penstock.observe.phrases import again_command
 from penstock.observe.spending import BudgetUse, budget_uses
 from penstock.observe.why.facts import Answer, Facts, KnownCaps
 from penstock.process_identity import is_gone

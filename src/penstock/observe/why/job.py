@@ -12,9 +12,9 @@ from difflib import get_close_matches
 
 import msgspec
 
-from penstock.model.circumstances import Circumstances, Dependency
 from penstock.model.dataset import task_name
 from penstock.model.job import TERMINAL, JobState
+from penstock.model.views import Circumstances, Dependency
 from penstock.observe.phrases import (
     at,
     command,

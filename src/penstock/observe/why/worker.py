@@ -11,11 +11,11 @@ from penstock.model.job import WorkerId
 from penstock.model.worker import (
     BlockedTasks,
     JobStanding,
+    Silence,
     SlotUse,
     Standing,
     WorkerStatus,
 )
-from penstock.model.worker_silence import Silence
 from penstock.observe.phrases import at, counted, run_command, some, span
 from penstock.observe.why.budget import held_by_budget, waits_for_money
 from penstock.observe.why.facts import Facts, Gate, Why

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from itertools import pairwise
 
 from penstock.errors import UsageError
-from penstock.model.calendar import CALENDAR_END_AT, CALENDAR_FIRST_AT
-from penstock.planning.calendars.by_text import ByText
+from penstock.model.dataset import CALENDAR_END_AT, CALENDAR_FIRST_AT
+from penstock.planning.calendars.local import ByText
 from penstock.planning.zones import passed, zone_named
 
 MICROSECONDS = 1_000_000  # per second

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from penstock.errors import UsageError
-from penstock.model.calendar import CALENDAR_END_AT, CALENDAR_FIRST_AT
-from penstock.planning.calendars.by_text import ByText
+from penstock.model.dataset import CALENDAR_END_AT, CALENDAR_FIRST_AT
+from penstock.planning.calendars.local import ByText
 
 EVERY_MIN = timedelta(milliseconds=1)
 EVERY_MAX = timedelta(days=36_500)  # a century; more is a slip of the pen

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock.errors import UsageError
-from penstock.planning.calendars.by_text import ByText
+from penstock.planning.calendars.local import ByText
 from penstock.planning.zones import day_of
 
 FIRST_DAY = date(1970, 1, 1)  # of sessions that are asked for

@@ -9,17 +9,62 @@ found by the year, or by the month if a day has several, and such blocks are kep
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from difflib import get_close_matches
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from penstock.model.calendar import CALENDAR_END_AT, CALENDAR_FIRST_AT
-from penstock.planning.calendars.by_text import ByText
-from penstock.planning.zones import DAY_SECONDS, may_share_a_day, passed, shown
+from cronsim import CronSim
+
+from penstock.errors import UsageError
+from penstock.model.dataset import CALENDAR_END_AT, CALENDAR_FIRST_AT
+from penstock.planning.timing import is_rhythm, read_cron
+from penstock.planning.zones import DAY_SECONDS, may_share_a_day, passed, shown, zone_named
+
+
+class ByText:
+    """Calendars of one text are one calendar."""
+
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByText) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"<{self.text}>"
+
+
+SHOWN_MAX = 80  # characters of a text in a sentence
+
+_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+
+
+def second_of_day(text: str) -> int:
+    """Of "16:00" or "16:00:30"; UsageError if it is neither."""
+    given: object = text  # whatever a user without a type checker wrote
+    found = _TIME.fullmatch(text) if isinstance(given, str) else None
+    if not found:
+        shown = text[:SHOWN_MAX] if isinstance(given, str) else given
+        raise UsageError(f'A time of the day is written as "16:00" or "16:00:30", got {shown!r}.')
+    hour, minute, second = (int(part or 0) for part in found.groups())
+    return hour * 3_600 + minute * 60 + second
+
+
+def clock_text(second: int) -> str:
+    """Canonical: "16:00", or with seconds if there are any."""
+    minutes, seconds = divmod(second, 60)
+    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
+    return f"{text}:{seconds:02d}" if seconds else text
+
 
 MICROSECONDS = 1_000_000  # per second
 BLOCKS_KEPT = 4_096  # of all calendars
@@ -145,3 +190,154 @@ def _midnight(number: int) -> int:
 def every_day(year: int, month: int) -> range:
     """All days of a month."""
     return range(1, monthrange(year, month)[1] + 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Hourly(LocalCalendar):
+    """`Hourly(minute=30)`."""
+
+    minute: int = 0
+    tz: str = "UTC"
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)
+    is_rhythm = True
+
+    def __post_init__(self) -> None:
+        given: object = self.minute
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= 59:
+            raise UsageError(f"The minute of an hour is a number from 0 to 59, got {given!r}.")
+        times = tuple(hour * 3_600 + given * 60 for hour in range(24))
+        object.__setattr__(self, "zone", zone_named(self.tz))
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "text", f"hourly :{given:02d} {self.tz}")
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        return every_day(year, month)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Daily(LocalCalendar):
+    """`Daily("16:00", tz="America/New_York")`."""
+
+    at: str = "00:00"
+    tz: str = "UTC"
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        time = second_of_day(self.at)
+        object.__setattr__(self, "zone", zone_named(self.tz))
+        object.__setattr__(self, "times", (time,))
+        object.__setattr__(self, "text", f"daily {clock_text(time)} {self.tz}")
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        return every_day(year, month)
+
+
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Weekly(LocalCalendar):
+    """`Weekly("friday", at="17:00")`; a number of the day counts from Monday, 0."""
+
+    day: str | int = "monday"
+    at: str = "00:00"
+    tz: str = "UTC"
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)
+    weekday: int = field(init=False)
+    may_be_adjacent = False
+
+    def __post_init__(self) -> None:
+        weekday = _weekday(self.day)
+        time = second_of_day(self.at)
+        object.__setattr__(self, "weekday", weekday)
+        object.__setattr__(self, "zone", zone_named(self.tz))
+        object.__setattr__(self, "times", (time,))
+        text = f"weekly {WEEKDAYS[weekday]} {clock_text(time)} {self.tz}"
+        object.__setattr__(self, "text", text)
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        first = 1 + (self.weekday - date(year, month, 1).weekday()) % 7
+        return every_day(year, month)[first - 1 :: 7]
+
+
+def _weekday(day: object) -> int:
+    if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
+        return day
+    if isinstance(day, str):
+        name = day.strip().lower()
+        if name in WEEKDAYS:
+            return WEEKDAYS.index(name)
+        near = get_close_matches(name, WEEKDAYS, 1)
+        hint = f"; the nearest name is {near[0]!r}" if near else ""
+        raise UsageError(f"There is no day of the week {day[:SHOWN_MAX]!r}{hint}.")
+    raise UsageError(f'A day of the week is "monday" to "sunday" or 0 to 6, got {day!r}.')
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Monthly(LocalCalendar):
+    """`Monthly(day=-1)`: -1 is the last day of each month."""
+
+    day: int = 1
+    at: str = "00:00"
+    tz: str = "UTC"
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)
+    may_be_adjacent = False
+
+    def __post_init__(self) -> None:
+        given: object = self.day
+        if not isinstance(given, int) or isinstance(given, bool) or not 1 <= abs(given) <= 31:
+            raise UsageError(
+                f"The day of a month is 1 to 31, or -1 (the last) to -31, got {given!r}."
+            )
+        time = second_of_day(self.at)
+        object.__setattr__(self, "zone", zone_named(self.tz))
+        object.__setattr__(self, "times", (time,))
+        object.__setattr__(self, "text", f"monthly {given} {clock_text(time)} {self.tz}")
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        last = every_day(year, month)[-1]
+        day = self.day if self.day > 0 else last + 1 + self.day
+        return (day,) if 1 <= day <= last else ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cron(LocalCalendar):
+    """`Cron("0 17 * * 1-5", tz="Europe/Berlin")`."""
+
+    expression: str
+    tz: str = "UTC"
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)
+    is_rhythm: bool = field(init=False)
+    fields: CronSim = field(init=False)
+
+    def __post_init__(self) -> None:
+        text, fields = read_cron(self.expression)
+        times = (
+            hour * 3_600 + minute * 60
+            for hour in sorted(fields.hours)
+            for minute in sorted(fields.minutes)
+        )
+        object.__setattr__(self, "zone", zone_named(self.tz))
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "times", tuple(times))
+        object.__setattr__(self, "is_rhythm", is_rhythm(fields))
+        object.__setattr__(self, "text", f"cron {text} {self.tz}")
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        fields = self.fields
+        if month not in fields.months:
+            return ()
+        days = every_day(year, month)
+        if fields.parts[3] == fields.parts[5] == "*":
+            return days
+        return [day for day in days if fields.match_day(date(year, month, day))]

@@ -16,8 +16,7 @@ import aiohttp
 from aiohttp.payload import BytesPayload
 
 from penstock.errors import ReplyOverdue, ReplyRefused
-from penstock.requests.decoding import ACCEPTED, PIECE_BYTES, CannotDecode
-from penstock.requests.exchange import Exchange
+from penstock.requests.exchange import ACCEPTED, PIECE_BYTES, CannotDecode, Exchange
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts, facts_of
 
 MESSAGE_LENGTH_MAX = 200  # characters

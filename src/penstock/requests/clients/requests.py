@@ -18,7 +18,7 @@ import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from penstock.requests.clients.httpx import HandedTransport
-from penstock.requests.decoding import ACCEPTED
+from penstock.requests.exchange import ACCEPTED
 from penstock.requests.transports import TRUST, Trust
 
 

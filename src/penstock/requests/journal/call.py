@@ -22,9 +22,8 @@ from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, 
 from penstock.model.provider import RequestResourceKey
 from penstock.model.spending import Budget, BudgetRefusal, scopes_of
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.body_recorder import Recording, breaks_off
+from penstock.requests.journal.body_recorder import Recording, breaks_off, safe_headers
 from penstock.requests.journal.paid_policy import PaidRules
-from penstock.requests.journal.safe_headers import safe_headers
 from penstock.requests.journal.writer import JournalWriter
 from penstock.requests.usage import TokensTold, TokensUsed
 

@@ -14,17 +14,22 @@ from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import WorkerId
 from penstock.model.views import QueueFacts
 from penstock.stores.postgres import errors
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import Connected, PgConnection, closed_quietly, connect
+from penstock.stores.postgres.connection import (
+    Address,
+    Connected,
+    PgConnection,
+    closed_quietly,
+    connect,
+)
 from penstock.stores.postgres.open import known_steps, statements, version_of
 from penstock.stores.postgres.read import ServerReader
 from penstock.stores.postgres.vacuum import DeadRows
 from penstock.stores.retry import seen_twice
-from penstock.stores.sql.call_reading import figures_of
-from penstock.stores.sql.locking import locks_of
-from penstock.stores.sql.slice_reading import datasets_of, open_plans_of
+from penstock.stores.sql.journal import figures_of
+from penstock.stores.sql.plans import locks_of
+from penstock.stores.sql.schedules import failed_checks_of, ill_units_of
+from penstock.stores.sql.slices import datasets_of, open_plans_of
 from penstock.stores.sql.statements import Row
-from penstock.stores.sql.unit_reading import failed_checks_of, ill_units_of
 
 OLD_TRANSACTION_SECONDS = 300
 SKEW_SECONDS = 60

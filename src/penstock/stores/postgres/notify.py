@@ -16,13 +16,14 @@ import psycopg
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.ids import SystemIds
-from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connection import (
+    CALL_SECONDS,
+    Address,
+    Guard,
     PgConnection,
     closed_quietly,
     connect,
 )
-from penstock.stores.postgres.silence import CALL_SECONDS, Guard
 from penstock.stores.retry import RetryDelay
 
 LISTEN_SECONDS = 5.0  # of silence, after which the server is asked whether it is there

@@ -12,8 +12,8 @@ from penstock import failpoints
 from penstock.clock import SystemClock
 from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreMissing, StoreReadOnly
 from penstock.stores.postgres import errors
-from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connection import (
+    Address,
     Connected,
     PgConnection,
     ask_server,
@@ -23,8 +23,7 @@ from penstock.stores.postgres.connection import (
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.protocol import Store
 from penstock.stores.retry import seen_twice
-from penstock.stores.sql.migrate import Migration, read_migrations
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.sql.statements import Migration, read_migrations, read_queries
 
 PACKAGE = "penstock.stores.postgres"
 STATEMENT_MS = 9_000  # below what a connection is given up after: the server's word is better
@@ -177,3 +176,23 @@ def _prepare(address: Address, connected: Connected, queries: dict[str, str], st
         raise
     failpoints.hit("migrate.committed")
     return True
+
+
+LAST_CHARACTER = "\U0010ffff"
+
+
+def keys_with_prefix(url: str, start: str, limit: int) -> list[str]:
+    """The first keys that begin with a text, by the index of keys."""
+    address = Address.of(url)
+    queries = statements()
+    connection = None
+    try:
+        connection = connect(address, queries).connection
+        found = connection.execute(
+            queries["keys_between"], (start, start + LAST_CHARACTER, limit)
+        ).fetchall()
+    except psycopg.Error as error:
+        raise errors.as_store_error(error, address.shown, "looking at") from error
+    finally:
+        closed_quietly(connection)
+    return [str(key) for (key,) in found]

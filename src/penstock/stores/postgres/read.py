@@ -16,16 +16,16 @@ from penstock.clock import BootTime, Clock, blocking_sleep
 from penstock.errors import PenstockError, SchemaTooNew, StoreCorrupt, StoreError
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks
-from penstock.stores.group_commit import Contended
+from penstock.stores.group_commit import Contended, closed
 from penstock.stores.postgres import errors
-from penstock.stores.postgres.address import Address
 from penstock.stores.postgres.connection import (
+    CALL_SECONDS,
+    Address,
     Connected,
+    Guard,
     closed_quietly,
     connect,
 )
-from penstock.stores.postgres.silence import CALL_SECONDS, Guard
-from penstock.stores.refusals import closed
 from penstock.stores.retry import RetryDelay
 from penstock.stores.sql.statements import Row
 from penstock.stores.sql.views import SqlReader

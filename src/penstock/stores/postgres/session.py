@@ -29,19 +29,18 @@ from penstock.errors import (
 from penstock.ids import SystemIds
 from penstock.stores.group_commit import AGAIN_SECONDS, Contended
 from penstock.stores.postgres import errors
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.beginning import Ahead, Begun, Opened, Opening
 from penstock.stores.postgres.connection import (
+    CALL_SECONDS,
+    Address,
     Connected,
+    Guard,
     Server,
     ask_server,
     closed_quietly,
     connect,
 )
-from penstock.stores.postgres.lane_cache import KnownLanes
-from penstock.stores.postgres.pipeline import Question, RoundTrip
-from penstock.stores.postgres.scan_places import ScanPlaces
-from penstock.stores.postgres.silence import CALL_SECONDS, Guard
+from penstock.stores.postgres.lane_cache import KnownLanes, ScanPlaces
+from penstock.stores.postgres.pipeline import Ahead, Begun, Opened, Opening, Question, RoundTrip
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.retry import Outage, RetryDelay
 from penstock.stores.sql.statements import Row

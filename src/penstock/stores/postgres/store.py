@@ -14,19 +14,16 @@ from penstock.clock import BootTime, Clock
 from penstock.errors import StoreClosed, StoreError
 from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
-from penstock.stores.group_commit import GroupCommit
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import Connected
+from penstock.stores.group_commit import GroupCommit, closed, forked
+from penstock.stores.postgres.connection import Address, Connected, Watch
 from penstock.stores.postgres.notify import Listener
 from penstock.stores.postgres.pipeline import Question
 from penstock.stores.postgres.read import PostgresReader
 from penstock.stores.postgres.session import PostgresSession
-from penstock.stores.postgres.silence import Watch
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.postgres.vacuum import DeadRows, Vacuum
 from penstock.stores.protocol import GROUPS_PER_LEASE
-from penstock.stores.refusals import closed, forked
-from penstock.stores.sql import enqueue, locking
+from penstock.stores.sql import enqueue, plans
 from penstock.stores.sql import lease as leasing
 from penstock.stores.sql import workers as registering
 from penstock.stores.sql.statements import as_json
@@ -90,7 +87,7 @@ class PostgresStore(SqlStore):
         return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
 
     def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
-        return self._beats.submit(lambda tx: locking.beat_locks(tx, run_id, ttl_seconds))
+        return self._beats.submit(lambda tx: plans.beat_locks(tx, run_id, ttl_seconds))
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
         self._last_request = request

@@ -10,7 +10,7 @@ transaction runs again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -23,18 +23,126 @@ from penstock.model.job import LeasedJob
 from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres.arming import ArmingTransaction
-from penstock.stores.postgres.arrays import numbers, texts
-from penstock.stores.postgres.bulk_insert import Cursor
-from penstock.stores.postgres.lane_cache import KnownLanes, LaneFacts
+from penstock.stores.postgres.bulk_insert import (
+    AcceptingTransaction,
+    Cursor,
+    binaries,
+    numbers,
+    texts,
+)
+from penstock.stores.postgres.lane_cache import KnownLanes, LaneFacts, ScanPlaces
 from penstock.stores.postgres.pipeline import Question, RoundTrip
-from penstock.stores.postgres.scan_places import ScanPlaces
+from penstock.stores.sql.row_state import RowState
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
+ANSWER_BYTES = 8 * 1024 * 1024  # of bodies in one statement, unless a single one is larger
+MERGED_AT_ONCE = 10_000  # changes of accounts
+
+_BODY = 3  # the column of it
+
+
+class PayingTransaction(AcceptingTransaction):
+    """Owns nothing more. Rows of calls are held from when they are found until the commit."""
+
+    def find_calls(self, keys: Sequence[CallKey]) -> list[Row]:
+        query, parameters = self._finding(keys)
+        return self.rows(query, *parameters)
+
+    @staticmethod
+    def _finding(keys: Sequence[CallKey]) -> Question:
+        jobs, fingerprints, ordinals = zip(*keys, strict=True)
+        return "find_calls", (numbers(jobs), texts(fingerprints), numbers(ordinals))
+
+    def add_calls(self, rows: Sequence[Row]) -> None:
+        jobs, fingerprints, ordinals, tokens, *places, begun, micros, tokens_kept, resent = zip(
+            *rows, strict=True
+        )
+        made = self.rows(
+            "add_calls",
+            numbers(jobs),
+            texts(fingerprints),
+            numbers(ordinals),
+            numbers(tokens),
+            *map(texts, places),
+            numbers(begun),
+            numbers(micros),
+            numbers(tokens_kept),
+            numbers(resent),
+        )
+        if len(made) < len(rows):
+            raise Contended("Another process has begun the same call just now.")
+        self._saw(CallKey(*rows[0][:3]))
+
+    def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
+        *first, last = _slices(answers)
+        for part in first:
+            self._write(_keeping(part))
+        calls, states, *others = zip(*rows, strict=True)
+        change = "change_calls", (numbers(calls), texts(states), *map(numbers, others))
+        self._write(*([_keeping(last)] if last else []), change)
+
+    def _write(self, *questions: Question) -> None:
+        self.writes += 1
+        self._still_time()
+        self._round_trip.ask(questions)
+
+    def call_ended(self, key: CallKey) -> None:
+        self._saw(key)
+
+    def _saw(self, key: CallKey) -> None:
+        self.witness = "was_called", (*key, self.now)
+
+    def add_up_accounts(self) -> None:
+        self.flush_accounts()
+        while self.run("merge_account_changes", MERGED_AT_ONCE):
+            continue
+
+
+def _keeping(rows: Sequence[Row]) -> Question:
+    calls, status, headers, bodies, *others = zip(*rows, strict=True)
+    columns = (numbers(calls), numbers(status), texts(headers), binaries(bodies))
+    return "keep_answers", (*columns, *map(numbers, others))
+
+
+def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Parts whose bodies are bounded together, at least one in each; the last may be empty."""
+    begin = size = 0
+    for place, row in enumerate(rows):
+        size += len(row[_BODY])
+        if size > ANSWER_BYTES and place > begin:
+            yield rows[begin:place]
+            begin, size = place, len(row[_BODY])
+    yield rows[begin:]
+
+
+LOOKS_MAX = 100  # for units that are leased, acknowledged or ended meanwhile
+
+
+class ArmingTransaction(PayingTransaction):
+    """Owns nothing more. Units that do not run are held from when they are found."""
+
+    def find_units(self, keys: Sequence[str]) -> list[Row]:
+        """Held first and read afterwards: what is read is not older than the lock."""
+        wanted, held, running = texts(keys), set[int](), int(RowState.IN_PROGRESS)
+        questions = [
+            (query, (wanted,)) for query in ("hold_units", "hold_ended_units", "find_units")
+        ]
+        for _ in range(LOOKS_MAX):
+            self._still_time()
+            at_rest, ended, found = self._round_trip.ask(questions)
+            held.update(job_id for (job_id,) in (*at_rest, *ended))
+            if all(row[3] == running or row[1] in held for row in found):
+                return found
+        raise Contended("Units were leased and ended as often as they were looked at.")
+
+    def start_units(self, rows: Sequence[Row]) -> None:
+        batch = (as_json(rows), self.now)
+        self._write(("start_units", batch), ("revive_units", batch))
+
+
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
 SPEC_BYTES = 2_500  # of a lane's name in its index
-LOOKS_MAX = 100  # at lanes that others make known and forget again
 MERGE_CHANGES = 2_000  # changes of counters that are left before somebody merges them
 
 _CHANGES = re.compile(r"(?<!for )\b(insert|update|delete)\b")

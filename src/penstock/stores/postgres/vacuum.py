@@ -17,9 +17,7 @@ import psycopg
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import closed_quietly, connect
-from penstock.stores.postgres.silence import Guard
+from penstock.stores.postgres.connection import Address, Guard, closed_quietly, connect
 
 LOOK_LEASES = 5_000  # jobs that this process leases between two looks
 DEAD_ROWS = 100_000  # so many are left to autovacuum,

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import EnqueueRefused
-from penstock.model.effects import (
+from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
+from penstock.model.lease import (
     Effect,
     EnqueueJobs,
     ForgetCalls,
+    JobEnd,
+    JobFailure,
+    JobRef,
     Rearm,
     SetCursor,
+    Verdict,
 )
-from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
-from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import SCHEDULE
 from penstock.stores.sql import slices
 from penstock.stores.sql.dependants import note_ended

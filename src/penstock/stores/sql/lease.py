@@ -7,7 +7,7 @@ finished. Groups share the limit by weight; inside a group jobs come by priority
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -24,9 +24,41 @@ from penstock.stores.protocol import (
 )
 from penstock.stores.sql.dead_workers import sweep
 from penstock.stores.sql.dependants import settle
-from penstock.stores.sql.shares import WeightedShares, weight_of
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import PayloadsTooLarge, Transaction
+
+CREDITS_MAX = 4_096  # groups whose balance is remembered
+
+
+def weight_of(tasks: Iterable[str], weights: Mapping[str, int]) -> int:
+    """The weight of a group: that of the heaviest of its tasks that are ready."""
+    return max((weights.get(task, 1) for task in tasks), default=1)
+
+
+class WeightedShares:
+    """Owns what each group is still owed, less than a job. Knows neither jobs nor lanes."""
+
+    def __init__(self) -> None:
+        self._owed: dict[str, float] = {}
+
+    def divide(self, limit: int, groups: Sequence[str], weights: Sequence[int]) -> list[int]:
+        """The part of each group; together they are the limit."""
+        total = sum(weights)
+        due = [
+            self._owed.get(group, 0.0) + limit * weight / total
+            for group, weight in zip(groups, weights, strict=True)
+        ]
+        parts = [max(0, int(part)) for part in due]
+        while (left := limit - sum(parts)) != 0:
+            step = 1 if left > 0 else -1
+            places = [n for n in range(len(parts)) if parts[n] + step >= 0]
+            parts[max(places, key=lambda n: step * (due[n] - parts[n]))] += step
+        if len(self._owed) > CREDITS_MAX:
+            self._owed.clear()
+        for group, part, got in zip(groups, due, parts, strict=True):
+            self._owed[group] = min(1.0, max(-1.0, part - got))
+        return parts
+
 
 EMPTY_ROUNDS = 4  # looks of one lease call, while lanes turn out to be empty
 

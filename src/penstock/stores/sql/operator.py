@@ -10,8 +10,7 @@ from penstock.model.lease import JobRef, Verdict
 from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Retried, Settled
 from penstock.stores.protocol import CHORE_SLICE
-from penstock.stores.sql.dependants import note_ended, settle
-from penstock.stores.sql.reviving import revive_later, total
+from penstock.stores.sql.dependants import note_ended, revive_later, settle, total
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from penstock.model.job import JobState
 from penstock.model.views import EndMark, Progress
-from penstock.stores.journal import CALLS_DROPPED
-from penstock.stores.protocol import CHORE_SLICE, PURGE_EDGES
+from penstock.stores.protocol import CALLS_DROPPED, CHORE_SLICE, PURGE_EDGES
 from penstock.stores.sql.dependants import settle
 from penstock.stores.sql.enqueue import upstream_error
 from penstock.stores.sql.journal import forget_calls

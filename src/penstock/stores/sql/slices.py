@@ -3,14 +3,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from penstock.model.effects import CommitLevel, Effect, StageManifest
-from penstock.model.job import JobId
-from penstock.model.lock import PlanState
+from penstock.model.job import Job, JobId, JobState
+from penstock.model.lease import CommitLevel, Effect, StageManifest
+from penstock.model.plan import LevelStates, PlanRow, PlanState
 from penstock.model.views import Progress
-from penstock.stores.sql.statements import as_json
+from penstock.stores.protocol import DatasetView, SlicePage, SliceRange, SliceRow
+from penstock.stores.sql.row_state import PUBLIC, RowState
+from penstock.stores.sql.statements import Row, Statements, as_json
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.views import SqlReader
+
+_TOTAL, _COMMITTED = -1, -2  # instead of a state, in the rows of `count_plan_jobs`
+
+
+def page_of(reader: SqlReader, dataset: str, start: int, end: int, limit: int) -> SlicePage:
+    return _page(reader.slice_rows("read_slices", dataset, start, end, limit))
+
+
+def ranges_of(reader: SqlReader, ranges: Sequence[SliceRange]) -> SlicePage:
+    wanted = [(one.dataset, one.first, one.last) for one in ranges]
+    return _page(reader.slice_rows("read_ranges", as_json(wanted)))
+
+
+def _page(found: tuple[int, list[Row]]) -> SlicePage:
+    seq, rows = found
+    return SlicePage(seq=seq, rows=[_slice(row) for row in rows])
+
+
+def staged_of(reader: Statements, plan_id: str) -> list[SliceRow]:
+    return [_slice(row) for row in reader.array("staged_slices", plan_id)]
+
+
+def paths_of(reader: Statements, dataset: str, after: int, limit: int) -> list[tuple[int, str]]:
+    rows = reader.array("read_documents", dataset, after, limit)
+    return [(row_id, document) for row_id, document in rows]
+
+
+def datasets_of(reader: Statements) -> list[DatasetView]:
+    return [
+        DatasetView(name=name, slices=slices, first_at=first_at, last_at=last_at, seq=seq)
+        for name, slices, first_at, last_at, seq in reader.rows("list_datasets")
+    ]
+
+
+def plan_of(reader: Statements, plan_id: str) -> PlanRow | None:
+    row = reader.row("read_plan", plan_id)
+    return None if row is None else _plan(row)
+
+
+def open_plans_of(reader: Statements, digest: str | None) -> list[PlanRow]:
+    return [_plan(row) for row in reader.rows("list_open_plans", digest)]
+
+
+def states_of(reader: Statements, plan_id: str) -> list[LevelStates]:
+    """Counts by level; how many are done is what is left of all."""
+    totals: dict[int, int] = {}
+    states: dict[int, dict[JobState, int]] = {}
+    committed: set[int] = set()
+    for kind, level, n in reader.rows("count_plan_jobs", plan_id):
+        if kind == _TOTAL:
+            totals[level] = n
+        elif kind == _COMMITTED:
+            committed.add(level)
+        else:
+            of = states.setdefault(level, {})
+            of[PUBLIC[kind]] = of.get(PUBLIC[kind], 0) + n
+    return [
+        LevelStates(
+            level=level,
+            states=_with_done(totals[level], states.get(level, {})),
+            committed=level in committed,
+        )
+        for level in sorted(totals)
+    ]
+
+
+def _with_done(total: int, states: dict[JobState, int]) -> dict[str, int]:
+    counts = {**states, JobState.DONE: total - sum(states.values())}
+    return {state.value: counts[state] for state in JobState if counts.get(state)}
+
+
+def plan_jobs_of(
+    reader: SqlReader, plan_id: str, states: Collection[JobState], after_id: JobId, limit: int
+) -> list[Job]:
+    wanted = [int(row_state) for row_state in RowState if PUBLIC[row_state] in states]
+    if not wanted:
+        return []
+    query = "list_plan_jobs"
+    if min(wanted) >= RowState.SKIPPED:
+        query = "list_unhappy_of_plan"
+    elif max(wanted) < RowState.DONE:
+        query = "list_open_of_plan"
+    return reader.jobs_by(query, plan_id, after_id, as_json(wanted), limit)
+
+
+def _slice(row: Row) -> SliceRow:
+    dataset, at, built, basis, seq, plan_id, level, job_id, document = row
+    return SliceRow(
+        dataset=dataset,
+        at=at,
+        built=built,
+        basis=basis,
+        seq=seq,
+        plan_id=plan_id,
+        level=level,
+        job_id=job_id,
+        document=document,
+    )
+
+
+def _plan(row: Row) -> PlanRow:
+    return PlanRow(
+        id=row[0],
+        app=row[1],
+        digest=row[2],
+        state=PlanState(row[3]),
+        run_id=row[4],
+        root=row[5],
+        document=row[6],
+        levels=row[7],
+        jobs=row[8],
+        created_at=row[9],
+        begun_at=row[10],
+        ended_at=row[11],
+    )
 
 
 def own_name(tx: Transaction, proposed: str) -> str:

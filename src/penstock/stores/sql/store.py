@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol, TypeVar
 
 from penstock import failpoints
-from penstock.model.circumstances import Circumstances
-from penstock.model.control import Inbox
-from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
+from penstock.clock import BootTime
+from penstock.model.dataset import SliceMarks
+from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
 from penstock.model.journal import (
     Answer,
     CallFigures,
@@ -29,11 +32,13 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
+from penstock.model.plan import LevelStates, LocksTaken, LockView, PlanRow
 from penstock.model.provider import ProviderModelKey
-from penstock.model.run_part import RunPart
+from penstock.model.run import RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
+    Circumstances,
     EndMark,
     EnqueueReport,
     KeptLimit,
@@ -45,27 +50,195 @@ from penstock.model.views import (
     Stats,
     WorkerView,
 )
-from penstock.stores.journal import check_run
-from penstock.stores.protocol import JobFilter
+from penstock.model.worker import Inbox
+from penstock.stores.protocol import (
+    DatasetView,
+    JobFilter,
+    SlicePage,
+    SliceRange,
+    SliceRow,
+    check_run,
+)
 from penstock.stores.sql import ack as ending
 from penstock.stores.sql import (
-    call_reading,
-    controlling,
     dead_workers,
-    foreseeing,
     journal,
     operator,
+    plans,
     retention,
     schedules,
-    unit_reading,
-    voiding,
+    slices,
+    views,
+    workers,
 )
 from penstock.stores.sql import enqueue as enqueueing
+from penstock.stores.sql import slices as staging
 from penstock.stores.sql import workers as registering
-from penstock.stores.sql.dataset_store import SqlDatasetStore
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.sql.waking import Waiters
+from penstock.stores.sql.views import SqlReader
 from penstock.stores.store_future import Reply
+
+T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """Runs operations in transactions, or refuses them."""
+
+    def submit(
+        self,
+        run: Callable[[Transaction], T],
+        *,
+        urgent: bool = False,
+        atomic: bool = False,
+        lazy: bool = False,
+        opening: Callable[[], None] | None = None,
+    ) -> Reply[T]: ...
+
+
+class SqlDatasetStore(ABC):
+    """Says which step does what is asked for of slices, plans and locks."""
+
+    _writer: Writer
+    _reader: SqlReader
+
+    @abstractmethod
+    def _read(self, question: Callable[[], T]) -> Reply[T]:
+        """Answer a question, made of calls to the reader."""
+
+    @abstractmethod
+    def _times(self) -> tuple[int, BootTime]:
+        """The time for people and the time that leases live by; part of a question."""
+
+    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
+        return self._writer.submit(
+            lambda tx: plans.beat_locks(tx, run_id, ttl_seconds), urgent=True
+        )
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> Reply[SliceMarks]:
+        return self._read(lambda: self._reader.slice_marks(dataset, start, end, version))
+
+    def manifests(self, dataset: str, start: int, end: int, limit: int) -> Reply[SlicePage]:
+        return self._read(lambda: slices.page_of(self._reader, dataset, start, end, limit))
+
+    def slices(self, ranges: Sequence[SliceRange]) -> Reply[SlicePage]:
+        return self._read(lambda: slices.ranges_of(self._reader, ranges))
+
+    def staged(self, plan_id: str) -> Reply[list[SliceRow]]:
+        return self._read(lambda: slices.staged_of(self._reader, plan_id))
+
+    def named_paths(self, dataset: str, after: int, limit: int) -> Reply[list[tuple[int, str]]]:
+        return self._read(lambda: slices.paths_of(self._reader, dataset, after, limit))
+
+    def datasets(self) -> Reply[list[DatasetView]]:
+        return self._read(lambda: slices.datasets_of(self._reader))
+
+    def own_name(self, proposed: str) -> Reply[str]:
+        return self._writer.submit(lambda tx: staging.own_name(tx, proposed))
+
+    def tidy_manifests(self, limit: int) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: staging.tidy(tx, limit))
+
+    def add_plan(self, plan: PlanRow) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.add_plan(tx, plan))
+
+    def begin_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.begin_plan(tx, plan_id, run_id))
+
+    def adopt_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.adopt_plan(tx, plan_id, run_id))
+
+    def end_plan(self, plan_id: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.end_plan(tx, plan_id))
+
+    def abandon_plan(self, plan_id: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.abandon_plan(tx, plan_id))
+
+    def cancel_plan(self, plan_id: str) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: plans.cancel_plan(tx, plan_id))
+
+    def plan(self, plan_id: str) -> Reply[PlanRow | None]:
+        return self._read(lambda: slices.plan_of(self._reader, plan_id))
+
+    def open_plans(self, digest: str | None = None) -> Reply[list[PlanRow]]:
+        return self._read(lambda: slices.open_plans_of(self._reader, digest))
+
+    def plan_states(self, plan_id: str) -> Reply[list[LevelStates]]:
+        return self._read(lambda: slices.states_of(self._reader, plan_id))
+
+    def plan_jobs(
+        self, plan_id: str, states: Collection[JobState], after_id: JobId, limit: int
+    ) -> Reply[list[Job]]:
+        return self._read(
+            lambda: slices.plan_jobs_of(self._reader, plan_id, states, after_id, limit)
+        )
+
+    def take_locks(
+        self, names: Sequence[str], run_id: str, mark: str, ttl_seconds: float, gone: Sequence[str]
+    ) -> Reply[LocksTaken]:
+        return self._writer.submit(
+            lambda tx: plans.take_locks(tx, names, run_id, mark, ttl_seconds, gone)
+        )
+
+    def release_locks(self, run_id: str, names: Sequence[str]) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.release_locks(tx, run_id, names))
+
+    def locks(self) -> Reply[list[LockView]]:
+        return self._read(lambda: plans.locks_of(self._reader, self._times()[1]))
+
+
+class Waiters:
+    """Owns the wake-ups of one store in one process. Does not know what there is to lease."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all of the following
+        self._wakes: set[Callable[[], None]] = set()
+        self._version = 0
+        self._seen = 0  # the version that the last one who waited went away with
+
+    @property
+    def has_news(self) -> bool:
+        """Has anything been made that may be leased, since somebody last went to look?"""
+        return self._version != self._seen
+
+    @property
+    def are_waiting(self) -> bool:
+        """Does anybody wait for news?"""
+        return bool(self._wakes)
+
+    def saw(self) -> None:
+        """Somebody goes to look."""
+        with self._lock:
+            self._seen = self._version
+
+    def tell(self) -> None:
+        """There may be something to lease; wake all."""
+        with self._lock:
+            self._version += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all, who shall look for themselves whether there is."""
+        with self._lock:
+            for wake in self._wakes:
+                with suppress(RuntimeError):  # its loop is closed
+                    wake()
+
+    @contextmanager
+    def joined(self) -> Iterator[asyncio.Event]:
+        """What is set when this loop is woken, as long as it waits."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        with self._lock:
+            self._wakes.add(wake)
+        try:
+            yield woken
+        finally:
+            with self._lock:
+                self._wakes.discard(wake)
 
 
 class SqlStore(SqlDatasetStore):
@@ -169,16 +342,16 @@ class SqlStore(SqlDatasetStore):
         )
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
-        return self._read(lambda: foreseeing.would_retry(self._reader, task, max_attempts))
+        return self._read(lambda: views.would_retry(self._reader, task, max_attempts))
 
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
         return self._writer.submit(lambda tx: retention.purge(tx, before, after))
 
     def would_purge(self, before: int) -> Reply[int]:
-        return self._read(lambda: foreseeing.would_purge(self._reader, before))
+        return self._read(lambda: views.would_purge(self._reader, before))
 
     def void_leases(self, above: int) -> Reply[int]:
-        return self._writer.submit(lambda tx: voiding.void_leases(tx, above))
+        return self._writer.submit(lambda tx: workers.void_leases(tx, above))
 
     def stats(self) -> Reply[Stats]:
         return self._read(lambda: self._reader.stats(*self._times()))
@@ -232,10 +405,10 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: self._reader.inbox(worker))
 
     def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
-        return self._writer.submit(lambda tx: controlling.ask(tx, worker, ref))
+        return self._writer.submit(lambda tx: workers.ask(tx, worker, ref))
 
     def answer(self, question: int, document: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: controlling.answer(tx, question, document))
+        return self._writer.submit(lambda tx: workers.answer(tx, question, document))
 
     def answer_to(self, question: int) -> Reply[str | None]:
         return self._read(lambda: self._reader.first("read_answer", question))
@@ -258,16 +431,16 @@ class SqlStore(SqlDatasetStore):
         return self._writer.submit(lambda tx: journal.reused(tx, keys, accounts))
 
     def calls(self, job: JobId) -> Reply[list[CallRecord]]:
-        return self._read(lambda: call_reading.calls_of(self._reader, job))
+        return self._read(lambda: journal.calls_of(self._reader, job))
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:
-        return self._read(lambda: call_reading.answer_of(self._reader, key))
+        return self._read(lambda: journal.answer_of(self._reader, key))
 
     def call_figures(self, job: JobId | None) -> Reply[CallFigures]:
-        return self._read(lambda: call_reading.figures_of(self._reader, job))
+        return self._read(lambda: journal.figures_of(self._reader, job))
 
     def balances(self, spans: Sequence[str]) -> Reply[list[Balance]]:
-        return self._read(lambda: call_reading.balances_of(self._reader, spans))
+        return self._read(lambda: journal.balances_of(self._reader, spans))
 
     def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
         return self._writer.submit(lambda tx: journal.prune_calls(tx, before, after))
@@ -277,10 +450,10 @@ class SqlStore(SqlDatasetStore):
         return self._writer.submit(lambda tx: journal.save_run(tx, part))
 
     def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:
-        return self._read(lambda: call_reading.parts_of(self._reader, run_id))
+        return self._read(lambda: journal.parts_of(self._reader, run_id))
 
     def runs(self, limit: int) -> Reply[list[str]]:
-        return self._read(lambda: call_reading.newest_runs(self._reader, limit))
+        return self._read(lambda: journal.newest_runs(self._reader, limit))
 
     def arm(self, app: str, units: Sequence[UnitPlan]) -> Reply[ArmReport]:
         return self._writer.submit(lambda tx: schedules.arm(tx, app, units), atomic=True)
@@ -289,19 +462,19 @@ class SqlStore(SqlDatasetStore):
         return self._writer.submit(lambda tx: schedules.retire_units(tx, keys))
 
     def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
-        return self._read(lambda: unit_reading.units_of(self._reader, app, after_key, limit))
+        return self._read(lambda: schedules.units_of(self._reader, app, after_key, limit))
 
     def unit(self, key: str) -> Reply[UnitView | None]:
-        return self._read(lambda: unit_reading.unit_of(self._reader, key))
+        return self._read(lambda: schedules.unit_of(self._reader, key))
 
     def cursors(self, names: Sequence[str]) -> Reply[dict[str, str]]:
-        return self._read(lambda: unit_reading.cursors_of(self._reader, names))
+        return self._read(lambda: schedules.cursors_of(self._reader, names))
 
     def keep_preflights(self, app: str, results: Sequence[PreflightResult]) -> Reply[None]:
         return self._writer.submit(lambda tx: schedules.keep_preflights(tx, app, results))
 
     def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
-        return self._read(lambda: unit_reading.preflights_of(self._reader, app, after_unit, limit))
+        return self._read(lambda: schedules.preflights_of(self._reader, app, after_unit, limit))
 
     def forget_preflights(self, app: str, before: int) -> Reply[int]:
         return self._writer.submit(lambda tx: tx.run("forget_preflights", app, before))

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
 from penstock.clock import MICROSECONDS, BootTime
-from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
-from penstock.model.control import Inbox, Question
 from penstock.model.dataset import SliceMarks
 from penstock.model.job import (
     TERMINAL,
@@ -24,8 +23,22 @@ from penstock.model.job import (
 from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
 from penstock.model.schedule import SCHEDULE
-from penstock.model.views import KeptLimit, Outlook, Stats, WorkerView
+from penstock.model.views import (
+    FIRST_END,
+    Circumstances,
+    Dependency,
+    EndMark,
+    HeldKey,
+    Holder,
+    KeptLimit,
+    Outlook,
+    RetryCounts,
+    Stats,
+    WorkerView,
+)
+from penstock.model.worker import Inbox, Question
 from penstock.stores.protocol import (
+    CHORE_SLICE,
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
     GROUPS_IN_STATS,
@@ -33,10 +46,10 @@ from penstock.stores.protocol import (
     LEARNED_READ,
     JobFilter,
 )
-from penstock.stores.sql.call_reading import broken_calls
+from penstock.stores.sql.journal import broken_calls
 from penstock.stores.sql.row_state import OF_STATE, PUBLIC, RowState
+from penstock.stores.sql.schedules import broken_units
 from penstock.stores.sql.statements import Row, Statements, as_json
-from penstock.stores.sql.unit_reading import broken_units
 
 _decode_error = msgspec.json.Decoder(AttemptError).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -300,3 +313,43 @@ def _job(row: Row) -> Job:
         started_at=row[22],
         finished_at=row[23],
     )
+
+
+ALL = -1  # no limit
+
+
+def would_retry(reader: SqlReader, task: str | None, max_attempts: int | None) -> RetryCounts:
+    """Walk as retry_failed would, with the rows that it would change kept in memory."""
+    back: set[int] = set()
+    after = 0
+    while seen := reader.array("failed_jobs", after, task, max_attempts, CHORE_SLICE):
+        back.update(job_id for job_id, _, wanted in seen if wanted)
+        after = seen[-1][0]
+    failed = len(back)
+    heap = [child for job_id in sorted(back) for child in _hanging(reader, job_id)]
+    heapify(heap)
+    last = 0
+    while heap:
+        job_id = heappop(heap)
+        if job_id == last:
+            continue
+        last = job_id
+        spoilt = reader.array("spoilt_by", as_json([job_id]))
+        if all(parent in back for _, parent, _, _ in spoilt):
+            back.add(job_id)
+            for child in _hanging(reader, job_id):
+                heappush(heap, child)
+    return RetryCounts(failed, len(back) - failed)
+
+
+def _hanging(reader: SqlReader, parent_id: int) -> list[int]:
+    """Who was skipped because of this job?"""
+    return reader.array("skipped_because", parent_id)
+
+
+def would_purge(reader: SqlReader, before: int) -> int:
+    count, mark = 0, FIRST_END
+    while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE, ALL):
+        count += sum(free for *_, free, _ in seen)
+        mark = EndMark(seen[-1][3], seen[-1][0])
+    return count

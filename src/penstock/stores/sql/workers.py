@@ -8,12 +8,52 @@ from collections.abc import Mapping, Sequence
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import InternalError
-from penstock.model.job import WorkerId
-from penstock.model.lease import WorkerInfo, dimension_key
+from penstock.model.job import JobState, WorkerId
+from penstock.model.lease import JobRef, WorkerInfo, dimension_key
 from penstock.model.provider import ProviderModelKey
-from penstock.stores.protocol import LEARNED_SECONDS
+from penstock.stores.protocol import LEARNED_SECONDS, QUESTION_SECONDS, QUESTIONS_KEPT, lease_voided
+from penstock.stores.sql.plans import void_locks
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
+
+
+def ask(tx: Transaction, worker: WorkerId, ref: JobRef) -> int:
+    """Write a question down, and forget old ones."""
+    asked = tx.row("ask", worker, *ref, tx.now)
+    if asked is None:
+        raise InternalError("A question was written down without a number.")
+    number = int(asked[0])
+    oldest = tx.now - round(QUESTION_SECONDS * MICROSECONDS)
+    tx.run("forget_questions", oldest, number - QUESTIONS_KEPT)
+    return number
+
+
+def answer(tx: Transaction, question: int, document: str) -> bool:
+    return bool(tx.run("answer", question, document, tx.now))
+
+
+def void_leases(tx: Transaction, above: int) -> int:
+    """End every lease and every worker, and raise all tokens; how many leases there were."""
+    tx.one_at_a_time()
+    floor = max(above, int(tx.value("highest_token")))
+    tx.run("void_history", tx.now, as_json(lease_voided()))
+    tx.units.grown.update(tx.array("leased_units"))
+    voided = tx.array("leased_by_lane")
+    tx.run("void_jobs", tx.now)
+    for lane_id, count in voided:
+        tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED, count)
+        tx.touch(lane_id)
+    tx.run("void_holders")
+    tx.run("void_lingering")
+    tx.run("unpark_all")
+    tx.run("end_all_workers", tx.now)
+    void_locks(tx, above)
+    tx.raise_tokens(floor)
+    tx.run("write_meta", "token_floor", str(floor))
+    tx.forget_alive()
+    tx.made_work = True
+    return sum(count for _, count in voided)
+
 
 AFTER_COLON = ";"  # keys of a dimension lie between `host:` and `host;`
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import apsw
 
 from penstock.errors import StoreForked
-from penstock.stores.refusals import forked
+from penstock.stores.group_commit import forked
 
 FileId = tuple[int, int]  # device and inode
 

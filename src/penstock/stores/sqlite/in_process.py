@@ -20,7 +20,7 @@ import apsw
 from penstock.clock import BootTime, Clock, to_micros
 from penstock.errors import PenstockError
 from penstock.model.lease import LeaseBatch, LeaseRequest
-from penstock.stores.refusals import closed
+from penstock.stores.group_commit import closed
 from penstock.stores.sql import lease as leasing
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction

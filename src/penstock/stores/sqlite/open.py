@@ -29,8 +29,7 @@ from penstock.errors import (
     StoreReplaced,
 )
 from penstock.stores.retry import seen_twice
-from penstock.stores.sql.migrate import Migration, read_migrations
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.sql.statements import Migration, read_migrations, read_queries
 from penstock.stores.sqlite import location_check
 from penstock.stores.sqlite.connection import (
     connect,

@@ -36,15 +36,16 @@ from penstock.errors import (
 )
 from penstock.ids import IdSource
 from penstock.model.views import WorkerView
-from penstock.stores.sqlite.backup import refuse_companion, refuse_unnameable
-from penstock.stores.sqlite.connection import busy, connect, disconnect, mapped_errors, snapshot
-from penstock.stores.sqlite.copying import (
+from penstock.stores.sqlite.backup import (
     check_store,
     copy_backup,
     count_jobs,
     make_durable,
+    refuse_companion,
+    refuse_unnameable,
     unfinished,
 )
+from penstock.stores.sqlite.connection import busy, connect, disconnect, mapped_errors, snapshot
 from penstock.stores.sqlite.location_check import beside, size_of
 from penstock.stores.sqlite.open import identify, known_steps, statements
 from penstock.stores.sqlite.read import SqliteReader

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,62 @@ from penstock.stores.sqlite.connection import (
     disconnect,
 )
 from penstock.stores.sqlite.location_check import beside
-from penstock.stores.sqlite.named_file import NamedFile
 from penstock.stores.sqlite.open import refuse_changed_schema
 from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.write_lock import Turn
+
+_HERE = -100  # AT_FDCWD
+_INODE = 0x100  # STATX_INO: the device comes with it
+
+_FileId = tuple[int, ...] | None  # None: there is no such file, or it cannot be seen
+
+
+class _Answer(ctypes.Structure):
+    """What is read here of the kernel's `struct statx`, which has 256 bytes."""
+
+    _fields_ = (
+        ("_before", ctypes.c_uint64 * 4),
+        ("inode", ctypes.c_uint64),
+        ("_between", ctypes.c_uint64 * 12),
+        ("device_major", ctypes.c_uint32),
+        ("device_minor", ctypes.c_uint32),
+        ("_after", ctypes.c_uint64 * 14),
+    )
+
+
+_statx = getattr(ctypes.CDLL(None), "statx", None)  # not on every system
+
+
+class NamedFile:
+    """Remembers which file had the name at first. Used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._encoded = os.fsencode(path)
+        self._answer = _Answer()
+        self._address = ctypes.c_void_p(ctypes.addressof(self._answer))
+        self._ask = self._without_times
+        self._first = self._ask()
+        if self._first is None:  # as in a container that knows no statx
+            self._ask = self._with_times
+            self._first = self._ask()
+
+    def is_the_same(self) -> bool:
+        return self._first is not None and self._ask() == self._first
+
+    def _without_times(self) -> _FileId:
+        if _statx is None or _statx(_HERE, self._encoded, 0, _INODE, self._address):
+            return None
+        answer = self._answer
+        return answer.inode, answer.device_major, answer.device_minor
+
+    def _with_times(self) -> _FileId:
+        try:
+            about = os.stat(self._path)
+        except OSError:
+            return None
+        return about.st_ino, about.st_dev
+
 
 log = logging.getLogger("penstock.store")
 

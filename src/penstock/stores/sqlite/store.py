@@ -11,34 +11,57 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.clock import (
-    MICROSECONDS,
-    BootClock,
-    BootTime,
-    Clock,
-    SystemBootClock,
-    SystemClock,
+from penstock.clock import MICROSECONDS, BootClock, BootTime, Clock, SystemBootClock, SystemClock
+from penstock.errors import (
+    PenstockError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreReadOnly,
 )
-from penstock.errors import PenstockError, StoreBusy, StoreFailed, StoreFull, StoreReadOnly
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import FINAL, GroupCommit
 from penstock.stores.sql import lease as leasing
-from penstock.stores.sql.migrate import Migration
+from penstock.stores.sql.statements import Migration
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.fork_guard import forked_from
-from penstock.stores.sqlite.open import (
-    known_steps,
-    open_to_read,
-    open_to_write,
-    statements,
-)
+from penstock.stores.sqlite.open import known_steps, open_to_read, open_to_write, statements
 from penstock.stores.sqlite.read import SqliteReader
-from penstock.stores.sqlite.refusing import RefusingWriter
 from penstock.stores.sqlite.session import SqliteSession
 from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.wal_watch import LogWatch
 from penstock.stores.store_future import Reply
+
+T = TypeVar("T")
+
+
+class RefusingWriter:
+    """Refuses every write with the reason for which the store could not be opened to write."""
+
+    failed: StoreError | None = None
+
+    def __init__(self, reason: StoreReadOnly | StoreFull) -> None:
+        self._reason = reason
+
+    def submit(
+        self,
+        run: Callable[[Transaction], T],
+        *,
+        urgent: bool = False,
+        atomic: bool = False,
+        lazy: bool = False,
+        opening: Callable[[], None] | None = None,
+    ) -> Reply[T]:
+        return Reply.failed(type(self._reason)(*self._reason.args))
+
+    def fail(self, error: StoreError) -> None:
+        self.failed = self.failed or error
+
+    def close(self) -> None:
+        return
+
 
 POLL_SECONDS = 0.005  # how often an idle worker looks whether another process has committed
 SLOW_POLL_SECONDS = 0.25  # the same where the kernel tells of writes
@@ -46,7 +69,6 @@ FAST_POLL_SECONDS = 0.001  # the same after the kernel told (uvloop turns less i
 FAST_SECONDS = 0.05  # for this long
 PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 
-T = TypeVar("T")
 Writer = GroupCommit[SqliteTransaction] | RefusingWriter
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.testing.simulated_provider import dialects
-from penstock.testing.simulated_provider.headers import rate_headers, retry_after
-from penstock.testing.simulated_provider.limits import QuotaState, RateState, begin
+from penstock.testing.simulated_provider.dialects import rate_headers, retry_after
 from penstock.testing.simulated_provider.messages import (
     Ending,
     Reply,
@@ -22,7 +21,15 @@ from penstock.testing.simulated_provider.messages import (
     bytewise,
     first_half,
 )
-from penstock.testing.simulated_provider.rules import Change, Lognormal, ProviderRules, Rate
+from penstock.testing.simulated_provider.rules import (
+    Change,
+    Lognormal,
+    ProviderRules,
+    QuotaState,
+    Rate,
+    RateState,
+    begin,
+)
 
 LOG_MAX = 200_000  # calls that are remembered one by one
 BUSY_RETRY_SECONDS = 1.0  # told when too many calls run: nobody knows when one ends

@@ -16,8 +16,8 @@ from penstock.admission.requests.decisions import (
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.policy import ProcessShare, RequestCaps
 from penstock.admission.requests.provider_tree import MODELS_KEPT
+from penstock.model.lease import ReleaseReason
 from penstock.model.provider import RequestResourceKey
-from penstock.model.release import ReleaseReason
 from penstock.model.request import (
     RequestAdmissionItem,
     RequestOutcome,

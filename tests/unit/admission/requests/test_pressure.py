@@ -8,9 +8,8 @@ import pytest
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy, RequestCaps
 from penstock.admission.requests.pressure import EXACT_MODELS, RequestPressureReader
-from penstock.model.pressure import DeclaredCap, PressureSnapshot
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.request import RequestOutcome
+from penstock.model.request import DeclaredCap, PressureSnapshot, RequestOutcome
 from tests.requests import CHAT, EMBEDDING, SUCCESS, Core, aimd, item, policy, refused
 
 

@@ -13,8 +13,8 @@ from penstock.admission.requests.resolver import (
     domain_of,
 )
 from penstock.errors import UsageError
-from penstock.model.pressure import DeclaredCap
 from penstock.model.provider import RequestResourceKey as Key
+from penstock.model.request import DeclaredCap
 
 
 def declared(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicyConfig
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
+from penstock.admission.tasks.policies import BoundedBorrowTaskAdmissionPolicyConfig
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.errors import UsageError
 from penstock.model.task import TaskGroupSpec

@@ -25,10 +25,9 @@ from penstock.admission.tasks.policies import (
     PolicyDecision,
     PolicyStateDelta,
 )
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.queue_view import QueueView
+from penstock.admission.tasks.queue import FairTaskQueue, QueueView
 from penstock.errors import InternalError, UsageError
-from penstock.model.release import ReleaseReason
+from penstock.model.lease import ReleaseReason
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import task, tasks, turn
 

@@ -12,9 +12,8 @@ from penstock.admission.tasks.decisions import (
     Until,
 )
 from penstock.admission.tasks.fair_lines import TAGS_KEPT, Contest, Group
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.queue_view import QueueView
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
+from penstock.admission.tasks.policies import StrictFairTaskAdmissionPolicy
+from penstock.admission.tasks.queue import FairTaskQueue, QueueView
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import check_queue, task, tasks, turn
 

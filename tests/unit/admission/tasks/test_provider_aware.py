@@ -7,7 +7,6 @@ from collections.abc import Hashable
 
 import pytest
 
-from penstock.admission.tasks.bounded_borrow import BoundedBorrowTaskAdmissionPolicy
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import (
     DenialReason,
@@ -17,16 +16,15 @@ from penstock.admission.tasks.decisions import (
 )
 from penstock.admission.tasks.policies import (
     ALLOWED,
+    BoundedBorrowTaskAdmissionPolicy,
     Ledger,
     PolicyDecision,
     PolicyStateDelta,
+    ProviderAwareTaskAdmissionPolicy,
 )
-from penstock.admission.tasks.provider_aware import ProviderAwareTaskAdmissionPolicy
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.queue_view import QueueView
-from penstock.model.pressure import PressureSnapshot
-from penstock.model.resource import SchedulerResourceRequest
-from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.admission.tasks.queue import FairTaskQueue, QueueView
+from penstock.model.request import PressureSnapshot
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 SLOT = SchedulerResourceRequest({"async": 1})
 COOLING = PressureSnapshot(4, cooldown_seconds=30.0)

@@ -9,9 +9,7 @@ import pytest
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
-from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.queue_view import QueueView
-from penstock.admission.tasks.selection import QueueSelection
+from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection, QueueView
 from penstock.errors import InternalError
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import check_queue, task, tasks, turn

@@ -16,8 +16,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
-from penstock.model.scheduling import SchedulingDefinition, SchedulingMetadata
-from penstock.model.task import TaskGroupSpec
+from penstock.model.task import SchedulingDefinition, SchedulingMetadata, TaskGroupSpec
 
 GPT = RequestResourceKey("openai", "gpt-5", "chat")
 EMBED = RequestResourceKey("openai", "embed", "embedding")

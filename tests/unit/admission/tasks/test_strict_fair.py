@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
+from penstock.admission.tasks.policies import StrictFairTaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
-from penstock.admission.tasks.strict_fair import StrictFairTaskAdmissionPolicy
 from penstock.model.task import TaskGroupSpec
 from tests.scheduling import task, tasks, turn
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.commands.check_table import ROWS_MAX, check_lines, checks_document
+from penstock.cli.commands.run import ROWS_MAX, check_lines, checks_document
 from penstock.supervisor.protocol import Check, Checked
 
 GOOD = Check(name="reachable", partition="a/b", passed=True)

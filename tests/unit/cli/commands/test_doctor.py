@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.app_probe import AppFacts, probe_app
+from penstock.cli.app_inspect import AppFacts, probe_app
 from penstock.cli.commands.doctor import Visit, line_of, python_finding
 from penstock.cli.target import Target
 from penstock.model.doctor_finding import Finding, problem, well
@@ -111,7 +111,7 @@ def test_the_url_of_a_store_is_no_argument_of_the_process_that_imports_the_app(
     facts = probe_app({"--store": "postgresql://me:canary99@db/x"}, project, "pipeline.py")
 
     assert facts.store_url == "postgresql://me:canary99@db/x"
-    assert "app_probe" in (project / "seen").read_text()
+    assert "app_inspect" in (project / "seen").read_text()
     assert "canary99" not in (project / "seen").read_text()
 
 

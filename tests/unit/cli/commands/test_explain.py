@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
-from penstock.model.run import CauseTime, Doing, LimitKind, ModelFigures, RunDocument
-from penstock.model.run_part import RunPart
-from penstock.model.spending import Amount, Budget, BudgetRefusal, Period
+from penstock.model.run import CauseTime, Doing, LimitKind, ModelFigures, RunDocument, RunPart
+from penstock.model.spending import Amount, Budget, BudgetRefusal, BudgetStop, Period
 from penstock.stores.sqlite.store import SqliteStore
 from tests.unit.cli.conftest import Command
 

@@ -9,8 +9,7 @@ import msgspec
 
 from penstock.cli.commands.report import document_of, lines_of
 from penstock.model.job import JobState, WorkerId
-from penstock.model.run import CauseTime, LimitKind, ModelFigures, RunDocument
-from penstock.model.run_part import RunPart
+from penstock.model.run import CauseTime, LimitKind, ModelFigures, RunDocument, RunPart
 from penstock.model.spending import Account, Amount, Balance, Period
 from penstock.observe.explain import RunFacts, facts_of
 from penstock.observe.report import RunReport, report_of

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.cli.display import PlainDisplay, make_display, plain_words
 from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.poller import UnitRound
 from penstock.cli.live.terminal import Terminal
-from penstock.cli.live.unit_round import UnitRound
 from penstock.cli.render.throughput import PaceView
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
@@ -23,7 +23,7 @@ from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.display import Course, Display
 from penstock.supervisor.protocol import Checking
 from penstock.testing import ManualClock
-from penstock.worker.moving_limits import LimitWatch
+from penstock.worker.log_lines import LimitWatch
 
 
 def live_display(*, clock: ManualClock) -> LiveDisplay:

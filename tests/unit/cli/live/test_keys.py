@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.live.keys import STOP_SECONDS, StopKey, pressed
+from penstock.cli.live.display import STOP_SECONDS, StopKey, pressed
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ import pytest
 from penstock.cli.live.layout import KEYS_HELP, compose, plain
 from penstock.cli.live.text_width import Style, coloured, width_of
 from penstock.model.job import JobState
-from penstock.observe.live import ProviderLine, RunPicture, Work
-from penstock.observe.live_build import BuildView
-from penstock.observe.live_units import Units, UnitTroubles
+from penstock.observe.live import BuildView, ProviderLine, RunPicture, Units, UnitTroubles, Work
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
 from tests.live_sample import PACE, sample_picture, sample_screen, sample_view

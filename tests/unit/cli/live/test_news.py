@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.cli.live.news import RunNews
+from penstock.cli.live.poller import RunNews
 from penstock.model.worker import WorkerStatus
 from penstock.observe.live import RunPicture, Work, provider_lines
 from tests.live_sample import CROSSREF, NOW, SECOND, worker

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.render.build_report import NO_SLICE, ROWS_MAX, report_lines
+from penstock.cli.render.plan_and_build import NO_SLICE, ROWS_MAX, report_lines
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.plan import BuildReport, JobResult
 from penstock.supervisor.protocol import Planned

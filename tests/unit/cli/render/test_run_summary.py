@@ -10,7 +10,7 @@ import msgspec
 from penstock.cli.render.run_summary import PROVIDERS_NAMED, Closing, ProviderTotal, closing_lines
 from penstock.cli.render.throughput import PaceView
 from penstock.model.job import JobState
-from penstock.observe.live_units import Units, UnitTroubles
+from penstock.observe.live import Units, UnitTroubles
 from tests.live_sample import CLOSING, sample_closing
 
 REPORT = """\

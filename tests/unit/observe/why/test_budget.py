@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model.budget_stop import BudgetStop
 from penstock.model.job import JobState
-from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, Period, usd
+from penstock.model.spending import (
+    Account,
+    Amount,
+    Balance,
+    Budget,
+    BudgetRefusal,
+    BudgetStop,
+    Period,
+    usd,
+)
 from penstock.model.worker import Standing, WorkerStatus, read_status
 from penstock.observe.spending import budget_uses, spending_of
 from penstock.observe.why.facts import Gate

@@ -8,9 +8,9 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StoreReadOnly
-from penstock.model.circumstances import Circumstances
 from penstock.model.job import Edge, JobState, WorkerId
 from penstock.model.lease import JobRef
+from penstock.model.views import Circumstances
 from penstock.model.worker import JobStanding, Standing, WorkerStatus
 from penstock.observe.why.facts import Facts, Gate
 from penstock.observe.why.gather import ASKED_MAX, CHAIN_MAX, gather

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.clock import MICROSECONDS
-from penstock.model.circumstances import Circumstances, Dependency, HeldKey, Holder
 from penstock.model.job import (
     AttemptError,
     EdgeKind,
@@ -19,16 +18,16 @@ from penstock.model.job import (
     JobState,
     WorkerId,
 )
-from penstock.model.views import Stats, WorkerView
+from penstock.model.views import Circumstances, Dependency, HeldKey, Holder, Stats, WorkerView
 from penstock.model.worker import (
     BlockedTasks,
     JobStanding,
     ProviderUse,
+    Silence,
     SlotUse,
     Standing,
     WorkerStatus,
 )
-from penstock.model.worker_silence import Silence
 from penstock.observe.why.facts import Answer, Facts, Gate, KnownCaps
 from penstock.observe.why.job import explain
 

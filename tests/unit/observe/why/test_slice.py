@@ -7,12 +7,11 @@ import msgspec
 
 from penstock.model.dataset import SliceOutput
 from penstock.model.job import AttemptError, ErrorCategory, JobState
-from penstock.model.lock import LevelStates, LockView, PlanRow, PlanState
-from penstock.model.plan_facts import PlanFacts
-from penstock.observe.build_words import LockHolder, again_command, level_words
+from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow, PlanState
+from penstock.observe.phrases import LockHolder, again_command, level_words
 from penstock.observe.why.facts import Gate
 from penstock.observe.why.slice import Committed, SliceFacts, Tried, explain_slice
-from penstock.stores.datasets import SliceRow
+from penstock.stores.protocol import SliceRow
 from tests.unit.observe.why.test_job import NOW, facts, job, seconds
 
 OUTPUT = SliceOutput(at=1, path="prices/x", kind="raw", rows=None, bytes=7, checksum="c")

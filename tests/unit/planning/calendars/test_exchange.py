@@ -13,7 +13,7 @@ from penstock.calendars import Exchange, generate_timestamps
 from penstock.errors import UsageError
 from penstock.model.dataset import moment_name
 from penstock.planning.calendars import exchange
-from penstock.planning.calendars.slice_names import find_slice
+from penstock.planning.calendars.timestamps import find_slice
 
 
 def test_new_york_has_1759_sessions_in_seven_years() -> None:

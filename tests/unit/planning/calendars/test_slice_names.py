@@ -10,7 +10,7 @@ import pytest
 from penstock.calendars import Daily, Hourly
 from penstock.errors import UsageError
 from penstock.model.dataset import moment_name
-from penstock.planning.calendars.slice_names import find_slice, moment_of
+from penstock.planning.calendars.timestamps import find_slice, moment_of
 
 CAIRO = Daily(tz="Africa/Cairo")
 NOW = int(datetime(2024, 4, 25, 23, 30, tzinfo=UTC).timestamp()) * 1_000_000 + 5

@@ -16,9 +16,14 @@ from penstock.config.settings import ProviderSettings
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import CallKey, CallState
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.body_recorder import PIECE_BYTES, Recording, breaks_off, played
-from penstock.requests.journal.fingerprint import fingerprint, idempotency_key
-from penstock.requests.journal.safe_headers import safe_headers
+from penstock.requests.journal.body_recorder import (
+    PIECE_BYTES,
+    Recording,
+    breaks_off,
+    played,
+    safe_headers,
+)
+from penstock.requests.journal.paid_policy import fingerprint, idempotency_key
 from penstock.requests.usage import NOTHING_TOLD, TokensUsed, UsageReader
 
 URL = "https://api.example/v1/chat"

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from penstock.model.spending import Amount, Budget, Period
-from penstock.requests.journal.reserves import Reserves
+from penstock.requests.journal.writer import Reserves
 from penstock.testing.virtual_loop import VirtualLoop
 
 BUDGET = Budget("all", Period.RUN, micros=100)

@@ -17,7 +17,7 @@ from penstock.ids import SystemIds
 from penstock.model.job import Edge, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, WorkerInfo
 from penstock.stores.protocol import JobFilter, Store
-from penstock.stores.sql.migrate import Migration, read_migrations
+from penstock.stores.sql.statements import Migration, read_migrations
 from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.restore import Restore

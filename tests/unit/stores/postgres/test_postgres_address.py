@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connection import Address
 
 PASSWORD = "hunter22"
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import EnqueueRefused
 from penstock.model.job import Edge, JobState, NewJob
 from penstock.stores import group_commit
-from penstock.stores.postgres import beginning
+from penstock.stores.postgres import pipeline
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.pipeline import Question
 from penstock.stores.postgres.session import PostgresSession
@@ -153,14 +153,14 @@ def test_a_question_that_fails_behind_a_commit_spoils_nothing(
 
 @pytest.mark.parametrize(
     ("monotonic", "owned_now", "is_fresh"),
-    [(7.0, 5, True), (7.0 + beginning.FRESH_SECONDS * 2, 5, False), (7.0, 6, False)],
+    [(7.0, 5, True), (7.0 + pipeline.FRESH_SECONDS * 2, 5, False), (7.0, 6, False)],
 )
 def test_a_transaction_is_fresh_while_its_time_is_the_time(
     monotonic: float, owned_now: int, is_fresh: bool
 ) -> None:
-    begun = beginning.Begun(1, 2, "3", 4, "life", 5)
-    opening = beginning.Opening(ahead=None, life="life", owned_now=5, since=7.0)
-    assert beginning.Opened(opening, begun, [], []).is_fresh(monotonic, owned_now) is is_fresh
+    begun = pipeline.Begun(1, 2, "3", 4, "life", 5)
+    opening = pipeline.Opening(ahead=None, life="life", owned_now=5, since=7.0)
+    assert pipeline.Opened(opening, begun, [], []).is_fresh(monotonic, owned_now) is is_fresh
 
 
 def test_a_transaction_that_was_opened_long_ago_is_given_up(
@@ -170,7 +170,7 @@ def test_a_transaction_that_was_opened_long_ago_is_given_up(
     session.begin(wait=True)
     session.commit(more=True)
     opened = session._opened.begun
-    monkeypatch.setattr(beginning, "FRESH_SECONDS", -1.0)
+    monkeypatch.setattr(pipeline, "FRESH_SECONDS", -1.0)
 
     tx = session.begin(wait=True)
 

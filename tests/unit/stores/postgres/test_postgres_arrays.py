@@ -6,7 +6,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.stores.postgres.arrays import numbers, texts
+from penstock.stores.postgres.bulk_insert import numbers, texts
 
 AWKWARD = [
     "",

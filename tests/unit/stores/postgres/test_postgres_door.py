@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable, StoreUnsupported
-from penstock.stores.postgres.address import Address
+from penstock.stores.postgres.connection import Address
 from penstock.stores.postgres.doctor import postgres_findings
 from penstock.stores.postgres.open import open_postgres
 from tests.postgres.cluster import Server, free_port

@@ -7,8 +7,7 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.model.job import NewJob
-from penstock.stores.postgres.looking import keys_with_prefix
-from penstock.stores.postgres.open import open_postgres
+from penstock.stores.postgres.open import keys_with_prefix, open_postgres
 
 pytestmark = pytest.mark.integration
 

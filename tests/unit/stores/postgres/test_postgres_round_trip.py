@@ -11,8 +11,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.model.job import NewJob
-from penstock.stores.postgres.address import Address
-from penstock.stores.postgres.connection import connect
+from penstock.stores.postgres.connection import Address, connect
 from penstock.stores.postgres.open import known_steps, open_postgres, statements_for
 from penstock.stores.postgres.pipeline import RoundTrip
 from penstock.stores.postgres.store import PostgresStore

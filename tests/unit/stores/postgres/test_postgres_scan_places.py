@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.stores.postgres.scan_places import (
+from penstock.stores.postgres.lane_cache import (
     FRONT,
     FRONT_SECONDS,
     LANES_MAX,

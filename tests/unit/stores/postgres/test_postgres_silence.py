@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from typing import cast
 
-from penstock.stores.postgres.silence import AnyConnection, Guard
+from penstock.stores.postgres.connection import AnyConnection, Guard
 
 
 class _Connection:

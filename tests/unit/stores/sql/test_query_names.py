@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.resources import files
 from itertools import pairwise
 
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.sql.statements import read_queries
 
 SQLITE = read_queries("penstock.stores.sqlite")
 POSTGRES = read_queries("penstock.stores.postgres")

@@ -6,8 +6,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stores.sql import shares as module
-from penstock.stores.sql.shares import WeightedShares, weight_of
+from penstock.stores.sql import lease
+from penstock.stores.sql.lease import WeightedShares, weight_of
 
 
 def test_a_group_weighs_as_the_heaviest_of_its_tasks() -> None:
@@ -62,7 +62,7 @@ def test_whoever_takes_part_the_parts_are_the_limit(data: st.DataObject) -> None
 def test_what_is_remembered_is_bounded() -> None:
     shares = WeightedShares()
 
-    for n in range(2 * module.CREDITS_MAX):
+    for n in range(2 * lease.CREDITS_MAX):
         shares.divide(1, [f"g{n}"], [1])
 
-    assert len(shares._owed) <= module.CREDITS_MAX + 1
+    assert len(shares._owed) <= lease.CREDITS_MAX + 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from penstock.stores.sql.waking import Waiters
+from penstock.stores.sql.store import Waiters
 
 
 def test_news_last_until_somebody_goes_to_look() -> None:

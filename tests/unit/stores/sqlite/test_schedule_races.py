@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import MICROSECONDS, SystemClock
-from penstock.model.effects import EnqueueJobs, Rearm, SetCursor
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
-from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
+from penstock.model.lease import (
+    ConfiguredCaps,
+    EnqueueJobs,
+    JobEnd,
+    LeaseRequest,
+    Rearm,
+    SetCursor,
+    Verdict,
+    WorkerInfo,
+)
 from penstock.model.schedule import ArmReport, UnitPlan
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore

@@ -15,11 +15,16 @@ import pytest
 from penstock.clock import BootTime
 from penstock.model.doctor_finding import Finding
 from penstock.model.job import NewJob
-from penstock.stores.sqlite.checkup_place import SystemProbe
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
-from penstock.stores.sqlite.doctor import CHECK_SECONDS, Checkup, boot_finding, library_finding
+from penstock.stores.sqlite.doctor import (
+    CHECK_SECONDS,
+    Checkup,
+    SystemProbe,
+    boot_finding,
+    library_finding,
+)
 from penstock.stores.sqlite.location_check import Version
-from penstock.stores.sqlite.looking import keys_with_prefix, look
+from penstock.stores.sqlite.read import keys_with_prefix, look
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.clocks import ManualClock
 from tests.faults.old_stores import build

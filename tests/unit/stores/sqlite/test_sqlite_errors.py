@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, Verdict, WorkerInfo
-from penstock.stores.sql.migrate import read_migrations
+from penstock.stores.sql.statements import read_migrations
 from penstock.stores.sqlite import location_check
 from penstock.stores.sqlite.connection import mapped_errors
 from penstock.stores.sqlite.location_check import file_system_of

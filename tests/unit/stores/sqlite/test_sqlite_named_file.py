@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.stores.sqlite import named_file
-from penstock.stores.sqlite.named_file import NamedFile
+from penstock.stores.sqlite import session
+from penstock.stores.sqlite.session import NamedFile
 
 
 @pytest.fixture(params=["statx", "stat"], autouse=True)
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "stat":
-        monkeypatch.setattr(named_file, "_statx", None)
-    elif named_file._statx is None:
+        monkeypatch.setattr(session, "_statx", None)
+    elif session._statx is None:
         pytest.skip("this system has no statx")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.sql.statements import read_queries
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.store import SqliteStore
 

@@ -12,9 +12,8 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.model.job import NewJob
-from penstock.stores.sql import migrate, named_sql
-from penstock.stores.sql.migrate import read_migrations
-from penstock.stores.sql.named_sql import read_queries
+from penstock.stores.sql import statements
+from penstock.stores.sql.statements import read_migrations, read_queries
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.store import SqliteStore
 
@@ -116,7 +115,7 @@ def test_named_queries_lose_their_comments_and_their_last_semicolon(
         "-- a header --of no query\n\n-- first --\n-- What it does.\nselect 1\n  from x;\n\n"
         "-- second_2 --\nselect '-- no comment'\n"
     )
-    monkeypatch.setattr(named_sql, "files", _Folder(tmp_path))
+    monkeypatch.setattr(statements, "files", _Folder(tmp_path))
 
     assert read_queries("any") == {
         "first": "select 1\n  from x",
@@ -128,7 +127,7 @@ def test_a_query_that_is_defined_twice_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "queries.sql").write_text("-- one --\nselect 1\n-- one --\nselect 2\n")
-    monkeypatch.setattr(named_sql, "files", _Folder(tmp_path))
+    monkeypatch.setattr(statements, "files", _Folder(tmp_path))
 
     with pytest.raises(ValueError, match="two definitions"):
         read_queries("any")
@@ -136,7 +135,7 @@ def test_a_query_that_is_defined_twice_is_refused(
 
 def test_every_query_says_in_a_comment_what_it_does() -> None:
     text = files(PACKAGE).joinpath("queries.sql").read_text()
-    parts = named_sql._HEAD.split(text)
+    parts = statements._HEAD.split(text)
 
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         assert body.strip().startswith("-- "), name
@@ -158,7 +157,7 @@ def test_migrations_are_numbered_without_gaps(
     (tmp_path / "migrations").mkdir()
     for name in names:
         (tmp_path / "migrations" / name).write_text("select 1;")
-    monkeypatch.setattr(migrate, "files", _Folder(tmp_path))
+    monkeypatch.setattr(statements, "files", _Folder(tmp_path))
 
     if good:
         assert [step.number for step in read_migrations("any")] == list(

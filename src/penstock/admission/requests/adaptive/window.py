@@ -8,7 +8,66 @@ time, and only while it is used: what nobody asks for proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import cbrt, ceil, exp2, floor, inf, log2
+
+from penstock.admission.requests.algorithm import LimitChange
+
+BUDGET = 0.01  # of throughput and of requests, for probing
+HOLD_MIN_SECONDS = 4.0
+HOLD_MAX_SECONDS = 80.0
+HOLD_MAX_LATENCIES = 6.0  # or so long, if that is more
+CONFIRMED = 3  # refusals in a row that agree: from here on the whole price is asked
+
+
+def hold_seconds(
+    per_second: float,
+    cost_seconds: float,
+    confidence: int,
+    latency: float,
+    least_seconds: float = 0.0,
+) -> float:
+    """From a refusal to the next probe, at so many requests per second."""
+    most = max(HOLD_MAX_SECONDS, HOLD_MAX_LATENCIES * latency)
+    price = max(cost_seconds, 1.0 / max(0.05, per_second)) / BUDGET
+    part = 1.0 if confidence >= CONFIRMED else 2.0 ** (confidence - CONFIRMED)
+    return max(HOLD_MIN_SECONDS, least_seconds, min(most, price * part))
+
+
+STEP = 1.25  # growth that is worth an event
+
+
+class LimitChanges:
+    """Owns what was told of a window that moves all the time."""
+
+    __slots__ = ("_is_reduced", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # that was told last
+        self._is_reduced = False  # by a refusal, and not at the maximum since
+
+    def refused(self) -> None:
+        self._is_reduced = True
+
+    def since_told(
+        self, size: int, most: int, ceiling: float, *, is_paused: bool
+    ) -> Sequence[LimitChange]:
+        """What has changed; nothing that was told already."""
+        told = self.size
+        if size < told:
+            self.size = size
+            return (LimitChange.DECREASED,)
+        if size == told or (size < most and size < told * STEP):
+            return ()
+        self.size = size
+        changes = [LimitChange.INCREASED]
+        if told <= ceiling < size:
+            changes.append(LimitChange.SOFT_CEILING_RECOVERED)
+        if size >= most and self._is_reduced and not is_paused:
+            self._is_reduced = False
+            changes.append(LimitChange.FULLY_RECOVERED)
+        return changes
+
 
 START = 4  # in flight at first
 START_LATENCIES = 0.75  # to double, above FREE

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.completion import complete_key, complete_task
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.config.durations import parse_duration
+from penstock.config.settings import parse_duration
 from penstock.errors import PayloadError, UsageError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX

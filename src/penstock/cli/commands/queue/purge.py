@@ -10,7 +10,7 @@ import typer
 from penstock.cli.operator_actions import answer, audit, jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock, to_micros
-from penstock.config.durations import parse_duration
+from penstock.config.settings import parse_duration
 from penstock.errors import UsageError
 from penstock.model.views import FIRST_END
 from penstock.stores.protocol import Store

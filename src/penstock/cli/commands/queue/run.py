@@ -10,8 +10,7 @@ import typer
 from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
 from penstock.cli.target import AppOption, StoreOption
 from penstock.clock import SystemClock
-from penstock.supervisor.readiness import Readiness
-from penstock.supervisor.sd_notify import Announcer
+from penstock.supervisor.sd_notify import Announcer, Readiness
 
 
 def run_queue(

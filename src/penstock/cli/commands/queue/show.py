@@ -18,8 +18,7 @@ from penstock.errors import UsageError
 from penstock.model.dataset import builds_slices, slice_of, task_name
 from penstock.model.job import Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
-from penstock.model.lock import PlanRow
-from penstock.model.plan import SlicePayload, Step, StepPayload
+from penstock.model.plan import PlanRow, SlicePayload, Step, StepPayload
 from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.model.worker import WorkProgress
 from penstock.observe.phrases import counted

@@ -10,7 +10,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import JobState
 from penstock.model.views import Stats
-from penstock.model.worker_silence import Silence, silent_workers
+from penstock.model.worker import Silence, silent_workers
 from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.admission.requests.adaptive.cooldown import Cooldown
+from penstock.admission.requests.adaptive.limit import Cooldown
 
 
 def nothing() -> float:

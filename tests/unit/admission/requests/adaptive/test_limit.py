@@ -7,8 +7,7 @@ from math import inf
 
 import pytest
 
-from penstock.admission.requests.adaptive.adaptive_mark import AdaptiveMark
-from penstock.admission.requests.adaptive.limit import Adaptive
+from penstock.admission.requests.adaptive.limit import Adaptive, AdaptiveMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
 from penstock.model.request import (
     Quota,

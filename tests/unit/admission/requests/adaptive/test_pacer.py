@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.adaptive.pacer import Pacer
+from penstock.admission.requests.adaptive.rate import Pacer
 
 
 def sends(pacer: Pacer, count: int, gap: float, latency: float, start: float = 0.0) -> list[float]:

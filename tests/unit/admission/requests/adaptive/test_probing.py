@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.adaptive.probing import hold_seconds
+from penstock.admission.requests.adaptive.window import hold_seconds
 
 
 def test_probe_costs_a_hundredth_of_the_requests() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.cli.commands.queue import import_jobs, import_lines
+from penstock.cli.commands.queue import import_jobs
 from penstock.cli.commands.queue.stats import document_of, lines_of
 from penstock.model.job import JobState, WorkerId
-from penstock.model.worker_silence import Silence
+from penstock.model.worker import Silence
 from penstock.stores.sqlite.store import SqliteStore
 from tests.live_sample import NOW, stats
 from tests.unit.cli.conftest import Command
@@ -198,7 +198,7 @@ def test_an_interrupted_import_says_how_far_it_came(
             raise KeyboardInterrupt
         return real(*arguments)  # type: ignore[arg-type]
 
-    real = import_lines.to_job
+    real = import_jobs.to_job
     monkeypatch.setattr(import_jobs, "to_job", interrupted)
     write_lines(project / "j", ({"id": n, "host": "h"} for n in range(3)))
 

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from penstock import Context, Penstock
-from penstock.cli.commands.queue import import_lines
-from penstock.cli.commands.queue.import_lines import LINE_BYTES_MAX, Line, read_lines, to_job
+from penstock.cli.commands.queue import import_jobs
+from penstock.cli.commands.queue.import_jobs import LINE_BYTES_MAX, Line, read_lines, to_job
 from penstock.errors import UsageError
 from penstock.model.job import Edge, EdgeKind, NewJob
 
@@ -90,7 +90,7 @@ def test_a_line_beyond_all_bounds_is_passed_over_and_not_kept() -> None:
 
 def test_the_longest_line_that_may_be_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LINE_BYTES_MAX == 2 * 2**20 + 64 * 2**10
-    monkeypatch.setattr(import_lines, "LINE_BYTES_MAX", 10)
+    monkeypatch.setattr(import_jobs, "LINE_BYTES_MAX", 10)
 
     found = list(read_lines(io.BytesIO(b"123456789\n1234567890\n12345")))
 
