@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well and how fast are requests admitted? The figures of issue 6, one scenario per file."""
+"""How well and how fast are requests admitted? One scenario per file."""
 
 from benchmarks.admission import curves, nginx, quality, random_worlds, speed, transport
 from benchmarks.runner import Scenario, Section

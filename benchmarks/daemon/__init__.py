@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do ten thousand schedules cost, and are they on time? The figures of issue 8."""
+"""What do ten thousand schedules cost, and are they on time?"""
 
 from benchmarks.daemon import standing, ticking
 from benchmarks.runner import Scenario, Section

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.daemon.running import daemon
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 
-START_SECONDS = 5.0  # the bound of issue 8
+START_SECONDS = 5.0  # the bound
 IDLE_SHARE = 0.03  # of a core
 YEARLY = "0 0 1 1 *"  # nothing is due while it is measured
 SETTLE_SECONDS = 1.0

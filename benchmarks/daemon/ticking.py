@@ -16,7 +16,7 @@ from benchmarks.daemon.running import daemon
 from benchmarks.measuring import quantile
 from benchmarks.runner import Cell, Check, Kind, Outcome, Sense, Setup, Table
 
-LATE_MS = 250.0  # p99, the bound of issue 8
+LATE_MS = 250.0  # p99, the bound
 FLAT = 1.5  # how much more a tick may cost among a hundred times as many units
 SPREAD_SECONDS = 30.0  # first ticks are spread over at most so long
 

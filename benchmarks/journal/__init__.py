@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the journal add to a call that costs money? The figures of issue 7."""
+"""What does the journal add to a call that costs money?"""
 
 from benchmarks.journal import calls, reading
 from benchmarks.postgres.server import surroundings

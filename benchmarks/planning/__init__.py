@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do plans and builds of datasets cost? The figures of issue 9."""
+"""What do plans and builds of datasets cost?"""
 
 from benchmarks.planning import building, depth, plans, stored, workflows, writing
 from benchmarks.runner import Scenario, Section

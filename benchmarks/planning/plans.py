@@ -21,7 +21,7 @@ from penstock.planning.build_plan import plan_build
 from penstock.planning.graph import levels_of
 from penstock.planning.plan_jobs import plan_jobs
 
-SORTER = 3.0  # times graphlib, at most: the bounds of issue 9
+SORTER = 3.0  # times graphlib, at most
 MEMORY_MIB = 1_536
 FRESH_SECONDS = 5.0
 

@@ -17,7 +17,7 @@ from penstock.planning.build_plan import plan_build
 from penstock.planning.graph import levels_of
 from penstock.stores.sqlite.store import SqliteStore
 
-SECONDS = 5.0  # the bound of issue 9
+SECONDS = 5.0  # the bound
 FILE = "slices.db"
 DOCUMENT = '{"at":0,"path":"d0/x/part-0.parquet","kind":"parquet","rows":1,"bytes":1,"checksum":""}'
 

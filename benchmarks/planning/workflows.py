@@ -17,7 +17,7 @@ from penstock.testing import harness
 from tests.list_schedule import WORKFLOWS, greedy_makespan, level_makespan, workflow
 from tests.workflow_app import AT, END, last_tasks, workflow_app
 
-EAGER_MAX = 1.02  # × level by level: the bound of issue 9
+EAGER_MAX = 1.02  # × level by level: its bound
 GREEDY_MAX = 1.10  # × the greedy schedule, as well
 VIRTUAL_SECONDS = 500.0  # of all tasks together
 REAL_SLOTS = 32

@@ -28,7 +28,7 @@ BATCH = 100  # slices of a job that builds many
 DAY = 86_400_000_000
 THREADS = (1, 8)
 ROUNDS_MAX = 3  # each takes half a minute
-SPEED_MIN = 0.5  # × the loop, which is what issue 9 asks of a whole build
+SPEED_MIN = 0.5  # × the loop, as for a whole build
 DEARER_MAX = 1.5  # × the loop's CPU
 NAMED = Named(dataset="prices", tz="America/New_York", daily=True)
 

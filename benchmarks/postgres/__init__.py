@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the queue cost on PostgreSQL? The figures of issue 4, one scenario per file."""
+"""What does the queue cost on PostgreSQL? One scenario per file."""
 
 from benchmarks.postgres import churn, drain, latency, peers, pinned, processes
 from benchmarks.postgres.server import surroundings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the queue itself cost? The figures of issue 2, one scenario per file."""
+"""What does the queue itself cost? One scenario per file."""
 
 from benchmarks.queue import (
     backlog,

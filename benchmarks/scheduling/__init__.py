@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does it cost to choose the next task? The figures of issue 5, one scenario per file."""
+"""What does it cost to choose the next task? One scenario per file."""
 
 from benchmarks.runner import Scenario, Section
 from benchmarks.scheduling import (
