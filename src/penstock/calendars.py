@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At which moments does a dataset have slices, and which slices of others does one need?"""
+"""Calendars of datasets (daily, cron, exchange …) and the rules for upstream slices."""
 
 from penstock.model.dataset import Calendar, exact, latest, lookback, window
 from penstock.planning.calendars.custom import Custom

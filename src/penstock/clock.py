@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What time is it, and how do we wait?"""
+"""Clocks: wall, monotonic, CPU and boot time, sleeping, and conversions of durations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, and whose move is it?
+"""The errors that Penstock raises, and whose move each of them is.
 
 ```text
 PenstockError
@@ -33,7 +33,7 @@ PenstockError
 ├── RequestError                     a request was refused by us, by the provider, or has failed
 │   ├── AttemptOver                  its job was cancelled or has run past its time limit: not sent
 │   ├── ProviderThrottled            the world's: a provider refuses for longer than clients wait
-│   ├── ProviderUnavailable          the world's: the provider is ill (5xx, 408, 425)
+│   ├── ProviderUnavailable          the world's: the provider is unhealthy (5xx, 408, 425)
 │   ├── BudgetUsedUp                 yours: a call would exceed a budget; its job waits for a raise
 │   ├── CallInDoubt                  yours: a call was begun before and nobody knows its end: look
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
@@ -268,7 +268,7 @@ class ProviderThrottled(_ProviderSays):
 
 
 class ProviderUnavailable(_ProviderSays):
-    """A provider is ill: 5xx, 408, 425; the job comes back uncharged."""
+    """A provider is unhealthy: 5xx, 408, 425; the job comes back uncharged."""
 
 
 class BudgetUsedUp(RequestError):

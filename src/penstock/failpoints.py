@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where may a test make the engine die, or wait?
+"""Failpoints: places where a fault-injection test makes the engine crash or wait.
 
 Named points on the paths that must be crash-safe. They do nothing unless a test launcher arms
 them by calling `arm`; nothing in a release does, and no environment variable can.

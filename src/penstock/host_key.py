@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host does a URL lead to, under one name?
+"""The host of a URL in one canonical spelling, as the key of a per-host limit.
 
 A limit by host protects a host, so every spelling of one host must give one key: `http` and `https`
 with their default ports, any case, a trailing dot, a user name, percent-encoded or national

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where do ids and randomness come from?"""
+"""Random ids and numbers; seeded in tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does task code wait for its turn at a key, on loops and in threads alike?
+"""KeyedLimiter: a semaphore per key for task code, on event loops and in threads.
 
-`KeyedTurns` decides under one short lock; this file waits and wakes, outside the lock. Loops and
+`KeyedTurns` decides under one short lock; `KeyedLimiter` waits and wakes outside of it. Loops and
 threads stand in the same line. A waiter that is cancelled, timed out or interrupted leaves it; if
 it had been served meanwhile, the slot goes on to the next one, so none is ever lost.
 """

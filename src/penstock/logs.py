@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where do log lines go, and which layer speaks?
+"""Logging set-up: text or JSON lines on stderr, with secrets redacted.
 
 Every line of ours, of libraries and of tasks is written here: without secrets, and on one line.
 """
@@ -154,7 +154,7 @@ def _ends_of(text: str, cleaned: Callable[[str], str]) -> tuple[str, str]:
 
 
 def _holds_many(error: BaseException) -> bool:
-    """Does a group hold more errors than anybody would read, those of inner groups included?"""
+    """Whether a group holds more errors than anybody would read, inner groups included."""
     todo, seen = [error], 0
     while todo and seen <= GROUP_ERRORS_MAX:
         inner = todo.pop()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a process that has left its mark somewhere certainly gone?
+"""Identity of a process beyond its pid, and whether that process is certainly gone.
 
-A number alone says little: it is used again, and other containers and machines have the same ones.
-So a mark has the boot of the machine, the namespace of the number, and when the process began.
-Whoever looks from elsewhere, or where none of this is told, knows nothing.
+A pid alone says little: it is reused, and other containers and machines have the same ones. So the
+identity has the boot id, the pid namespace and the start time of the process. From another machine
+or container, or where the system tells none of this, nothing is known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_mark() -> str:
 
 
 def is_gone(mark: str) -> bool:
-    """Is it certain that the process is not there any more?"""
+    """Whether the process is certainly not there any more."""
     try:
         place, number, began = mark.rsplit(" ", 2)
         pid = int(number)
@@ -57,7 +57,7 @@ def _place() -> str:
 
 
 def _tells_of_us() -> bool:
-    """Are the numbers in /proc ours? In a namespace without a /proc of its own they are not."""
+    """Whether the pids in /proc are ours; in a namespace without its own /proc they are not."""
     return str(Path("/proc/self").readlink()) == str(os.getpid())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does text reach a terminal without giving it orders?
+"""Text for terminals: control characters escaped, JSON documents, tables, durations, money.
 
 Keys, messages and results come from anywhere; a control character in them could clear a screen
 or hide a line. What people read is escaped here; what machines read is one JSON document on stdout.
@@ -132,7 +132,7 @@ def open_missing_streams() -> None:
 
 
 def is_open(stream: TextIO) -> bool:
-    """Can this stream be read? Not if it was closed when the process began."""
+    """Whether this stream can be read; not if it was closed when the process began."""
     try:
         how = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
     except (OSError, ValueError):  # a test has replaced it

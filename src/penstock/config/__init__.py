@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wire: what can be set, and where it came from."""
+"""Settings: what can be set, the loading of it, and where each value came from."""

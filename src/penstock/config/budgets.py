@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which budgets and prices are set, and is each of them about something that can be counted?"""
+"""Budgets and prices from the settings, and checks that each of them counts something."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much may a worker do at once, as its settings say, and where do they say it?"""
+"""The configured part of a capacity plan: slots, limits and budgets, each with its source."""
 
 from __future__ import annotations
 

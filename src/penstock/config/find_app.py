@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which app is meant, and how is it imported?"""
+"""Finds and imports the app that a command means: a file, or `module:attribute`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flag, environment, file, code or default: which wins, and where did each value come from?"""
+"""Loads settings from flags, environment, files and code, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ FIELDS = tuple(_fields())
 
 
 def is_table(path: SettingPath) -> bool:
-    """Does a path lead to a table?"""
+    """Whether a path leads to a table."""
     match path:
         case ("providers",) | ("providers", _) | ("limits",) | ("limits", _) | ("partitions",):
             return True
@@ -93,7 +93,7 @@ def is_table(path: SettingPath) -> bool:
 
 
 def is_field(path: SettingPath) -> bool:
-    """Does a path lead to a value?"""
+    """Whether a path leads to a value."""
     if path in FIELDS:
         return True
     if path[0] == "limits":
@@ -149,7 +149,7 @@ def _provider_paths(settings: Settings) -> Iterator[SettingPath]:
 
 
 def is_below_given(path: SettingPath) -> bool:
-    """Does it lie in a table that a user named, or in one of the budgets?"""
+    """Whether it lies in a table that a user named, or in one of the budgets."""
     return len(path) > 1 and (path[0] == BUDGET or (len(path) > 2 and path[0] == "providers"))
 
 
@@ -258,7 +258,7 @@ def overlaid(below: Mapping[str, object], above: Mapping[str, object]) -> dict[s
 
 _VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in FIELDS}
 
-# What does each source say?
+# Reading each source
 
 
 def _flatten(table: Mapping[str, object], source: str, above: _Path = ()) -> _Layer:
@@ -381,7 +381,7 @@ def _sources(settings: Settings, said: _Layer) -> dict[str, str]:
     }
 
 
-# How is a mistake told?
+# Messages about mistakes
 
 
 def _sentence(problem: ErrorDetails, said: _Layer) -> str:
@@ -491,7 +491,7 @@ _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Does a setting of this name hold something that is not for everybody?"""
+    """Whether a setting of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

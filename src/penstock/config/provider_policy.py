@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for each provider of an app, when code and settings are taken together?"""
+"""Policies of providers from code and settings: caps, algorithm, idempotency header."""
 
 from __future__ import annotations
 

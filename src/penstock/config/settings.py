@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be set, in which unit, and what if nobody says anything?
+"""The settings: every field with its unit, bounds and default.
 
 Durations are float seconds here, whatever their names: files may write them as texts ("1h").
 """
@@ -253,7 +253,7 @@ StoreUrl = Annotated[
 
 
 def available_cores() -> int:
-    """How many cores may this process use?"""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -294,7 +294,7 @@ class TaskSettings(_Section):
     max_attempts: Count = 3  # charged tries of a job; then it ends in error
     timeout: Seconds = 3600.0  # of one attempt
     max_crashes: Count = 3  # of a job that ran alone; then it ends in error
-    give_up_after: Seconds = 86_400.0  # of waiting for an ill provider
+    give_up_after: Seconds = 86_400.0  # of waiting for an unhealthy provider
 
 
 class DatasetSettings(_Section):

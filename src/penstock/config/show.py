@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which value has every setting, and who said so, in which line?"""
+"""Lists every setting with its value, its source and the line of the file, for `config show`."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What did the user declare?"""
+"""What users declare: tasks, datasets, schedules, preflights, partitions, providers."""

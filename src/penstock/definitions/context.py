@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a task's body know about its job?"""
+"""The context that a task or a tick is given: its job, log, progress, cursor, enqueue."""
 
 from __future__ import annotations
 

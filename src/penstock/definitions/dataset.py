@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a dataset: a function, a calendar, and what it needs of others?"""
+"""A dataset as declared: its function, calendar, dependencies, version and batch size."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _check_name(name: object) -> None:
 
 
 def _check_calendar(what: str, calendar: object) -> None:
-    """Has it all parts? None of them is asked: an exchange would be imported, which takes long."""
+    """Check that all parts are there, without calling any: an exchange would be imported."""
     parts = (inspect.getattr_static(calendar, part, _MISSING) for part in _CALENDAR_PARTS)
     if isinstance(calendar, type) or any(part is _MISSING for part in parts):
         raise UsageError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Over which values is work multiplied?"""
+"""Partitions: the values that preflights and schedules are multiplied over, and their names."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Partitions(Generic[T]):
 
     @property
     def is_configured(self) -> bool:
-        """Do its values come from `[partitions]` of the configuration?"""
+        """Whether its values come from `[partitions]` of the configuration."""
         return self.of is not None
 
     def named_values(self, configured: Sequence[object] | None) -> NamedValues:

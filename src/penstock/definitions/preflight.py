@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold before any work begins?"""
+"""A preflight as declared: a health check that runs before any work begins."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What did a user say about a rate-limited service, and how does a task reach it?
+"""A provider (rate-limited service) as declared, and the clients through which tasks call it.
 
 A provider is defined once, in the app; a run gives it its clients. So the same object works on the
 loop, in threads, in tests and in every worker, and does nothing where nobody admits its requests.
@@ -36,7 +36,7 @@ PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx", "aiohttp", "requests"]
 
-#: Is the body that runs here one of another process, which a test runs in this one?
+#: Whether a test runs a body here that belongs to another process.
 runs_elsewhere: ContextVar[bool] = ContextVar("penstock_runs_elsewhere", default=False)
 
 
@@ -84,7 +84,7 @@ class AdmittedCall(Protocol):
         ...
 
     def failed(self) -> None:
-        """The service is ill."""
+        """The service is unhealthy."""
         ...
 
     def used(self, tokens: int | None) -> None:

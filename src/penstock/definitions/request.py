@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a job before it is accepted?"""
+"""A job request: a validated call of a task before it is enqueued, its key and options."""
 
 from __future__ import annotations
 

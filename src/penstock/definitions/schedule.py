@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recurs: a function, its timing, and the dimensions that it is multiplied over?"""
+"""A schedule as declared: a function, its timing (cron or interval) and its partitions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a task: a named function and its static description?"""
+"""A task as declared: its function, options and keyed limits, and the codec of its arguments."""
 
 from __future__ import annotations
 

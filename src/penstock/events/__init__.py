@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nouns that are emitted: what happened, to whom, in which run."""
+"""Events of the scheduler and of requests, and the sinks that listen to them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which events exist, and what do they carry?
+"""The kinds of events, what each carries, and the correlation ids (run, task, job).
 
 Scheduler events and request events are separate streams. An event is a plain immutable value
 built from what is at hand; the durable record of a job is its history in the store.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who listens, and what if a listener fails?"""
+"""Event streams and their sinks: a sink that raises is switched off, the run goes on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogEvents:
 
 
 def wanted() -> bool:
-    """Would anybody see these lines?"""
+    """Whether the log shows debug lines of events."""
     return log.isEnabledFor(logging.DEBUG)
 
 
@@ -80,7 +80,7 @@ class EventStream(Generic[E]):
         self._held: deque[E] = deque()
         self._is_holding = False
         self.sequence = 0
-        #: Does anybody listen who wants every step of every task? What is kept in memory does not.
+        #: Whether a sink wants every step of every task; what is kept in memory does not.
         self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
         #: The only listener, if it keeps in memory: it calls nobody back, nothing is held for it.
         self._keep: Callable[[E], None] | None = None
@@ -89,7 +89,7 @@ class EventStream(Generic[E]):
 
     @property
     def is_heard(self) -> bool:
-        """Does anybody listen?"""
+        """Whether anybody listens."""
         return bool(self._calls)
 
     def hold(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a slice of a dataset, what does it need, and when is it stale?"""
+"""Datasets: calendars, slices and their names, dependencies, and marks of committed slices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Calendar(Protocol):
 
     @property
     def daily(self) -> bool:
-        """Has a local day at most one of them? Then slices are called by dates."""
+        """Whether a local day has at most one of them: then slices are named by dates."""
         ...
 
     def between(self, start: int, end: int) -> Sequence[int]:
@@ -56,7 +56,7 @@ SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 
 
 class Rule(StrEnum):
-    """Which upstream slices does one moment need?"""
+    """Which upstream slices one moment needs."""
 
     LATEST = "latest"  # the newest at or before it
     EXACT = "exact"  # the one at that very moment
@@ -132,7 +132,7 @@ def task_name(task: str) -> str:
 
 
 def builds_slices(task: str) -> bool:
-    """Do jobs of this task build slices? Barriers, gates and the like do not."""
+    """Whether jobs of this task build slices; barriers, gates and the like do not."""
     return task.startswith(SLICE) and task_name(task) not in (STEP, START)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What did one check of the doctor find?"""
+"""Findings of `penstock doctor`."""
 
 from __future__ import annotations
 

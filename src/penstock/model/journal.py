@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of a call that costs money, so that a crash does not cost it twice?"""
+"""The journal of paid calls: intents, answers and their states, so that none is paid twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CallRef(NamedTuple):
 
 
 class CallState(StrEnum):
-    """How far did a call come?"""
+    """How far a call came."""
 
     OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
     ANSWERED = "answered"  # its answer is here
@@ -85,7 +85,7 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class IntentVerdict(msgspec.Struct, frozen=True, gc=False):
-    """May the call be sent?"""
+    """Whether a call may be sent, and the budget that is in the way."""
 
     written: bool
     over: Budget | None = None  # the budget that it would exceed

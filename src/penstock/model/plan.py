@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a plan: the finite, ordered set of jobs that brings targets up to date?"""
+"""Build plans: the ordered set of jobs that brings datasets up to date, its report and locks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SlicePayload(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Step(StrEnum):
-    """What is a job of a plan for that builds nothing?"""
+    """What a job of a plan is for that builds nothing."""
 
     START = "start"  # a plan's jobs wait for it until all of them are there
     GATE = "gate"  # others wait for a run of jobs by waiting for it
@@ -134,7 +134,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Is everything that was asked for there?"""
+        """Whether everything that was asked for is built."""
         return not (self.failed or self.skipped or self.stopped)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which remote service is meant, under which names?"""
+"""Names of providers, models and domains: the keys under which requests are limited."""
 
 from __future__ import annotations
 

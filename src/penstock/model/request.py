@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is one outbound request to admission, and how can it end?"""
+"""One outbound request in request admission: its outcome, quota readings and pressure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the document that a worker leaves behind of its run?
+"""The run record: what a worker saves about its part of a run, and its capacity plan.
 
 Read by other processes and perhaps by other versions: unknown fields are passed over.
 """
@@ -66,7 +66,7 @@ class LimitKind(StrEnum):
     MAX_PARALLEL = "max_parallel"  # as many requests are in flight as were declared
     RPM = "rpm"  # requests per minute, as declared
     TPM = "tpm"  # tokens per minute, as declared
-    COOLDOWN = "cooldown"  # a provider wants a pause, or is ill
+    COOLDOWN = "cooldown"  # a provider wants a pause, or is unhealthy
     BUDGET = "budget"  # money or tokens that may be spent
     LATENCY = "latency"  # replies are on their way
     OWN_CODE = "own_code"  # of the tasks, on the loop, in threads, in processes

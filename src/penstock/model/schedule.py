@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recurs, for whom, and what was checked before it may?"""
+"""Units of schedules, their timing and ticks, and the results of preflights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NextTick(NamedTuple):
 
 
 class Timing(Protocol):
-    """The rhythm of a schedule. Synchronous; times are microseconds since 1970 UTC."""
+    """When a schedule ticks. Synchronous; times are microseconds since 1970 UTC."""
 
     @property
     def text(self) -> str:
@@ -95,13 +95,13 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_failing(self) -> bool:
-        """Has the last try of the occurrence that it is at failed?"""
+        """Whether the last try of its current occurrence failed."""
         lives = self.state in (JobState.QUEUED, JobState.IN_PROGRESS)
         return lives and bool(self.attempts or self.deferred_since is not None)
 
     @property
     def by_others(self) -> bool:
-        """Was the last failure not its own fault?"""
+        """Whether the last failure was not its own fault: a node or a service failed."""
         error = self.last_error
         return error is not None and error.category in (ErrorCategory.NODE, ErrorCategory.SERVICE)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What did calls cost, who may spend how much, and in which span of time?
+"""Cost accounting: money and tokens, prices, budgets and the accounts that calls count in.
 
 Money is counted in whole micro-dollars: sums are exact on every store.
 """
@@ -40,7 +40,7 @@ def usd(micros: int) -> str:
 
 
 class Period(StrEnum):
-    """For how long does a sum grow?"""
+    """The span of time over which a sum is counted."""
 
     RUN = "run"  # from one start to its end
     DAY = "day"  # of UTC

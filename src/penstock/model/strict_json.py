@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values may cross into a store?
+"""Strict JSON: the values that payloads and results may have, as every store can keep them.
 
-JSON as every store can keep it: no NaN or infinity, no lone surrogates, no NUL, no duplicate keys,
-depth at most 64, integers within 64 bits. A refusal names the path inside the document.
+No NaN or infinity, no lone surrogates, no NUL, no duplicate keys, depth at most 64, integers within
+64 bits. A refusal names the path inside the document.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a store tell people?"""
+"""Views of the store for people and workers: jobs, stats, workers, dependencies."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a draining worker must know: what is left, and could anybody do it?"""
+    """What a draining worker must know: what is left, and whether anybody can do it."""
 
     open_by_task: dict[str, dict[JobState, int]]
     next_due_at: int | None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a running worker tell of itself?
+"""The status that a worker publishes, and its report on one lease.
 
-A status is the document of its row, an answer what it says when it is asked about one lease. Both
+A status is the document of its row, a report what it answers when it is asked about one lease. Both
 are JSON, read by other processes and perhaps by other versions: unknown fields are passed over.
 """
 
@@ -61,7 +61,7 @@ class BlockedTasks(msgspec.Struct, frozen=True):
     available_at: int | None = None  # when it ends by itself, if that is known
 
     def same_gate(self, other: BlockedTasks) -> bool:
-        """Do these wait for the same thing?"""
+        """Whether these wait for the same thing."""
         return (self.reason, self.until, self.resource) == (
             other.reason,
             other.until,
@@ -119,7 +119,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     over_budget: dict[str, BudgetRefusal] = {}  # task → the budget that holds it back in this run
 
     def same(self, other: WorkerStatus) -> bool:
-        """Is there nothing new in it, but for its time?"""
+        """Whether nothing in it is new but its time."""
         return self == msgspec.structs.replace(other, captured_at=self.captured_at)
 
     def encoded(self) -> str:
@@ -128,7 +128,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(StrEnum):
-    """Where is a lease in its worker?"""
+    """Where a lease is in its worker."""
 
     RUNNING = "running"
     WAITING = "waiting"  # for a slot, or for its turn
@@ -270,7 +270,7 @@ def answering(views: Iterable[WorkerView], is_gone: Callable[[str], bool]) -> li
 
 
 class Question(msgspec.Struct, frozen=True):
-    """How does this lease stand? Answered with a `JobStanding`."""
+    """Asks a worker about one lease; answered with a `JobStanding`."""
 
     id: int
     ref: JobRef

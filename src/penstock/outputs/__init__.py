@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered in files: the slices of datasets."""
+"""Files of dataset slices: written atomically, read with checksums, garbage collected."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files does nobody name, and may go?
+"""Garbage collection of outputs: removes files that no manifest names.
 
-Files of attempts that died, and of slices that were built anew. Only what we write, by its place
-and name, is ever touched, and no link is followed. Names take eight bytes each in memory: two that
-share a fingerprint keep a file too long, and lose none.
+These are files of attempts that died and of slices that were built anew. Only files that we write,
+by their place and name, are ever touched, and no link is followed. Names take eight bytes each in
+memory: two that share a fingerprint keep a file too long, and lose none.
 """
 
 from __future__ import annotations

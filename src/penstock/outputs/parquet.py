@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a table become the bytes of a Parquet file, and come back?
+"""Tables as Parquet bytes and back, from Arrow, pandas and polars.
 
-The only place that imports pyarrow, which is there only if the extra `data` was asked for.
+The only module that imports pyarrow, which is installed with the extra `data`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where, below the root of outputs, does a slice lie?
+"""Paths of slices below the output root, their file names and checksums, and file system calls.
 
 `NAME/2024-01-05T210000Z/part-HASH.parquet`. A moment between two seconds has its microseconds
 behind the Z, so that folders in order of their names are in order of time. The hash is of the
@@ -190,7 +190,7 @@ def folder_name(at: int) -> str:
 
 
 def is_folder_name(name: str) -> bool:
-    """Can this be the folder of a moment?"""
+    """Whether this can be the folder of a moment."""
     return _FOLDER.fullmatch(name) is not None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a slice's file still what was written, and what does it say?"""
+"""Reads slices: verifies size and checksum, decodes Parquet, joins tables."""
 
 from __future__ import annotations
 

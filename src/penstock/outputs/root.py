@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which folder are outputs written to, and is it still that one?
+"""The output root: the folder of all slices, its id, and the store that owns it.
 
 A root carries a random id in `.penstock-root`. Jobs that write files belong to that id, so that a
 worker with another folder, or with an unmounted one, cannot publish into the wrong place.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does what a function returned become durable files?
+"""Writes slices durably: staging file, fsync, atomic rename, fsync of the folders.
 
-First to a staging folder and synced, then renamed to its place, then the folders that gained an
-entry are synced: nothing is ever at its place that would not survive a power cut. Who names it to
-readers is the store; until then nobody sees it.
+Nothing is ever at its place that would not survive a power cut. The store names the files to
+readers; until then nobody sees them.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ def encode_slices(
         value: what was returned; with `batch` a mapping of the asked moments to such values.
         ats: the asked moments.
         named: how the slices are called in errors.
-        batch: was a mapping asked for?
+        batch: whether a mapping was asked for.
     """
     parts = _parts(value, ats, named) if batch else {ats[0]: value}
     return (_encode(parts[at], at, named) for at in ats)

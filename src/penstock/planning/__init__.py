@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must run, and in what order?"""
+"""Planning: calendars and cron, partitions, the dependency graph of datasets, build plans."""

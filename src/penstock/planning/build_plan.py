@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be built, and in which levels?
+"""Plans a build or a backfill: which slices of which datasets, as jobs in levels.
 
 From the targets up, the slices that are needed are collected; from the sources down, what is fresh
 is left out; what remains is batched into jobs, and each job is one level above all that it needs.

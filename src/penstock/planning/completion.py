@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became ready when this finished?
+"""Tracks which nodes of a dependency graph in memory are ready, running, complete or failed.
 
-A graph in memory, such as the cells of a row group. Every end is told once to each dependant, so a
-whole run costs as much as there are nodes and edges, in whatever order they end.
+Such a graph is the cells of a row group. Each end is passed on once to each dependant, so a whole
+run is linear in nodes and edges, in whatever order they end.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class CompletionTracker:
 
     @property
     def is_finished(self) -> bool:
-        """Has everything ended, one way or the other?"""
+        """Whether every node has ended: complete, failed or dropped."""
         return not self._open
 
     def snapshot(self) -> CompletionSnapshot:

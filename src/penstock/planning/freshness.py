@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the slices that are needed must be built, and why?
+"""Freshness of slices: which are up to date, and which are missing, outdated or stale.
 
 A committed slice is fresh if its version is the dataset's, none of the slices that it needs was
 committed after its inputs were read, and none of them is to be built now.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who needs whom, is that possible at all, and in which order?
+"""The dependency graph (DAG) of datasets: validation, cycles, topological order, levels.
 
 Nothing here recurses: a chain of 100,000 datasets is as good as any other graph.
 """

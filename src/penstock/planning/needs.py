@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which slices of another dataset does a moment need?
+"""Maps timestamps to the upstream slices that they need: latest, exact, lookback, window.
 
 A rule takes slices that are neighbours in the upstream calendar. So in any sorted list that has all
 slices that are needed, those of one moment are a range, and both its ends grow with the moment.
@@ -134,7 +134,7 @@ def missing(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageErr
 
 
 def _is_sparse(calendar: Calendar, moments: Sequence[int], count: int) -> bool:
-    """Would most of what lies between the first and the last moment be read for nothing?"""
+    """Whether most slices between the first and the last moment would be read for nothing."""
     reach = moments[-1] - moments[0]
     if not reach:
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs build what is to be built, which of them need which, and on which level are they?"""
+"""The jobs of a build plan: batches of slices, dependency edges, levels, gates and barriers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PlanKeys:
-    """How the jobs of a plan are called that build nothing."""
+    """The keys of the jobs of a plan that build nothing: start, barriers, gates, joins, end."""
 
     def __init__(self, plan_id: str) -> None:
         self._prefix = f"{BUILD}{plan_id}:"

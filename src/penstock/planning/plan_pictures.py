@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a plan look: as a picture of its datasets, and as a document of all its jobs?
+"""Exports a build plan: as a Mermaid or Graphviz graph of its datasets, or as JSON of its jobs.
 
-Pictures show datasets and counts, so they are as large as the graph, however many jobs there are.
-The document has every job, and comes in pieces.
+A graph shows datasets and counts, so it does not grow with the number of jobs. The JSON document
+has every job and is written in chunks.
 """
 
 from __future__ import annotations

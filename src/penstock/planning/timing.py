@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When does a schedule tick next: after an interval, or by the calendar of a place?
+"""The next tick of a schedule: intervals, and cron expressions in a time zone.
 
 An interval counts from its first occurrence, so a slow tick does not move the others. A cron
 expression is of one of two kinds, told apart by its hours:
@@ -70,7 +70,7 @@ def read_cron(expression: str) -> tuple[str, CronSim]:
 
 
 def is_rhythm(sim: CronSim) -> bool:
-    """Does it run in every hour?"""
+    """Whether it runs in every hour."""
     return len(sim.hours) == 24
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which units are there? The only place that multiplies specs by the values of partitions."""
+"""Units: preflights and schedules multiplied by the values of their partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PreflightPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `penstock run` does besides the queue."""
+    """The preflights and schedules of `penstock run`, by units."""
 
     preflights: tuple[PreflightPlan, ...] = ()
     schedules: tuple[UnitPlan, ...] = ()  # with the first tick of each, if it is new

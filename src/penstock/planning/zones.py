@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When do the clocks of a place show a local time?
+"""Time zones and daylight saving: local times to moments of UTC, and changes of clocks.
 
 A local time that does not exist, because clocks go forward, is passed when they do; one that occurs
 twice is passed the first time. Local times are seconds since 1970 as a clock shows them.
@@ -134,9 +134,9 @@ def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
 
 @lru_cache(maxsize=256)
 def may_share_a_day(zone: ZoneInfo, time: int) -> bool:
-    """Is a second of the day, missing on one date, passed on a later one that has it, too?
+    """Whether a time of day that one date lacks is passed on a later date that has it, too.
 
-    Asked of the years from 1970 on.
+    Years before 1970 are not looked at.
     """
     if time == 0 or zone.utcoffset(None) is not None:
         return False  # whoever misses midnight passes it on the same date, or with the next one

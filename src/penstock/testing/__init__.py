@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a test need? An app in virtual time, clocks, a recording sink, a service."""
+"""For tests of users: an app in virtual time, clocks, a recording sink, a simulated provider."""
 
 from penstock.testing.clocks import ManualClock
 from penstock.testing.harness import Harness, harness

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What time is it when only the test may move it?"""
+"""A clock that only the test moves: wall, monotonic and boot time."""
 
 from __future__ import annotations
 

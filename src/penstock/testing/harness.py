@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a test run an app in memory, without waiting, and the same way twice?
+"""The test harness: runs an app in memory, in virtual time, reproducibly from a seed.
 
 The engine is the real one; its store is in memory and its time is virtual, so that a retry in five
 minutes happens at once. `def` tasks run on the loop itself, one after another.
@@ -206,7 +206,7 @@ class _VirtualLocks:
                 self._build.lost()
 
 
-DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an ill provider
+DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an unhealthy provider
 LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
 PAGE = 1_000  # jobs read at once
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What did the engine say, and when will it say that?"""
+"""A sink that records every event, and lets a test wait for one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does code that waits run without waiting, and the same way twice?
+"""An event loop in virtual time: code that waits runs at once, and reproducibly from a seed.
 
 `VirtualLoop` is an asyncio loop whose time is a variable: when nothing is ready it jumps to the
 next timer. With a seed it also shuffles what is ready before each pass, so that a simulation meets

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When is there a slice of a dataset? One kind of calendar a file."""
+"""Calendars of datasets: in local time, at fixed intervals, from lists, of exchanges."""

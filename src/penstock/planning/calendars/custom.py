@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At the moments that a list names."""
+"""A calendar from an explicit list of timestamps."""
 
 from __future__ import annotations
 

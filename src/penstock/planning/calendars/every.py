@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At equal distances in absolute time, whatever clocks show."""
+"""A calendar of a fixed interval in absolute time, whatever local clocks show."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Every(ByText):
 
     @property
     def daily(self) -> bool:
-        """Has a day of UTC at most one?"""
+        """Whether a day of UTC has at most one."""
         return self.interval >= timedelta(days=1)
 
     def between(self, start: int, end: int) -> Sequence[int]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At the close, or the opening, of each session of an exchange.
+"""A calendar of trading sessions: the close or the open of each session of an exchange.
 
-The package exchange-calendars knows them. It is big, so it is imported when it is first asked.
+The sessions come from the package exchange-calendars, which is large and imported at first use.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Exchange(ByText):
 
     @property
     def daily(self) -> bool:
-        """Has a local day at most one?"""
+        """Whether a local day has at most one."""
         return _sessions(self.code, self.at).is_daily
 
     def between(self, start: int, end: int) -> Sequence[int]:
@@ -85,7 +85,7 @@ class Exchange(ByText):
         return sessions.moments[max(0, high - max(0, count)) : high]
 
     def _check(self, sessions: _Sessions, start: int, end: int) -> None:
-        """Is the package asked for what it knows?"""
+        """Refuse a range that the package has no sessions for."""
         if start < sessions.start or end > sessions.end:
             raise UsageError(
                 f"The sessions of {self.code} are known from {sessions.first} to {sessions.last}; "

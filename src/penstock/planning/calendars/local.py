@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which moments are meant by dates and times of a place?
+"""Calendars in local time: hourly, daily, weekly, monthly and cron, through daylight saving.
 
-A time that does not exist is taken when clocks pass it, and one that occurs twice the first time;
-only what is a rhythm, a time in every hour, is taken exactly whenever clocks show it. Before 1970,
-where zones are often guesses, a time that would be passed on another date is left out. Moments are
-found by the year, or by the month if a day has several, and such blocks are kept.
+A local time that does not exist is taken when clocks pass it, and one that occurs twice the first
+time; only a time in every hour is taken whenever clocks show it. Before 1970, where zone data is
+often a guess, a time that would be passed on another date is left out. Moments are computed by the
+year, or by the month if a day has several, and these blocks are cached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.planning.zones import DAY_SECONDS, may_share_a_day, passed, shown,
 
 
 class ByText:
-    """Calendars of one text are one calendar."""
+    """Calendars with the same text are equal."""
 
     text: str
 
@@ -93,7 +93,7 @@ class LocalCalendar(ByText):
 
     @property
     def daily(self) -> bool:
-        """Has a local day at most one?"""
+        """Whether a local day has at most one."""
         if len(self.times) > 1:
             return False
         return not (self.may_be_adjacent and may_share_a_day(self.zone, self.times[0]))
@@ -132,7 +132,7 @@ class LocalCalendar(ByText):
 
     @property
     def block_months(self) -> int:
-        """How many months are found, and kept, as one block."""
+        """Months that are computed, and cached, as one block."""
         return 12 if len(self.times) == 1 else 1
 
     def _block_at(self, at: int) -> int:

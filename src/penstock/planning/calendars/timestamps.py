@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which timestamps has a calendar in a range that a user names?"""
+"""Timestamps of a calendar in a date range, and the parsing of dates that users write."""
 
 from __future__ import annotations
 

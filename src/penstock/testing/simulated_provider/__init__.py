@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does code meet a rate-limited service in a test?"""
+"""A simulated provider: a scripted, seeded HTTP service with hidden rate limits."""
 
 from penstock.testing.simulated_provider.core import Call, Counts
 from penstock.testing.simulated_provider.messages import Ending, Part, Reply, SimulatedRequest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a simulated provider answer to this call, now?
+"""Decides how a simulated provider answers each call: limits, failures, latency.
 
 Pure: it takes the time as an argument and draws from a seed and the number of the call, so the same
 calls at the same moments get the same answers.

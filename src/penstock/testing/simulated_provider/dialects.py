@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which API does a path belong to, and how do its successes, errors and streams look?"""
+"""Replies in the dialects of OpenAI, Anthropic and plain JSON; rate-limit headers, streams."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes to a simulated provider, and what goes back?"""
+"""Requests to a simulated provider, and the replies that it sends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SimulatedRequest:
 
 
 class Ending(StrEnum):
-    """What happens when all parts of a body are sent?"""
+    """What happens when all parts of a body are sent."""
 
     COMPLETE = "complete"
     RESET = "reset"  # the connection is reset, and more was promised

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a test hold in its hands when it needs a rate-limited service?"""
+"""SimulatedProvider: a fake rate-limited service, in virtual time or on loopback."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a test say about a simulated provider: its hidden limits, its manners, its faults?"""
+"""The rules of a simulated provider: hidden rate limits, latency, failures, changes."""
 
 from __future__ import annotations
 

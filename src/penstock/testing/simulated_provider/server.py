@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a simulated provider listen on loopback?
+"""An HTTP server on loopback for a simulated provider.
 
-A loop in a thread of its own, so that sync clients, other processes and other loops can be served.
+Its loop has a thread of its own, so that sync clients, other processes and other loops are served.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a client reach a simulated provider without a network?
+"""A transport for httpx2 and httpx that reaches a simulated provider without a network.
 
 A plain object with the methods of a transport; it works under httpx2 and httpx, whose classes it
 takes from the request that it is given. It waits by the loop's own time: virtual on a virtual loop.
