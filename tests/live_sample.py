@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.cli.display import plain_words
+from penstock.cli.live.display import plain_words
 from penstock.cli.live.layout import ScreenView, compose, plain
 from penstock.cli.render.run_summary import Closing, ProviderTotal, closing_lines
 from penstock.cli.render.throughput import PaceView

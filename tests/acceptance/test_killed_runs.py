@@ -117,9 +117,9 @@ def test_what_a_killed_run_held_is_told_to_be_lost_and_the_run_is_reported(
         assert (document["run"], document["is_over"]) == (killed, True)
         assert (document["unheard_workers"], document["workers"]) == (1, 1)
         assert 0 < document["unheard_seconds"] <= 10
-    assert f"Run {killed}, ended without a word" in report_text
+    assert f"Run {killed}, ended without a final report" in report_text
     for text in (report_text, explain_text):
-        assert "1 worker ended without a last word, killed most likely" in text
+        assert "1 worker ended without a final report, killed most likely" in text
     assert last["run"] != killed  # the one that began last, though it was killed as well
 
 

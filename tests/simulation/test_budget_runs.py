@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock import Context
 from penstock.errors import BudgetUsedUp
 from penstock.model.job import JobState
-from penstock.observe.explain import RunFacts, facts_of
+from penstock.observe.explain import RunFacts, run_facts
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedRequest
 from tests.budget_shop import CHAT, BudgetShop, set_budgets, today
@@ -61,12 +61,12 @@ def test_the_record_of_a_run_tells_which_budget_has_ended_it() -> None:
         enqueue(t, shop, 20)
         with pytest.raises(BudgetUsedUp) as caught:
             t.drain()
-        facts = facts_of(t.store.run_parts(None).result())
+        facts = run_facts(t.store.run_parts(None).result())
         assert isinstance(facts, RunFacts)
         assert facts.over_budget == str(caught.value)
         set_budgets(t, usd=1)
         t.drain()
-        facts = facts_of(t.store.run_parts(None).result())
+        facts = run_facts(t.store.run_parts(None).result())
         assert isinstance(facts, RunFacts)
         assert facts.over_budget is None
 

@@ -21,8 +21,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
 from penstock.model.run import LimitKind
 from penstock.model.worker import WorkerStatus
-from penstock.observe.explain import RunFacts, Unreadable, facts_of
-from penstock.observe.explain_advice import Said, say
+from penstock.observe.explain import Advice, RunFacts, Unreadable, advise, run_facts
 from penstock.process_identity import own_mark
 from penstock.stores.store_future import Reply
 from penstock.testing import Harness, harness
@@ -36,12 +35,12 @@ MARK_OF_NOBODY = f"{_PLACE} {_PID} {int(_BEGAN) - 1}"  # this number was another
 Simulations = Mapping[str, SimulatedProvider]
 
 
-def explained(t: Harness) -> tuple[RunFacts, Said]:
+def explained(t: Harness) -> tuple[RunFacts, Advice]:
     """What the last run of a harness says of itself."""
-    facts = facts_of(t.store.run_parts(None).result())
+    facts = run_facts(t.store.run_parts(None).result())
     assert facts is not None
     assert not isinstance(facts, Unreadable)
-    said = say(facts)
+    said = advise(facts)
     assert said is not None
     assert facts.is_over
     assert sum(share.percent for share in facts.shares) == 100
@@ -235,7 +234,7 @@ def test_slow_replies_limit_a_run_with_little_to_do() -> None:
 
     assert binding(facts) == (LimitKind.LATENCY, "api/m")
     assert "these took 30 s each" in said.sentence
-    assert "at most 4 of 256 were asked for" in said.change
+    assert "at most 4 of 256 were used" in said.change
 
 
 def test_slow_task_code_limits_a_run_with_little_to_do() -> None:
@@ -249,7 +248,7 @@ def test_slow_task_code_limits_a_run_with_little_to_do() -> None:
 
     assert binding(facts) == (LimitKind.OWN_CODE, "")
     assert "4 at once" in said.sentence
-    assert "Make the tasks' code quicker" in said.change
+    assert "Make the tasks' code faster" in said.change
 
 
 def test_delays_limit_a_run_whose_retries_wait() -> None:
@@ -398,7 +397,7 @@ def test_jobs_that_a_killed_worker_holds_are_not_blamed_on_long_jobs() -> None:
         facts, said = explained(t)
 
     assert binding(facts) == (LimitKind.LOST, "")
-    assert "gone without a word" in said.sentence
+    assert "Dead workers held" in said.sentence
     assert "Split" not in said.change
 
 

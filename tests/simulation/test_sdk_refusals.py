@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.cli.commands.queue.show import document_of, lines_of
-from penstock.observe.explain import RunFacts, facts_of
+from penstock.observe.explain import RunFacts, run_facts
 from penstock.testing import Harness, SimulatedProvider, harness
 from penstock.testing.simulated_provider import Reply, SimulatedRequest
 
@@ -54,7 +54,7 @@ def test_a_refusal_is_told_with_its_provider_and_spends_no_attempt(
     with harness(app, providers={"api": provider}) as t:
         run(t, app)
         job, history = t.job("k"), t.attempts("k")
-        facts, result = facts_of(t.store.run_parts(None).result()), t.results["k"]
+        facts, result = run_facts(t.store.run_parts(None).result()), t.results["k"]
 
     assert (result, job.attempts, provider.counts.calls) == ("x", 0, 4)
     said = [record.getMessage() for record in caplog.records if "'k'" in record.getMessage()]

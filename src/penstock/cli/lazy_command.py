@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands whose modules are imported only when somebody types them.
+"""Typer commands whose modules are imported on first use, and the global options they share.
 
-A short command would spend most of its time on importing what the other commands need.
+A short command would otherwise spend most of its time on importing what other commands need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar
@@ -61,3 +62,12 @@ def import_typed(table: CommandTable, words: Iterable[str]) -> None:
         if word in table:
             place, _ = table[word]
             table = getattr(import_module(place.partition(":")[0]), "COMMANDS", {})
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The global options, as commands find them in `context.obj`."""
+
+    debug: bool = False
+    log_level: str = "info"
+    log_format: str = "text"

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.invocation import Invocation
-from penstock.cli.lazy_command import CommandTable, LazyGroup, import_typed
+from penstock.cli.lazy_command import CommandTable, Invocation, LazyGroup, import_typed
 from penstock.errors import PenstockError, UsageError
 from penstock.logs import LogFormat, LogLevel, set_up_logging
 from penstock.terminal_text import (

@@ -20,7 +20,7 @@ from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
 from penstock.errors import PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
 from penstock.model.worker import answering
-from penstock.observe.explain import RunFacts, Unreadable, facts_of
+from penstock.observe.explain import RunFacts, Unreadable, run_facts
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
 from penstock.stores.open import open_store
@@ -41,7 +41,7 @@ def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFact
     parts = store.run_parts(run_id).result()
     workers = answering(store.workers().result(), is_gone) if parts else []
     alive = {one.id for one in workers if one.alive and one.run_id == parts[0].run_id}
-    facts = facts_of(parts, alive=alive)
+    facts = run_facts(parts, alive=alive)
     url = redacted(store.url)
     if facts is None and run_id is None:
         raise PenstockError(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What limited a run, in percent of its time, and which one change would help most?
+"""Explains a run: its bottlenecks in percent of its time, and the one change that would help most.
 
-Pure: the parts that workers left of a run go in, an explanation comes out.
+Pure: the records that the workers of a run saved go in, an explanation comes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -22,12 +22,13 @@ from penstock.model.run import (
     read_document,
 )
 from penstock.model.spending import BudgetStop
+from penstock.observe.phrases import command, counted, sum_known
 
 
-class PlaceOfRun(msgspec.Struct, frozen=True):
-    """One place, with what those said who had it."""
+class WorkerPlace(msgspec.Struct, frozen=True):
+    """One worker's place in a run, with the records of the workers that held it in turn."""
 
-    documents: tuple[RunDocument, ...]  # the last is that of whoever it belongs to in the end
+    documents: tuple[RunDocument, ...]  # the last one is of the worker that holds it now
 
     @property
     def last(self) -> RunDocument:
@@ -35,7 +36,7 @@ class PlaceOfRun(msgspec.Struct, frozen=True):
 
     @property
     def serving(self) -> tuple[RunDocument, ...]:
-        """Without those that ran suspects alone, unless there was nobody else."""
+        """Without workers that ran suspects alone, unless there was no other."""
         return tuple(one for one in self.documents if not one.solo) or self.documents
 
     def models(self) -> list[ModelFigures]:
@@ -43,49 +44,30 @@ class PlaceOfRun(msgspec.Struct, frozen=True):
         found: dict[tuple[str, str], list[ModelFigures]] = {}
         for one in (one for document in self.documents for one in document.models):
             found.setdefault((one.provider, one.model), []).append(one)
-        return [_succession(same) for same in found.values()]
+        return [_merge_successive(same) for same in found.values()]
 
 
-def read_parts(parts: Iterable[RunPart]) -> list[tuple[RunPart, RunDocument]]:
-    """Those parts that this version can read."""
+def readable_parts(parts: Iterable[RunPart]) -> list[tuple[RunPart, RunDocument]]:
+    """Decode the records that this version can read."""
     return [(part, said) for part in parts if (said := read_document(part.document)) is not None]
 
 
-def places_of(read: Iterable[tuple[RunPart, RunDocument]]) -> tuple[PlaceOfRun, ...]:
-    """The places of a run, each with those who had it."""
+def worker_places(read: Iterable[tuple[RunPart, RunDocument]]) -> tuple[WorkerPlace, ...]:
+    """Group the records of a run by the place of their worker."""
     found: dict[Hashable, list[RunDocument]] = {}
     for part, document in read:
         key = part.worker if document.place is None else document.place
         found.setdefault(key, []).append(document)
     order = (sorted(said, key=lambda one: (not one.solo, one.told_at)) for said in found.values())
-    return tuple(PlaceOfRun(tuple(said)) for said in order)
+    return tuple(WorkerPlace(tuple(said)) for said in order)
 
 
-def name_in(part: RunPart, document: RunDocument) -> WorkerId:
-    """Under which name a worker was known when it last told of its run."""
+def _worker_name(part: RunPart, document: RunDocument) -> WorkerId:
+    """The id under which a worker last saved its record."""
     return WorkerId(document.worker) or part.worker
 
 
-def _succession(found: Sequence[ModelFigures]) -> ModelFigures:
-    """The same model at one place: what was sent is added up, of limits the last counts."""
-    ceilings = [one.ceiling for one in found if one.ceiling is not None]
-    return msgspec.structs.replace(
-        found[-1],
-        domains=tuple(sorted({domain for one in found for domain in one.domains})),
-        requests=sum(one.requests for one in found),
-        refused=sum(one.refused for one in found),
-        failed=sum(one.failed for one in found),
-        tokens=sum(one.tokens for one in found),
-        limit_reached=max(one.limit_reached for one in found),
-        in_flight_max=max(one.in_flight_max for one in found),
-        waiting_max=max(one.waiting_max for one in found),
-        ceiling=ceilings[-1] if ceilings else None,
-    )
-
-
-WHOLE = 100  # percent
-
-OF_PROVIDERS = frozenset(
+PROVIDER_LIMITS = frozenset(
     {
         LimitKind.ADAPTIVE_LIMIT,
         LimitKind.LEARNED_RATE,
@@ -99,7 +81,7 @@ OF_PROVIDERS = frozenset(
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One thing that limited a run."""
+    """One bottleneck of a run, and its part of the time."""
 
     kind: LimitKind
     where: str
@@ -109,22 +91,22 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A run over all its workers."""
+    """A run, summed over all its workers."""
 
     run_id: str
     workers: int
-    at_once: int  # who replaces another is not one more
+    at_once: int  # workers at the same time; a replacement is not one more
     is_over: bool  # no worker is left
-    unheard: int  # workers that are gone without a last word: killed, most likely
-    unheard_seconds: float  # what they did in so many seconds before is not known
-    over_budget: str | None  # what has ended workers before the work was done, and what to raise
+    unheard: int  # workers that ended without a final record: killed, most likely
+    unheard_seconds: float  # how much of their work may be missing
+    over_budget: str | None  # the budget that ended workers early, and what to raise
     began_at: int
-    told_at: int  # the oldest of the last words of those that still run
+    told_at: int  # the oldest of the last records of workers that still run
     wall_seconds: float
-    busy_seconds: float  # summed over workers: in which there was something to do
+    busy_seconds: float  # summed over workers: the time in which there was work
     idle_seconds: float
     cpu_seconds: float
-    late_seconds: float  # their loops came so much later than they were to
+    late_seconds: float  # how late their event loops were, in sum
     ended: int
     retries: int
     put_back: int  # attempts that a provider refused
@@ -136,44 +118,44 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def model(self, where: str) -> ModelFigures | None:
         """The figures of a model, or of all models of a provider as one."""
-        found = [one for one in self.models if where in (one.provider, model_name(one))]
-        return merged(found) if found else None
+        found = [one for one in self.models if where in (one.provider, _model_name(one))]
+        return _merge(found) if found else None
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A run of which nothing can be read by this version."""
+    """A run whose records were all written by another version."""
 
     run_id: str
     parts: int
 
 
-def facts_of(
+def run_facts(
     parts: Sequence[RunPart], *, alive: Collection[WorkerId] | None = None
 ) -> RunFacts | Unreadable | None:
-    """A run from what its workers left; None if they left nothing.
+    """Sum up a run from the records of its workers; None if there are none.
 
     Args:
-        parts: the last words of its workers.
-        alive: those of its workers that still answer; None: nobody knows, and those that have not
-            said that they end are believed to. Whoever was killed could not say it.
+        parts: the last record of each worker.
+        alive: its workers that are alive; None: not known, so each without a final record counts
+            as alive. A worker that was killed leaves none.
     """
     if not parts:
         return None
     run_id = parts[0].run_id
-    read = read_parts(parts)
+    read = readable_parts(parts)
     if not read:
         return Unreadable(run_id, len(parts))
     documents = [document for _, document in read]
-    places = places_of(read)
+    places = worker_places(read)
     at_work = [document for place in places for document in place.serving]
     going_on = [(part, document) for part, document in read if not document.over]
     unheard: list[RunDocument] = []
     if alive is not None:
-        unheard = [said for part, said in going_on if name_in(part, said) not in alive]
-        going_on = [(part, said) for part, said in going_on if name_in(part, said) in alive]
+        unheard = [said for part, said in going_on if _worker_name(part, said) not in alive]
+        going_on = [(part, said) for part, said in going_on if _worker_name(part, said) in alive]
     began_at = min(document.began_at for document in documents)
     ended_at = max(document.told_at for document in documents)
-    shares, busy = shares_of(places)
+    shares, busy = _cause_shares(places)
     running = sum(one.seconds for document in at_work for one in document.doing)
     return RunFacts(
         run_id=run_id,
@@ -182,7 +164,7 @@ def facts_of(
         is_over=not (going_on if alive is None else alive),
         unheard=len(unheard),
         unheard_seconds=max((said.within_seconds for said in unheard), default=0.0),
-        over_budget=" ".join(stop.sentence for stop in stops_of(documents)) or None,
+        over_budget=" ".join(stop.sentence for stop in budget_stops(documents)) or None,
         began_at=began_at,
         told_at=min(
             (part.saved_at for part, _ in going_on),
@@ -204,15 +186,15 @@ def facts_of(
     )
 
 
-def stops_of(documents: Iterable[RunDocument]) -> tuple[BudgetStop, ...]:
-    """The budgets that have ended a run, as its last worker said: it knew of the others."""
+def budget_stops(documents: Iterable[RunDocument]) -> tuple[BudgetStop, ...]:
+    """The budgets that ended a run, by the last record that names some."""
     told = [document for document in documents if document.stops]
     last = max(told, key=lambda document: document.told_at, default=None)
     return () if last is None else last.stops
 
 
-def shares_of(places: Sequence[PlaceOfRun]) -> tuple[tuple[Share, ...], float]:
-    """What limited a run, the most first, and all the seconds in which there was something."""
+def _cause_shares(places: Sequence[WorkerPlace]) -> tuple[tuple[Share, ...], float]:
+    """The bottlenecks of a run, the largest first, and the seconds of all of them."""
     only = _only_models(document for place in places for document in place.documents)
     seconds: dict[tuple[LimitKind, str], float] = {}
     levels: dict[tuple[LimitKind, str], float] = {}
@@ -232,14 +214,14 @@ def shares_of(places: Sequence[PlaceOfRun]) -> tuple[tuple[Share, ...], float]:
 
 
 def _causes(
-    place: PlaceOfRun, only: Mapping[str, str]
+    place: WorkerPlace, only: Mapping[str, str]
 ) -> dict[tuple[LimitKind, str], tuple[float, float, float]]:
     """Of each cause: its seconds, those with a level, and the level summed over these."""
     found: dict[tuple[LimitKind, str], tuple[float, float, float]] = {}
     for cause in (cause for document in place.serving for cause in document.causes):
         if cause.kind is LimitKind.IDLE or cause.seconds <= 0:
             continue
-        where = only.get(cause.where) if cause.kind in OF_PROVIDERS else None
+        where = only.get(cause.where) if cause.kind in PROVIDER_LIMITS else None
         key = (cause.kind, where or cause.where)
         spent, levelled, level_seconds = found.get(key, (0.0, 0.0, 0.0))
         if cause.level is not None:
@@ -250,10 +232,10 @@ def _causes(
 
 
 def _only_models(documents: Iterable[RunDocument]) -> dict[str, str]:
-    """Providers of which one model was used: what holds for such a provider holds for the model."""
+    """Providers with one model in use: a limit of such a provider is one of its model."""
     used: dict[str, set[str]] = {}
     for one in (one for document in documents for one in document.models):
-        used.setdefault(one.provider, set()).add(model_name(one))
+        used.setdefault(one.provider, set()).add(_model_name(one))
     return {provider: min(models) for provider, models in used.items() if len(models) == 1}
 
 
@@ -262,47 +244,52 @@ def whole_percents(parts: Sequence[float]) -> list[int]:
     whole = sum(parts)
     if not whole > 0:
         return [0] * len(parts)
-    exact = [part / whole * WHOLE for part in parts]
+    exact = [part / whole * 100 for part in parts]
     found = [int(value) for value in exact]
     order = sorted(range(len(parts)), key=lambda n: (found[n] - exact[n], n))
-    for n in order[: WHOLE - sum(found)]:
+    for n in order[: 100 - sum(found)]:
         found[n] += 1
     return found
 
 
-def model_name(one: ModelFigures) -> str:
+def _model_name(one: ModelFigures) -> str:
     return f"{one.provider}/{one.model}"
 
 
-def merged(found: Sequence[ModelFigures]) -> ModelFigures:
-    """Figures of several places, or of several models, as one."""
-    first = found[0]
+def _merge_successive(found: Sequence[ModelFigures]) -> ModelFigures:
+    """Figures of successive workers at one place: counts add up, of limits the last one holds."""
     ceilings = [one.ceiling for one in found if one.ceiling is not None]
-    same = all(one.model == first.model for one in found)
-    return ModelFigures(
-        provider=first.provider,
-        model=first.model if same else "*",
-        domains=tuple(sorted({domain for one in found for domain in one.domains})),
-        requests=sum(one.requests for one in found),
-        refused=sum(one.refused for one in found),
-        failed=sum(one.failed for one in found),
-        tokens=sum(one.tokens for one in found),
-        limit=sum(one.limit for one in found),
-        limit_max=sum(one.limit_max for one in found),
-        limit_reached=sum(one.limit_reached for one in found),
-        in_flight_max=sum(one.in_flight_max for one in found),
-        waiting_max=sum(one.waiting_max for one in found),
-        ceiling=sum(ceilings) if ceilings else None,
-        rpm=_sum([one.rpm for one in found]),
-        tpm=_sum([one.tpm for one in found]),
-        mode=first.mode if same else "",
-        rate=_sum([one.rate for one in found]),
+    maxima = ("limit_reached", "in_flight_max", "waiting_max")
+    return msgspec.structs.replace(
+        found[-1],
+        **_counts(found),
+        **{name: max(getattr(one, name) for one in found) for name in maxima},
+        ceiling=ceilings[-1] if ceilings else None,
     )
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    said = [value for value in values if value is not None]
-    return sum(said) if said else None
+def _merge(found: Sequence[ModelFigures]) -> ModelFigures:
+    """Figures of several places, or of several models, as one: limits add up, too."""
+    first = found[0]
+    same = all(one.model == first.model for one in found)
+    added = ("limit", "limit_max", "limit_reached", "in_flight_max", "waiting_max")
+    optional = ("ceiling", "rpm", "tpm", "rate")
+    return msgspec.structs.replace(
+        first,
+        model=first.model if same else "*",
+        mode=first.mode if same else "",
+        **_counts(found),
+        **{name: sum(getattr(one, name) for one in found) for name in added},
+        **{name: sum_known(getattr(one, name) for one in found) for name in optional},
+    )
+
+
+def _counts(found: Sequence[ModelFigures]) -> dict[str, object]:
+    names = ("requests", "refused", "failed", "tokens")
+    return {
+        "domains": tuple(sorted({domain for one in found for domain in one.domains})),
+        **{name: sum(getattr(one, name) for one in found) for name in names},
+    }
 
 
 def _seconds(documents: Iterable[RunDocument]) -> float:
@@ -310,7 +297,7 @@ def _seconds(documents: Iterable[RunDocument]) -> float:
     return sum(cause.seconds for cause in causes)
 
 
-def _slots(places: Iterable[PlaceOfRun]) -> dict[str, int]:
+def _slots(places: Iterable[WorkerPlace]) -> dict[str, int]:
     found: dict[str, int] = {}
     for kind, count in (slot for place in places for slot in place.last.slots.items()):
         found[kind] = found.get(kind, 0) + count
@@ -325,9 +312,368 @@ def _doing(documents: Iterable[RunDocument]) -> tuple[Doing, ...]:
     return tuple(Doing(*key, found[key]) for key in order)
 
 
-def _models(places: Iterable[PlaceOfRun]) -> tuple[ModelFigures, ...]:
+def _models(places: Iterable[WorkerPlace]) -> tuple[ModelFigures, ...]:
     found: dict[str, list[ModelFigures]] = {}
     for one in (one for place in places for one in place.models()):
-        found.setdefault(model_name(one), []).append(one)
-    every = [merged(same) for same in found.values()]
-    return tuple(sorted(every, key=lambda one: (-one.requests, model_name(one))))
+        found.setdefault(_model_name(one), []).append(one)
+    every = [_merge(same) for same in found.values()]
+    return tuple(sorted(every, key=lambda one: (-one.requests, _model_name(one))))
+
+
+MOST = 0.5  # of the time
+BUSY = 0.8  # of the time: a processor that works as much has no more to give to one loop
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What limited a run most, and the one change that would help."""
+
+    sentence: str
+    change: str
+
+
+def cause_name(share: Share, facts: RunFacts) -> str:
+    """The short name of a bottleneck."""
+    where = _where(share, facts)
+    names = {
+        LimitKind.SLOTS: f"{where} slots",
+        LimitKind.FAIR_ORDER: "fair order",
+        LimitKind.KEYED_LIMIT: f"limit {where}",
+        LimitKind.ADAPTIVE_LIMIT: f"{where}: adaptive limit",
+        LimitKind.LEARNED_RATE: f"{where}: learned rate",
+        LimitKind.MAX_PARALLEL: f"{where}: max_parallel",
+        LimitKind.RPM: f"{where}: rpm",
+        LimitKind.TPM: f"{where}: tpm",
+        LimitKind.COOLDOWN: f"{where}: cool-down",
+        LimitKind.BUDGET: f"budget {where}",
+        LimitKind.LATENCY: f"{where}: replies",
+        LimitKind.OWN_CODE: "the tasks' own code",
+        LimitKind.DEPENDENCIES: "dependencies",
+        LimitKind.DELAYS: "delays and retries",
+        LimitKind.ELSEWHERE: "jobs held by other workers",
+        LimitKind.SUSPECTS: "jobs run alone after a crash",
+        LimitKind.LOST: "jobs held by dead workers",
+        LimitKind.PAUSED: "the queue was paused",
+        LimitKind.STORE: "the store",
+        LimitKind.IDLE: "nothing to do",
+    }
+    return names[share.kind]
+
+
+def advise(facts: RunFacts) -> Advice | None:
+    """The main bottleneck, and the one change that would help most; None if there was none."""
+    if not facts.shares:
+        return None
+    share = facts.shares[0]
+    if share.kind is LimitKind.STORE and not (facts.ended or facts.doing):
+        return None  # it started, found no work, and ended
+    if mostly_idle(facts):  # then its part of the whole run says more than of the busy time
+        whole = facts.busy_seconds + facts.idle_seconds
+        share = msgspec.structs.replace(share, percent=round(100 * share.seconds / whole))
+    return Advice(*_ADVICE[share.kind](share, facts))
+
+
+def mostly_idle(facts: RunFacts) -> bool:
+    """Whether there was nothing to do most of the time, as for a daemon between its ticks."""
+    return facts.idle_seconds > MOST * (facts.busy_seconds + facts.idle_seconds)
+
+
+def _during(share: Share) -> str:
+    return f"for {share.percent}% of the run"
+
+
+def _where(share: Share, facts: RunFacts) -> str:
+    """A model with its domain, if it has only one."""
+    model = facts.model(share.where)
+    if model is None or len(model.domains) != 1 or model.domains == ("http",):
+        return share.where
+    return f"{share.where} {model.domains[0]}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def _model(share: Share, facts: RunFacts) -> ModelFigures:
+    provider, _, model = share.where.partition("/")
+    return facts.model(share.where) or ModelFigures(provider=provider, model=model or "*")
+
+
+def _refusals(model: ModelFigures) -> str:
+    return f"{model.refused:,} of {counted(model.requests, 'request')}"
+
+
+# ── One of each kind: the sentence, and the change ────────────────────────────────────────────
+
+
+def _slots_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    count, setting = facts.slots.get(share.where, 0), f"runtime.{share.where}_slots"
+    sentence = (
+        f"All {counted(count, f'{share.where} slot')} were taken {_during(share)}, while other "
+        "jobs were ready."
+    )
+    each = count // max(facts.at_once, 1)
+    spent = sum(one.seconds for one in facts.doing)
+    own = sum(one.seconds for one in facts.doing if one.kind is LimitKind.OWN_CODE)
+    if spent and own < MOST * spent:
+        return sentence, (
+            f"Raise {setting} from {each:,}: jobs in a slot waited for replies "
+            f"{1 - own / spent:.0%} of the time, which costs no CPU."
+        )
+    if share.where == "process":
+        return sentence, (
+            f"Give it more cores, and raise {setting} from {each:,} to as many: the tasks' own "
+            "code took all the time."
+        )
+    return sentence, _event_loop_advice(facts) or (
+        f"Raise {setting} from {each:,}: the tasks' own code took the time, and the processor had "
+        f"{_idle_cpu(facts)} to spare."
+    )
+
+
+def _event_loop_advice(facts: RunFacts) -> str | None:
+    """The change to make if the event loops themselves were saturated or blocked."""
+    stored = sum(one.seconds for one in facts.shares if one.kind is LimitKind.STORE)
+    whole = facts.busy_seconds - stored
+    if not whole > 0:
+        return None
+    cpu, late = facts.cpu_seconds / whole, facts.late_seconds / whole
+    if cpu >= BUSY:
+        return (
+            f"Add worker processes (--processes {2 * facts.at_once}): each kept "
+            f"a processor busy {min(cpu, 1.0):.0%} of the time, and more slots would not help."
+        )
+    if late >= MOST:
+        return (
+            f"Do not block the event loop, which did not respond {min(late, 1.0):.0%} of the time: "
+            "use await, or write the task as `def`, which runs in a thread."
+        )
+    return None
+
+
+def _idle_cpu(facts: RunFacts) -> str:
+    whole = facts.busy_seconds + facts.idle_seconds
+    return f"{max(0.0, 1 - facts.cpu_seconds / whole) if whole else 1.0:.0%}"
+
+
+def _fair_order_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Groups that had used their share waited for other groups {_during(share)}.",
+        "Give the groups that matter a larger weight, or spread the waiting jobs over more groups.",
+    )
+
+
+def _keyed_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    level = 0 if share.level is None else round(share.level / max(facts.at_once, 1))
+    return (
+        f"The limit {share.where!r} of {level:,} was full {_during(share)}, while slots were free.",
+        f"Raise it if what it protects can take more: "
+        f"{command('queue', 'limit', share.where, str(2 * max(level, 1)))}",
+    )
+
+
+def _adaptive_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model = _model(share, facts)
+    where, level = _where(share, facts), f"{round(model.limit or share.level or 0):,}"
+    sentence = f"{where} sat at its adaptive limit of {level} {_during(share)}"
+    if not model.refused:
+        return (
+            f"{sentence}, and was never refused.",
+            f"Let it run longer: the limit had grown to {model.limit_reached:,} and had not yet "
+            "found the provider's own; the next run starts from there.",
+        )
+    at = "" if model.ceiling is None else f" at {round(model.ceiling) + 1:,}"
+    learned = level if model.ceiling is None else f"{round(model.ceiling):,}"
+    return (
+        f"{sentence}; the provider answered 429{at} ({_refusals(model)}).",
+        f"Ask {model.provider} for a higher limit than {learned} at once, or send part of the "
+        "work to another model: more slots or workers would not help.",
+    )
+
+
+def _rate_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model = _model(share, facts)
+    rate = "" if model.rate is None else f" of {model.rate:.3g} a second"
+    return (
+        f"{_where(share, facts)} was kept to its learned rate{rate} {_during(share)}; the provider "
+        f"refused {_refusals(model)}.",
+        f"Ask {model.provider} for a higher rate, or send part of the work to another model: "
+        "more slots or workers would not help.",
+    )
+
+
+def _max_parallel_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model = _model(share, facts)
+    level = _number(share.level or model.limit_max)
+    return (
+        f"{_where(share, facts)} had as many requests in flight as its max_parallel of {level} "
+        f"allows {_during(share)}.",
+        f"Raise providers.{model.provider}.max_parallel from {level}: the provider refused "
+        f"{_refusals(model)}.",
+    )
+
+
+def _per_minute_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model, name, level = _model(share, facts), share.kind.value, _number(share.level)
+    counts_requests = share.kind is LimitKind.RPM
+    return (
+        f"{_where(share, facts)} had used up its {level} "
+        f"{'requests' if counts_requests else 'tokens'} a minute ({name}) {_during(share)}.",
+        f"Raise providers.{model.provider}.{name} from {level} if your account allows more, or "
+        f"make {'fewer' if counts_requests else 'smaller'} requests: "
+        f"{_number(model.tokens / model.requests if model.requests else None)} tokens each now.",
+    )
+
+
+def _cooldown_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model = _model(share, facts)
+    is_failing = model.failed > model.refused
+    refused = f"failed {model.failed:,}" if is_failing else f"refused {model.refused:,}"
+    return (
+        f"{_where(share, facts)} was in a cool-down {_during(share)}; the provider {refused} of "
+        f"{counted(model.requests, 'request')}.",
+        f"Find out what is wrong with {model.provider}, or send the work elsewhere."
+        if is_failing
+        else f"Set providers.{model.provider}.rpm or max_parallel below what {model.provider} "
+        "grants you, so that it does not refuse requests and cause a pause.",
+    )
+
+
+def _budget_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"{share.where} was used up {_during(share)}.",
+        f"Raise {share.where} in penstock.toml, or wait for its next period.",
+    )
+
+
+def _latency_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    model, key = _model(share, facts), (LimitKind.LATENCY, share.where)
+    seconds = sum(one.seconds for one in facts.doing if (one.kind, one.where) == key)
+    each = f"{seconds / model.requests:.3g} s each" if model.requests else "long"
+    return (
+        f"Jobs waited for replies of {_where(share, facts)} {_during(share)}; these took {each}, "
+        "and nothing else was ready.",
+        f"Have more in flight at once: at most {model.in_flight_max:,} of {model.limit_max:,} were "
+        "used; split long jobs, or choose a faster model.",
+    )
+
+
+def _own_code_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"The tasks' own code ran {_during(share)}, {_mean(facts.running_mean)} at once, and "
+        "nothing else was ready.",
+        _event_loop_advice(facts)
+        or f"Make the tasks' code faster, or split it into more jobs: {_free(facts)} were free.",
+    )
+
+
+def _dependencies_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Jobs waited for other jobs {_during(share)}, while {_mean(facts.running_mean)} ran at "
+        f"once and {_free(facts)} were free.",
+        "Let jobs depend only on those whose results they need (`after`; in a build `--eager`), "
+        "or make those on the longest chain faster: more slots or workers would not help.",
+    )
+
+
+def _mean(count: float) -> str:
+    """A mean in two digits, or in whole numbers."""
+    return f"{count:.2g}" if count < 10 else f"{count:,.0f}"
+
+
+def _free(facts: RunFacts) -> str:
+    slots = sum(facts.slots.values())
+    return f"{max(0, slots - round(facts.running_mean)):,} of {counted(slots, 'slot')}"
+
+
+def _delays_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    count = facts.put_back
+    refused = f", and {count:,} {'was' if count == 1 else 'were'} refused" if count else ""
+    return (
+        f"The remaining jobs were delayed or waiting for a retry {_during(share)}; "
+        f"{counted(facts.retries, 'attempt')} had failed{refused}.",
+        "Look at why they failed (penstock queue list --state error), or enqueue with less delay.",
+    )
+
+
+def _elsewhere_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Other workers held the remaining jobs {_during(share)}.",
+        "Split the longest jobs: some workers had nothing to do while others finished theirs.",
+    )
+
+
+def _suspects_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Jobs that ran when a worker died were run again alone, one after the other, "
+        f"{_during(share)}.",
+        "Find out what killed the worker (the log names the signal; memory is the usual cause): "
+        "without a crash nothing has to run alone.",
+    )
+
+
+def _lost_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (
+        f"Dead workers held the remaining jobs {_during(share)}: nobody else could take them "
+        "before their leases ended.",
+        "Stop a run with Ctrl-C or SIGTERM, which gives its jobs back at once; "
+        "runtime.lease_ttl_seconds is how long the jobs of a dead machine wait.",
+    )
+
+
+def _paused_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return (f"The queue was paused {_during(share)}.", command("queue", "resume"))
+
+
+def _store_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    rate = facts.ended / facts.wall_seconds if facts.wall_seconds else 0.0
+    return (
+        f"Workers waited for the store {_during(share)}, at {rate:,.0f} jobs a second.",
+        "Do more in each job, or give the store a faster disk; with many workers a PostgreSQL "
+        "server handles more than a file does.",
+    )
+
+
+def _idle_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
+    return ("There was nothing to do.", "Enqueue more work.")
+
+
+_ADVICE: dict[LimitKind, Callable[[Share, RunFacts], tuple[str, str]]] = {
+    LimitKind.SLOTS: _slots_advice,
+    LimitKind.FAIR_ORDER: _fair_order_advice,
+    LimitKind.KEYED_LIMIT: _keyed_advice,
+    LimitKind.ADAPTIVE_LIMIT: _adaptive_advice,
+    LimitKind.LEARNED_RATE: _rate_advice,
+    LimitKind.MAX_PARALLEL: _max_parallel_advice,
+    LimitKind.RPM: _per_minute_advice,
+    LimitKind.TPM: _per_minute_advice,
+    LimitKind.COOLDOWN: _cooldown_advice,
+    LimitKind.BUDGET: _budget_advice,
+    LimitKind.LATENCY: _latency_advice,
+    LimitKind.OWN_CODE: _own_code_advice,
+    LimitKind.DEPENDENCIES: _dependencies_advice,
+    LimitKind.DELAYS: _delays_advice,
+    LimitKind.ELSEWHERE: _elsewhere_advice,
+    LimitKind.SUSPECTS: _suspects_advice,
+    LimitKind.LOST: _lost_advice,
+    LimitKind.PAUSED: _paused_advice,
+    LimitKind.STORE: _store_advice,
+    LimitKind.IDLE: _idle_advice,
+}
+
+
+def format_unheard(facts: RunFacts) -> str | None:
+    """Workers that were killed, most likely, and how much of their work is not counted."""
+    if not facts.unheard:
+        return None
+    whose = "its" if facts.unheard == 1 else "their"
+    return (
+        f"{counted(facts.unheard, 'worker')} ended without a final report, killed most likely: up "
+        f"to the last {max(facts.unheard_seconds, 1):,.0f} s of {whose} work are not counted here."
+    )
+
+
+def run_state(facts: RunFacts) -> str:
+    """How a run that is over has ended."""
+    return "ended without a final report" if facts.unheard == facts.workers else "over"

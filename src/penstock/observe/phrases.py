@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -42,6 +42,12 @@ def some(names: Sequence[str], total: int | None = None) -> str:
     if more > 0:
         return f"{', '.join(shown)} and {more:,} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def sum_known(parts: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:

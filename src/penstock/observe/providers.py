@@ -11,6 +11,7 @@ from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
 from penstock.model.views import KeptLimit, WorkerView
 from penstock.model.worker import ToldUse, told_uses
+from penstock.observe.phrases import sum_known
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,19 +101,14 @@ def _live(said: list[ToldUse], now: int) -> LiveLimit:
         cooldown_seconds=max(0, until - now) / MICROSECONDS,
         requests_last_minute=sum(use.requests_last_minute for use in uses),
         tokens_last_minute=sum(use.tokens_last_minute for use in uses),
-        rpm=_sum([use.rpm for use in parts]),
-        tpm=_sum([use.tpm for use in parts]),
+        rpm=sum_known(use.rpm for use in parts),
+        tpm=sum_known(use.tpm for use in parts),
         algorithm=parts[0].algorithm,
         mode=parts[0].mode,
-        rate=_sum([use.rate for use in parts]),
-        ceiling=_sum([use.ceiling for use in parts]),
+        rate=sum_known(use.rate for use in parts),
+        ceiling=sum_known(use.ceiling for use in parts),
         as_of_seconds=max(0, now - min(map(_told_at, said))) / MICROSECONDS,
     )
-
-
-def _sum(parts: list[float | None]) -> float | None:
-    said = [part for part in parts if part is not None]
-    return sum(said) if said else None
 
 
 def _learned(one: KeptLimit, now: int) -> LearnedBefore | None:

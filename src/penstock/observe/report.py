@@ -11,7 +11,7 @@ from penstock.clock import MICROSECONDS
 from penstock.model.job import JobState
 from penstock.model.run import AsyncCapacityPlan, CapacityFact, CapacityValue, RunPart
 from penstock.model.spending import ALL, Balance, Period
-from penstock.observe.explain import PlaceOfRun, RunFacts, places_of, read_parts
+from penstock.observe.explain import RunFacts, WorkerPlace, readable_parts, worker_places
 
 __all__ = ["AsyncCapacityPlan", "CapacityValue", "capacity_of", "sections"]
 
@@ -20,7 +20,7 @@ SECTIONS = ("configured", "runtime_snapshot", "observed_maxima")
 
 def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
     """The plan of a run; None if no worker has left one."""
-    plans = [plan for place in places_of(read_parts(parts)) if (plan := _plan_of(place))]
+    plans = [plan for place in worker_places(readable_parts(parts)) if (plan := _plan_of(place))]
     if not plans:
         return None
     return AsyncCapacityPlan(
@@ -30,7 +30,7 @@ def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
     )
 
 
-def _plan_of(place: PlaceOfRun) -> AsyncCapacityPlan | None:
+def _plan_of(place: WorkerPlace) -> AsyncCapacityPlan | None:
     """Of those who had a place one after the other: the last, and the most of all."""
     plans = [document.capacity for document in place.documents]
     plans = [plan for plan in plans if plan.configured or plan.observed_maxima]

@@ -20,8 +20,16 @@ from penstock.model.run import (
     RunPart,
     read_document,
 )
-from penstock.observe.explain import RunFacts, Unreadable, facts_of, whole_percents
-from penstock.observe.explain_advice import mostly_idle, name_of, say, unheard_words
+from penstock.observe.explain import (
+    RunFacts,
+    Unreadable,
+    advise,
+    cause_name,
+    format_unheard,
+    mostly_idle,
+    run_facts,
+    whole_percents,
+)
 
 SECOND = 1_000_000
 
@@ -33,7 +41,7 @@ def part(name: str = "w", **said: object) -> RunPart:
 
 
 def facts(*parts: RunPart) -> RunFacts:
-    found = facts_of(parts)
+    found = run_facts(parts)
     assert isinstance(found, RunFacts)
     return found
 
@@ -66,10 +74,10 @@ def test_percents_of_any_parts_add_up_to_a_hundred_and_can_be_said(
     assert sum(percents) == (100 if found.shares else 0)
     assert percents == sorted(percents, reverse=True)
     assert all(share.kind is not LimitKind.IDLE for share in found.shares)
-    said = say(found)
+    said = advise(found)
     for text in [] if said is None else [said.sentence, said.change]:
         assert "None" not in text
-    assert all(name_of(share, found) for share in found.shares)
+    assert all(cause_name(share, found) for share in found.shares)
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200))
@@ -107,7 +115,7 @@ def test_what_workers_say_is_added_up() -> None:
         (LimitKind.ADAPTIVE_LIMIT, 93),  # 14 / 15
         (LimitKind.STORE, 7),
     ]
-    said = say(found)
+    said = advise(found)
     assert said is not None
     assert said.sentence == (
         "a/m chat sat at its adaptive limit of 14 for 93% of the run; the provider answered 429 at "
@@ -118,7 +126,7 @@ def test_what_workers_say_is_added_up() -> None:
 def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
     model = ModelFigures(provider="a", model="m", requests=5, limit_reached=40)
 
-    said = say(
+    said = advise(
         facts(part(causes=(cause(LimitKind.ADAPTIVE_LIMIT, "a/m", 9, 20.0),), models=(model,)))
     )
 
@@ -131,14 +139,14 @@ def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
     ("cpu", "late", "words"),
     [
         (9.0, 0.0, "Add worker processes (--processes 2)"),
-        (0.5, 8.0, "Do not block the event loop, which stood still 80% of the time"),
+        (0.5, 8.0, "Do not block the event loop, which did not respond 80% of the time"),
         (1.0, 0.0, "Raise runtime.async_slots from 4"),
     ],
 )
 def test_slots_are_not_blamed_on_a_loop_that_can_do_no_more(
     cpu: float, late: float, words: str
 ) -> None:
-    said = say(
+    said = advise(
         facts(
             part(
                 causes=(cause(LimitKind.SLOTS, "async", 10.0, 4.0),),
@@ -161,15 +169,15 @@ def test_a_run_that_is_not_over_says_as_of_when() -> None:
 
     assert not found.is_over
     assert found.told_at == 4 * SECOND
-    assert say(found) is None
+    assert advise(found) is None
 
 
 def test_parts_of_another_version_are_passed_over() -> None:
     strange = RunPart("run-1", WorkerId("x"), 0, '{"began_at": "long ago"}')
 
     assert facts(strange, part()).workers == 1
-    assert facts_of([strange]) == Unreadable("run-1", 1)
-    assert facts_of([]) is None
+    assert run_facts([strange]) == Unreadable("run-1", 1)
+    assert run_facts([]) is None
 
 
 def test_a_document_is_bounded_and_keeps_what_limited_the_run() -> None:
@@ -209,7 +217,7 @@ def test_who_replaces_a_worker_is_not_one_more() -> None:
     assert [(share.kind, share.percent, share.level) for share in found.shares] == [
         (LimitKind.ADAPTIVE_LIMIT, 100, 13.0)  # (5 × 4 + 15 × 16) / 20
     ]
-    said = say(found)
+    said = advise(found)
     assert said is not None
     assert said.sentence.startswith("a/m sat at its adaptive limit of 17 for 100% of the run")
     assert "a higher limit than 18 at once" in said.change
@@ -232,23 +240,23 @@ def test_whoever_is_gone_without_a_last_word_is_counted_with_what_is_not_known()
     renamed = part("w2", over=False, within_seconds=8.0, worker="w9")
     ended = part("w3")
 
-    everyone = facts_of([killed, renamed, ended], alive=())
-    one = facts_of([killed, renamed, ended], alive={WorkerId("w9")})
+    everyone = run_facts([killed, renamed, ended], alive=())
+    one = run_facts([killed, renamed, ended], alive={WorkerId("w9")})
 
     assert isinstance(everyone, RunFacts)
     assert isinstance(one, RunFacts)
     assert (everyone.is_over, everyone.unheard, everyone.unheard_seconds) == (True, 2, 8.0)
     assert (one.is_over, one.unheard, one.unheard_seconds) == (False, 1, 4.0)
-    assert "1 worker ended without a last word" in (unheard_words(one) or "")
-    assert "its last 4 s or so" in (unheard_words(one) or "")
-    assert unheard_words(facts(ended)) is None
+    assert "1 worker ended without a final report" in (format_unheard(one) or "")
+    assert "up to the last 4 s of its work" in (format_unheard(one) or "")
+    assert format_unheard(facts(ended)) is None
 
 
 def test_the_time_between_ticks_is_no_limit() -> None:
     busy = (cause(LimitKind.OWN_CODE, "", 3.0), cause(LimitKind.STORE, "", 1.0))
     found = facts(part(causes=(*busy, cause(LimitKind.IDLE, "", 96.0)), ended=1))
 
-    said = say(found)
+    said = advise(found)
 
     assert mostly_idle(found)
     assert said is not None
@@ -259,6 +267,6 @@ def test_the_time_between_ticks_is_no_limit() -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(25.0, "2.5 ran"), (1_400.0, "140 ran")])
 def test_how_many_ran_is_told_in_plain_digits(seconds: float, said: str) -> None:
     doing = (Doing(LimitKind.OWN_CODE, "", seconds),)
-    found = say(facts(part(causes=(cause(LimitKind.DEPENDENCIES),), doing=doing)))
+    found = advise(facts(part(causes=(cause(LimitKind.DEPENDENCIES),), doing=doing)))
     assert found is not None
     assert said in found.sentence

@@ -11,8 +11,16 @@ import pytest
 from penstock.model.job import WorkerId
 from penstock.model.spending import Budget, BudgetRefusal, Period
 from penstock.model.worker import ProviderUse, Silence, WorkerStatus
-from penstock.observe.live import RunPicture, Work, picture_of, provider_lines, standstill
-from penstock.observe.live_reasons import REASONS_MAX, Binding, Reason
+from penstock.observe.live import (
+    REASONS_MAX,
+    Binding,
+    Reason,
+    RunPicture,
+    Work,
+    picture_of,
+    provider_lines,
+    standstill,
+)
 from tests.live_sample import (
     BALANCES,
     CROSSREF,

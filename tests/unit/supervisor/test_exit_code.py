@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.display import PlainDisplay
+from penstock.cli.live.display import PlainDisplay
 from penstock.model.job import JobState
 from penstock.model.views import Outlook
 from penstock.stores.protocol import Store

@@ -17,7 +17,7 @@ import typer
 
 from penstock.app.dataset_reader import found_root, root_folder
 from penstock.cli.app_inspect import AppFacts, outline_of, probe_app
-from penstock.cli.invocation import Invocation
+from penstock.cli.lazy_command import Invocation
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded

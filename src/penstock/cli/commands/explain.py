@@ -12,15 +12,15 @@ from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, T
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.errors import PenstockError
 from penstock.model.run import AsyncCapacityPlan
-from penstock.observe.explain import RunFacts
-from penstock.observe.explain_advice import (
-    Said,
+from penstock.observe.explain import (
+    Advice,
+    RunFacts,
+    advise,
+    cause_name,
+    format_unheard,
     mostly_idle,
-    name_of,
     run_state,
-    unheard_words,
 )
-from penstock.observe.explain_advice import say as said_of
 from penstock.observe.phrases import counted
 from penstock.observe.report import capacity_of, sections
 from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
@@ -53,7 +53,7 @@ def explain(
 
 def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> dict[str, object]:
     """The explanation as a document; times as ISO in UTC."""
-    said = said_of(facts)
+    said = advise(facts)
     found: dict[str, object] = {
         "run": facts.run_id,
         "is_over": facts.is_over,
@@ -69,7 +69,8 @@ def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> di
         "sentence": None if said is None else said.sentence,
         "change": None if said is None else said.change,
         "shares": [
-            {"cause": name_of(share, facts), **msgspec.to_builtins(share)} for share in facts.shares
+            {"cause": cause_name(share, facts), **msgspec.to_builtins(share)}
+            for share in facts.shares
         ],
         "doing": [msgspec.to_builtins(one) for one in facts.doing],
         "models": [msgspec.to_builtins(one) for one in facts.models],
@@ -90,15 +91,15 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     elif facts.unheard == facts.workers:
         head += f", {run_state(facts)}"
     lines = [head, ""]
-    unheard = unheard_words(facts)
+    unheard = format_unheard(facts)
     if unheard is not None:
         lines += [unheard, ""]
     if facts.over_budget is not None:
         lines += [f"A budget has ended workers of it: {escaped(facts.over_budget)}", ""]
-    lines += _answer(said_of(facts), facts)
+    lines += _answer(advise(facts), facts)
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:
-        rows = [[name_of(share, facts), f"{share.percent}%"] for share in shares]
+        rows = [[cause_name(share, facts), f"{share.percent}%"] for share in shares]
         lines += ["", *table(["limited by", "time"], rows)]
         rest = 100 - sum(share.percent for share in shares)
         if rest:
@@ -110,7 +111,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     return lines
 
 
-def _answer(said: Said | None, facts: RunFacts) -> list[str]:
+def _answer(said: Advice | None, facts: RunFacts) -> list[str]:
     if said is None and facts.unheard:
         return ["It has not said what limited it."]
     if said is None:

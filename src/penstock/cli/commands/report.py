@@ -9,9 +9,7 @@ from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, T
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
 from penstock.model.spending import dollars, usd
-from penstock.observe.explain import RunFacts
-from penstock.observe.explain_advice import mostly_idle, run_state, unheard_words
-from penstock.observe.explain_advice import say as said_of
+from penstock.observe.explain import RunFacts, advise, format_unheard, mostly_idle, run_state
 from penstock.observe.phrases import counted
 from penstock.observe.report import RunReport, Spent, report_of
 from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
@@ -40,7 +38,7 @@ def report(
 
 def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
     """The report as a document; times as ISO in UTC, money as decimal texts."""
-    said = None if mostly_idle(facts) else said_of(facts)
+    said = None if mostly_idle(facts) else advise(facts)
     return {
         "run": found.run_id,
         "is_over": found.is_over,
@@ -111,7 +109,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
         *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
-    unheard = unheard_words(facts)
+    unheard = format_unheard(facts)
     if unheard is not None:
         lines.append(unheard)
     if found.requests:
@@ -130,7 +128,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         lines += _after_paying(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
-    said = None if mostly_idle(facts) else said_of(facts)
+    said = None if mostly_idle(facts) else advise(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]
     return lines

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import typer
 
-from penstock.cli.display import make_display
-from penstock.cli.invocation import Invocation
+from penstock.cli.lazy_command import Invocation
+from penstock.cli.live.display import make_display
 from penstock.cli.target import Target
 from penstock.errors import UsageError
 from penstock.stores.open import open_store

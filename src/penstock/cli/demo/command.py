@@ -13,8 +13,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.demo.service import FAST, FULL
-from penstock.cli.demo.story import ReaderLeft, Screen
+from penstock.cli.demo.story import FAST, FULL, ReaderLeft, Screen
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.terminal_text import escaped, one_sentence, warn

@@ -17,9 +17,14 @@ from penstock.cli.live.poller import RunLook
 from penstock.cli.render.throughput import PaceView
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
-from penstock.observe.explain import RunFacts, Unreadable, facts_of
-from penstock.observe.explain_advice import mostly_idle, unheard_words
-from penstock.observe.explain_advice import say as said_of
+from penstock.observe.explain import (
+    RunFacts,
+    Unreadable,
+    advise,
+    format_unheard,
+    mostly_idle,
+    run_facts,
+)
 from penstock.observe.live import Money, RunPicture, Units, money_of
 from penstock.observe.phrases import command, counted
 from penstock.stores.protocol import Store
@@ -165,7 +170,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
     except (StoreError, TimeoutError) as error:
         log.warning("The store cannot be read for the closing line: %s", error)
         return
-    facts = facts_of(parts, alive=())
+    facts = run_facts(parts, alive=())
     if build is not None:
         stats, own = build.stats_of(stats), build.ended_in(own)
     pace = look.paced(stats, own)
@@ -184,7 +189,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         units=look.units(stats),
         daemon=look.daemon,
         build=look.build,
-        unheard=unheard_words(facts) if isinstance(facts, RunFacts) else None,
+        unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
     for line in closing_lines(closing):
         if look.build:
@@ -222,5 +227,5 @@ def _totals(
 def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:
     if not isinstance(facts, RunFacts) or mostly_idle(facts):
         return None
-    said = said_of(facts)
+    said = advise(facts)
     return None if said is None else said.sentence

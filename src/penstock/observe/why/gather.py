@@ -20,7 +20,7 @@ from penstock.model.run import read_document
 from penstock.model.spending import Budget, BudgetStop, day_of
 from penstock.model.views import Circumstances, WorkerView
 from penstock.model.worker import JobStanding, read_standing, read_status, silent_workers
-from penstock.observe.explain import stops_of
+from penstock.observe.explain import budget_stops
 from penstock.observe.phrases import again_command
 from penstock.observe.spending import BudgetUse, budget_uses
 from penstock.observe.why.facts import Answer, Facts, KnownCaps
@@ -85,7 +85,7 @@ def _again(store: Store, plan_id: str) -> str | None:
 def _stops(store: Store) -> tuple[BudgetStop, ...]:
     """The budgets that have ended the last run."""
     parts = store.run_parts(None).result()
-    return stops_of(filter(None, (read_document(part.document) for part in parts)))
+    return budget_stops(filter(None, (read_document(part.document) for part in parts)))
 
 
 def _budgets(

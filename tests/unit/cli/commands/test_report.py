@@ -11,7 +11,7 @@ from penstock.cli.commands.report import document_of, lines_of
 from penstock.model.job import JobState, WorkerId
 from penstock.model.run import CauseTime, LimitKind, ModelFigures, RunDocument, RunPart
 from penstock.model.spending import Account, Amount, Balance, Period
-from penstock.observe.explain import RunFacts, facts_of
+from penstock.observe.explain import RunFacts, run_facts
 from penstock.observe.report import RunReport, report_of
 
 SECOND = 1_000_000
@@ -29,7 +29,7 @@ def facts(idle_seconds: float = 0.0) -> RunFacts:
         retries=3,
         models=(ModelFigures(provider="a", model="m", requests=12, refused=2, tokens=500),),
     )
-    found = facts_of([RunPart("run-1", WorkerId("w"), 20 * SECOND, document.encoded())])
+    found = run_facts([RunPart("run-1", WorkerId("w"), 20 * SECOND, document.encoded())])
     assert isinstance(found, RunFacts)
     return found
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cli.demo.service import FAST
-from penstock.cli.demo.story import Accounts, AtTheKill, spent
+from penstock.cli.demo.story import FAST, Accounts, AtTheKill, spent
 from penstock.model.job import JobState
 from penstock.model.journal import CallFigures
 from penstock.model.spending import Amount

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.cli.display import PlainDisplay, make_display, plain_words
-from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.display import LiveDisplay, PlainDisplay, make_display, plain_words
 from penstock.cli.live.poller import UnitRound
 from penstock.cli.live.terminal import Terminal
 from penstock.cli.render.throughput import PaceView

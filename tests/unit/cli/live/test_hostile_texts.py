@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock import terminal_text
-from penstock.cli.display import PlainDisplay
-from penstock.cli.live.display import LiveDisplay
+from penstock.cli.live.display import LiveDisplay, PlainDisplay
 from penstock.cli.live.terminal import Terminal
 from penstock.model.job import AttemptError, ErrorCategory, JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo

@@ -8,8 +8,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from penstock.cli.live.layout import KEYS_HELP, compose, plain
-from penstock.cli.live.text_width import Style, coloured, width_of
+from penstock.cli.live.layout import KEYS_HELP, Style, coloured, compose, plain, width_of
 from penstock.model.job import JobState
 from penstock.observe.live import BuildView, ProviderLine, RunPicture, Units, UnitTroubles, Work
 from penstock.supervisor.display import Course

@@ -45,7 +45,7 @@ def answering(document: str | None = None) -> tuple[Answering, StoreWorld, Manua
     return store, StoreWorld(store, clock), clock
 
 
-def facts_of(world: StoreWorld, key: str) -> Facts:
+def run_facts(world: StoreWorld, key: str) -> Facts:
     found = gather(world.store, key, {}, world.clock)
     assert found is not None
     return found
@@ -57,7 +57,7 @@ def test_the_holder_of_a_leased_job_is_asked_about_its_lease() -> None:
     worker = world.new_worker()
     job = world.take_one(worker)
 
-    facts = facts_of(world, "a")
+    facts = run_facts(world, "a")
 
     assert store.asked == [(worker, ref(job))]
     assert facts.answers[0].standing.standing is Standing.RUNNING
@@ -71,7 +71,7 @@ def test_the_holder_of_what_a_job_waits_for_is_asked() -> None:
     world.add(world.job("c", after=[Edge("b")]))
     job = world.take_one(world.new_worker())
 
-    facts = facts_of(world, "c")
+    facts = run_facts(world, "c")
 
     assert [link.job.key for link in facts.chain] == ["b", "a"]
     assert [asked for _, asked in store.asked] == [ref(job)]
@@ -86,7 +86,7 @@ def test_busy_workers_that_know_the_task_of_a_ready_job_are_asked_and_no_others(
         store.publish(worker, BUSY.encoded()).result()
     world.new_worker()  # it has said nothing
 
-    facts_of(world, "a")
+    run_facts(world, "a")
 
     assert [worker for worker, _ in store.asked] == busy[:ASKED_MAX]
 
@@ -100,7 +100,7 @@ def test_nobody_is_asked_about_what_only_the_store_knows() -> None:
     world.add(world.job("late", delay=60.0))
 
     for key in ("done", "late"):
-        facts_of(world, key)
+        run_facts(world, key)
 
     assert store.asked == []
 
@@ -112,7 +112,7 @@ def test_a_chain_is_followed_to_a_bounded_length() -> None:
     for before, name in pairwise(names):
         world.add(world.job(name, after=[Edge(before)]))
 
-    assert len(facts_of(world, names[-1]).chain) == CHAIN_MAX
+    assert len(run_facts(world, names[-1]).chain) == CHAIN_MAX
 
 
 def test_what_has_ended_does_not_hold_a_job_up() -> None:
@@ -131,7 +131,7 @@ def test_what_has_ended_does_not_hold_a_job_up() -> None:
     world.add(world.job("c", after=[Edge("a"), Edge("b")]))
     world.run(world.new_worker(), "a")
 
-    assert [link.job.key for link in facts_of(world, "c").chain] == ["b"]
+    assert [link.job.key for link in run_facts(world, "c").chain] == ["b"]
 
 
 def test_a_skipped_job_leads_to_the_one_that_failed() -> None:
@@ -142,7 +142,7 @@ def test_a_skipped_job_leads_to_the_one_that_failed() -> None:
     world.run(world.new_worker(), "a", JobState.ERROR)
     world.settle()
 
-    found = explain(facts_of(world, "c"))
+    found = explain(run_facts(world, "c"))
 
     assert (found.gate, found.chain) == (Gate.FINISHED, ("c", "b", "a"))
     assert found.command == "penstock queue retry-failed --task work"
@@ -153,7 +153,7 @@ def test_an_answer_of_another_version_is_passed_over() -> None:
     world.add("a")
     world.take_one(world.new_worker())
 
-    facts = facts_of(world, "a")
+    facts = run_facts(world, "a")
 
     assert facts.answers == ()
     assert "has not said which" in explain(facts).sentence
@@ -169,7 +169,7 @@ def test_a_store_that_may_not_be_written_is_explained_all_the_same() -> None:
     world.add("a")
     world.take_one(world.new_worker())
 
-    assert explain(facts_of(world, "a")).gate is Gate.RUNNING
+    assert explain(run_facts(world, "a")).gate is Gate.RUNNING
 
 
 def test_an_unknown_job_has_no_facts() -> None:
