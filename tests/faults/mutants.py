@@ -25,7 +25,7 @@ from penstock.stores.sqlite.open import statements
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store_future import Reply
 from penstock.testing import ManualClock
-from penstock.worker.completer import AckBuffer
+from penstock.worker.completer import Completer
 from tests import contract
 from tests.contract import StoreWorld
 
@@ -126,7 +126,7 @@ def failure(killer: str) -> str | None:
 
 
 async def _ask_once(
-    buffer: AckBuffer, call: Callable[[], Reply[Any]], reply: Reply[Any] | None = None
+    buffer: Completer, call: Callable[[], Reply[Any]], reply: Reply[Any] | None = None
 ) -> Any:
     try:
         return await (reply or call())
@@ -276,20 +276,20 @@ MUTANTS = (
         "a body that was given up is still heard",
         "tests.simulation.test_worker_lease:"
         "test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain",
-        place="penstock.worker.executor.Slots.forsake_all",
+        place="penstock.worker.executor.JobExecutor.forsake_all",
         wrap=lambda _: lambda slots: [],
     ),
     Mutant(
         "an end that meets a busy store is dropped",
         "tests.faults.test_leases:"
         "test_f17_an_acknowledgement_that_meets_a_busy_store_for_longer_than_its_lease_lands_once",
-        place="penstock.worker.completer.AckBuffer._persist",
+        place="penstock.worker.completer.Completer._persist",
         wrap=lambda _: _ask_once,
     ),
     Mutant(
         "a slot is not given back",
         "tests.simulation.test_worker_lease:test_while_acknowledgements_wait_nothing_more_is_begun",
-        place="penstock.worker.executor.Slots._vacate",
+        place="penstock.worker.executor.JobExecutor._vacate",
         wrap=lambda _: lambda slots, attempt: None,
     ),
 )

@@ -20,7 +20,7 @@ from penstock.clock import to_micros
 from penstock.model.job import JobState
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from tests.unit.worker.worker_world import World, simulate
 
 TAKES_OVER_SECONDS = 40.0  # after the lease of the first

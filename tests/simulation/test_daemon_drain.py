@@ -11,7 +11,7 @@ import pytest
 from penstock import Context, Penstock, TickContext
 from penstock.clock import to_micros
 from penstock.model.job import JobState
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from tests.unit.worker.worker_world import World, simulate
 
 

@@ -16,7 +16,7 @@ from penstock.app import wiring
 from penstock.model.provider import ProviderModelKey
 from penstock.testing import harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 
 Body = Callable[[Context, Any], Awaitable[None]]

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import JobState
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 from tests.simulation.scheduler_world import (
     Steps,

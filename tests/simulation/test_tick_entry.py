@@ -12,7 +12,7 @@ from penstock.errors import StoreBusy
 from penstock.model.job import JobState
 from penstock.model.schedule import UnitPlan
 from penstock.stores.store_future import Reply
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from tests.unit.worker.worker_world import FlakyStore, World, simulate
 
 KEYS = [f"schedule:poll:{name}" for name in "abc"]

@@ -13,8 +13,8 @@ import pytest
 from penstock import Context, Penstock, Skip
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, JobState, NewJob
-from penstock.worker.config import Stopping
 from penstock.worker.executor import ABANDON_SECONDS
+from penstock.worker.parts import Stopping
 from penstock.worker.thread_executor import Done
 from penstock.worker.worker import TICK_SECONDS
 from tests.unit.worker.worker_world import World, simulate

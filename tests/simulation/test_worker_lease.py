@@ -19,8 +19,8 @@ from penstock.errors import (
 )
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import JobState
-from penstock.worker.config import Stopping
 from penstock.worker.heartbeat import margin
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import TICK_SECONDS
 from tests.unit.worker.worker_world import World, simulate
 

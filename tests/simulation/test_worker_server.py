@@ -13,9 +13,9 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobState
-from penstock.worker.config import Stopping
 from penstock.worker.heartbeat import margin
 from penstock.worker.lease_loop import LOOKS_SECONDS
+from penstock.worker.parts import Stopping
 from penstock.worker.registration import SIGN_OFF_SECONDS
 from tests.unit.stores.server_store import ServerStore
 from tests.unit.worker.worker_world import World, simulate

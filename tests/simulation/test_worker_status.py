@@ -24,7 +24,7 @@ from penstock.model.worker import (
     read_standing,
     read_status,
 )
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from tests.unit.worker.worker_world import World, simulate
 
 SLOTS: dict[str, Any] = {"runtime": {"async_slots": 2}, "limits": {"host": {"*": 3}}}

@@ -10,7 +10,7 @@ import pytest
 from penstock import Context, Penstock
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.model.job import JobState
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import STOPPED_SECONDS, TICK_SECONDS
 from tests.unit.worker.worker_world import World, simulate
 

@@ -29,10 +29,10 @@ from penstock.planning.units import DaemonPlan
 from penstock.process_identity import own_mark
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.worker import embedded
-from penstock.worker.config import LeaseKeeper
 from penstock.worker.embedded import EmbeddedRun, RunReport
 from penstock.worker.event_loop import refuse_running_loop, run_on_new_loop
 from penstock.worker.log_lines import StatisticsLine
+from penstock.worker.parts import LeaseKeeper
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker

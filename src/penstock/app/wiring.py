@@ -36,8 +36,8 @@ from penstock.requests.journal.paid_policy import HOLD, PaidRules
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.stores.protocol import Store
-from penstock.worker.config import LeaseKeeper, WorkerConfig
 from penstock.worker.executor import LENT_PLACES
+from penstock.worker.parts import LeaseKeeper, WorkerConfig
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable

@@ -43,7 +43,7 @@ from penstock.planning.plan_jobs import PlanKeys, plan_jobs, with_plan_id
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 
 TIDY_SLICE = 1_000

@@ -29,7 +29,7 @@ from penstock.schedules.tick import Ticks
 from penstock.stores.protocol import PlanStore, SliceRange, SliceRow, Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.thread_executor import ThreadRunner
 
 LOOK_SECONDS = 5.0  # between two looks at a plan that rests
@@ -38,14 +38,14 @@ STEP_SECONDS = 5.0  # a step of such a plan is put off for so long
 log = logging.getLogger("penstock.worker")
 
 
-class Resting:
+class PausedPlans:
     """Owns the tasks that are not leased because of their plans. Belongs to one loop."""
 
     def __init__(
         self,
         store: PlanStore,
         clock: Clock,
-        window: JobWindow,
+        window: PrefetchWindow,
         give: Callable[[JobEnd | JobFailure | JobRef], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         look_again: Callable[[], None],
@@ -241,7 +241,7 @@ class SliceReads:
         self._clock = clock
         self._retry = retry
         self._ticks = ticks
-        self._resting: Resting | None = None
+        self._resting: PausedPlans | None = None
         self._waiting: dict[JobRef, LeasedJob] = {}
 
     def clear(self) -> list[JobRef]:
@@ -252,13 +252,13 @@ class SliceReads:
 
     def connect(
         self,
-        window: JobWindow,
+        window: PrefetchWindow,
         give: Callable[[JobEnd | JobFailure | JobRef], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         look_again: Callable[[], None],
     ) -> None:
-        """Where jobs of plans go that nobody leads; see Resting."""
-        self._resting = Resting(self._store, self._clock, window, give, spawn, look_again)
+        """Where jobs of plans go that nobody leads; see PausedPlans."""
+        self._resting = PausedPlans(self._store, self._clock, window, give, spawn, look_again)
 
     def take(self, jobs: Sequence[LeasedJob]) -> Preparing:
         """Jobs have come: those that build slices enter when what is returned has been awaited."""

@@ -52,10 +52,10 @@ from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
 from penstock.supervisor import protocol
 from penstock.terminal_text import warn_of_traceback
 from penstock.worker import embedded
-from penstock.worker.config import Stopping
 from penstock.worker.event_loop import run_on_new_loop
 from penstock.worker.heartbeat import TableKeeper
 from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.parts import Stopping
 from penstock.worker.signals import end_soon_after_parent
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.task_protocol import TaskOrder

@@ -34,7 +34,7 @@ class RecheckFailed(Exception):
         self.error = error  # why
 
 
-class Rechecking:
+class PreflightRecheck:
     """Runs the preflights on duty of one worker. Belongs to its loop."""
 
     def __init__(

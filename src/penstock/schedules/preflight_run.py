@@ -23,7 +23,7 @@ from penstock.model.job import (
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.planning.units import PreflightPlan
 from penstock.stores.protocol import JobFilter, Store
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.worker import Worker
 

@@ -40,7 +40,7 @@ from penstock.worker.attempt import (
     spoilt,
     time_limit_error,
 )
-from penstock.worker.attempt_log import Telling
+from penstock.worker.attempt_log import AttemptLog
 
 WAITS = "Reading cursors has to wait"
 
@@ -155,7 +155,7 @@ class Ticks:
         policy: RetryPolicy,
         rand: Callable[[], float],
         retry: StoreRetry,
-        telling: Telling,
+        telling: AttemptLog,
         enter: Callable[[Sequence[LeasedJob]], None],
         stop: Callable[[str], None],
     ) -> None:

@@ -47,8 +47,8 @@ from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing.recording_sink import RecordingSink
 from penstock.testing.virtual_loop import VirtualBeat, VirtualClock, VirtualLoop
-from penstock.worker.config import Stopping
 from penstock.worker.log_lines import StatisticsLine
+from penstock.worker.parts import Stopping
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.thread_executor import InlineRunner
 from penstock.worker.worker import Worker

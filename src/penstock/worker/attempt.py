@@ -188,7 +188,8 @@ class Attempt:
         return self.aio_task is not None or self.kill is not None
 
 
-Verdict = JobEnd | JobFailure | JobRef | None
+#: What follows from an attempt: an end, a failure, a release (JobRef), or nothing.
+AttemptEnd = JobEnd | JobFailure | JobRef | None
 
 
 def judge(
@@ -198,7 +199,7 @@ def judge(
     now_at: int,
     policy: RetryPolicy,
     rand: Callable[[], float],
-) -> Verdict:
+) -> AttemptEnd:
     """What follows from the end of a body: an end, a failure, a release (JobRef), or nothing."""
     job = attempt.job
     if attempt.stop is Stop.LOST:

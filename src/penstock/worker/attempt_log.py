@@ -11,25 +11,29 @@ from penstock.model.dataset import task_name
 from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.schedule import PREFLIGHT, SCHEDULE
-from penstock.worker.attempt import UNLIMITED, Attempt
+from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd
+from penstock.worker.observer import WorkerObserver
 
 MESSAGE_MAX = 500  # characters of an error in a log line
 
 log = logging.getLogger("penstock.worker")
 
+_SPAWNED = SchedulerEventKind.WORKER_SPAWNED
 _COMPLETED = SchedulerEventKind.TASK_COMPLETED
 _DROPPED = SchedulerEventKind.NON_RETRYABLE_DROPPED
 
 
-class Telling:
+class AttemptLog(WorkerObserver):
     """Turns ends into events and log lines. Decides nothing."""
 
     def __init__(self, events: SchedulerEvents, run_id: str) -> None:
         self._events = events
         self._run_id = run_id
 
-    def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
-        """An attempt's body has ended."""
+    def started(self, attempt: Attempt) -> None:
+        self._events.emit(_SPAWNED, attempt.correlation)
+
+    def ended(self, attempt: Attempt, verdict: AttemptEnd) -> None:
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
             if attempt.limits.recurring is not None:

@@ -24,12 +24,12 @@ from penstock.model.worker import read_status, silent_workers
 from penstock.process_identity import is_gone, own_mark
 from penstock.stores.protocol import Store
 from penstock.worker.bottleneck import Limiting, Stand, place_name
-from penstock.worker.completer import AckBuffer
+from penstock.worker.completer import Completer
 from penstock.worker.drain import Drain
-from penstock.worker.executor import Slots
-from penstock.worker.lease_loop import Leasing
-from penstock.worker.maintenance import Background
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.executor import JobExecutor
+from penstock.worker.lease_loop import LeaseLoop
+from penstock.worker.parts import Background
+from penstock.worker.prefetch import PrefetchWindow
 
 LOOK_SECONDS = 1.0  # between two questions whether jobs wait for others
 
@@ -55,10 +55,10 @@ class LimitingLook:
         kinds: Mapping[str, str],
         store: Store,
         clock: Clock,
-        window: JobWindow,
-        slots: Slots,
-        acks: AckBuffer,
-        leasing: Leasing,
+        window: PrefetchWindow,
+        slots: JobExecutor,
+        acks: Completer,
+        leasing: LeaseLoop,
         drain: Drain,
         background: Background,
         wake: Callable[[], None],

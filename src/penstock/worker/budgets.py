@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
+from penstock.model.lease import JobRef
 from penstock.model.spending import (
     Account,
     Amount,
@@ -25,6 +26,8 @@ from penstock.model.spending import (
     day_of,
 )
 from penstock.stores.store_future import Reply
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.observer import WorkerObserver
 
 log = logging.getLogger("penstock.budget")
 
@@ -35,7 +38,7 @@ class Balances(Protocol):
     def balances(self, spans: list[str]) -> Reply[list[Balance]]: ...
 
 
-class BudgetHold:
+class BudgetHold(WorkerObserver):
     """Owns the tasks that are held back, until the end of its worker. Belongs to one loop."""
 
     def __init__(
@@ -55,6 +58,11 @@ class BudgetHold:
     @property
     def tasks(self) -> frozenset[str]:
         return frozenset((*self.refusals, *self._elsewhere))
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        calls = attempt.calls
+        if isinstance(end, JobRef) and calls is not None and calls.refusal is not None:
+            self.refused(attempt.job.task, calls.refusal)
 
     def refused(self, task: str, refusal: BudgetRefusal) -> None:
         """A job of a task was given back, since a budget has nothing left for its call."""

@@ -15,16 +15,16 @@ from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.worker import JobStanding
 from penstock.stores.protocol import ControlStore
-from penstock.worker.executor import Slots
+from penstock.worker.executor import JobExecutor
 
 
-class Withdrawals:
+class Cancellations:
     """Keeps the refs of cancelled jobs that wait in the window. Belongs to one loop."""
 
     def __init__(
         self,
         store: ControlStore,
-        slots: Slots,
+        slots: JobExecutor,
         release: Callable[[JobRef], None],
         standing: Callable[[JobRef], JobStanding],
     ) -> None:

@@ -50,7 +50,7 @@ Refused = Callable[[JobEnd | JobFailure, Verdict], None]
 Spoilt = Callable[[JobEnd, PenstockError], JobEnd | JobFailure]
 
 
-class AckBuffer:
+class Completer:
     """Owns what has ended and is not yet durable. Belongs to one loop."""
 
     def __init__(

@@ -19,10 +19,10 @@ from penstock.model.views import Outlook
 from penstock.schedules.daemon_start import DaemonStart
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.config import LeaseKeeper, Stopping
 from penstock.worker.heartbeat import BeatThread
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.parts import LeaseKeeper, Stopping
 from penstock.worker.signals import borrowed_signals
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.worker import Worker

@@ -19,8 +19,7 @@ from penstock.definitions.provider import runs_elsewhere
 from penstock.definitions.task import PROCESS, Task
 from penstock.errors import InternalError, PayloadError
 from penstock.events import kinds
-from penstock.events.kinds import Correlation, SchedulerEventKind
-from penstock.events.sink import SchedulerEvents
+from penstock.events.kinds import Correlation
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
@@ -28,7 +27,7 @@ from penstock.redaction.stored_text import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptStanding
 from penstock.retry.policy import RetryPolicy
-from penstock.schedules.preflight_recheck import Rechecking
+from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.tick import judge_tick, tick_context
 from penstock.worker.attempt import (
@@ -41,6 +40,7 @@ from penstock.worker.attempt import (
     judge,
     time_limit_error,
 )
+from penstock.worker.observer import Observers
 from penstock.worker.process_executor import ProcessRunner, RemoteValue
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.slot_table import SlotTable
@@ -52,8 +52,6 @@ START_SECONDS = 60.0  # for a process that has to import the app first
 LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
 
 log = logging.getLogger("penstock.worker")
-
-_SPAWNED = SchedulerEventKind.WORKER_SPAWNED
 
 #: A body has left its slot.
 Vacated = Callable[[TaskAdmissionLease, Correlation], None]
@@ -72,7 +70,7 @@ class Standings(Protocol):
     def ended(self, attempt: Attempt) -> None: ...
 
 
-class Slots:
+class JobExecutor:
     """Owns the running attempts of one worker. Belongs to one loop."""
 
     def __init__(
@@ -85,13 +83,13 @@ class Slots:
         clock: Clock,
         policy: RetryPolicy,
         rand: Callable[[], float],
-        events: SchedulerEvents,
+        observers: Observers,
         vacated: Vacated,
         ended: Ended,
         standings: Standings | None = None,
         lending: SlotLending | None = None,
         checked: CheckedValues | None = None,
-        rechecking: Rechecking | None = None,
+        rechecking: PreflightRecheck | None = None,
     ) -> None:
         self._tasks = tasks
         self._counts = counts
@@ -110,7 +108,7 @@ class Slots:
         self._clock = clock
         self._policy = policy
         self._rand = rand
-        self._events = events
+        self._observers = observers
         self._vacated = vacated
         self._ended = ended
         self._pid = os.getpid()
@@ -175,7 +173,7 @@ class Slots:
             if self._standings is not None:
                 self._standings.ended(attempt)
             raise
-        self._events.emit(_SPAWNED, correlation)
+        self._observers.started(attempt)
 
     def _context(
         self, job: LeasedJob, task: Task[..., Any], limits: TaskLimits, started_at: int
@@ -189,7 +187,7 @@ class Slots:
             return slice_context(task, job, info, values)
         return Context(info, values)
 
-    async def _recheck(self, attempt: Attempt, rechecking: Rechecking) -> None:
+    async def _recheck(self, attempt: Attempt, rechecking: PreflightRecheck) -> None:
         """Let the preflights on duty look, then run the body as usual."""
         error: BaseException | None = None
         try:

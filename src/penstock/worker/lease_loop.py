@@ -20,12 +20,11 @@ from penstock.stores.protocol import JobStore, Store
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
 from penstock.timers import Timer
-from penstock.worker.completer import AckBuffer
-from penstock.worker.config import WorkerConfig
+from penstock.worker.completer import Completer
 from penstock.worker.drain import Drain
-from penstock.worker.executor import Slots
-from penstock.worker.maintenance import Background
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.executor import JobExecutor
+from penstock.worker.parts import Background, WorkerConfig
+from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.registration import Registration
 
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
@@ -34,7 +33,7 @@ BUDGET_SECONDS = 0.5  # the same if that may last for hours
 WAITS = "Leasing has to wait"
 
 
-class Idling:
+class IdleWait:
     """Owns the wait for work. Belongs to one loop."""
 
     def __init__(
@@ -124,7 +123,7 @@ LOOKS_SECONDS = (0.0, 5.0, 60.0)  # after a lease whose fate is unknown
 log = logging.getLogger("penstock.worker")
 
 
-class Reclaiming:
+class UnknownLeases:
     """Owns the looks that are due. Belongs to one loop."""
 
     def __init__(
@@ -173,7 +172,7 @@ class Reclaiming:
 Taken = Callable[[WorkerId, Sequence[LeasedJob]], Awaitable[None] | None]
 
 
-class Leasing:
+class LeaseLoop:
     """Owns the lease calls of one worker. Belongs to one loop."""
 
     def __init__(
@@ -185,9 +184,9 @@ class Leasing:
         clock: Clock,
         retry: StoreRetry,
         name: Registration,
-        window: JobWindow,
-        slots: Slots,
-        acks: AckBuffer,
+        window: PrefetchWindow,
+        slots: JobExecutor,
+        acks: Completer,
         drain: Drain,
         background: Background,
         *,
@@ -210,8 +209,8 @@ class Leasing:
         self._lose = lose
         self._fail = fail
         self._wake = wake
-        self._idling = Idling(store, clock, retry, self.look_again, fail)
-        self._reclaiming = Reclaiming(store, clock, self._known, acks.add)
+        self._idling = IdleWait(store, clock, retry, self.look_again, fail)
+        self._reclaiming = UnknownLeases(store, clock, self._known, acks.add)
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
         self.busy = False  # a call is on its way

@@ -73,7 +73,7 @@ class WindowSize:
         return max(target - waiting, 0)
 
 
-class Appetite:
+class LeaseDemand:
     """Keeps what waits by kind of slot, so that jobs without a slot do not keep others out.
 
     Pure: it says which tasks to ask for, for how many jobs, and how many wait that should not.
@@ -220,7 +220,7 @@ class Slotting(Protocol):
     def free(self) -> dict[str, int]: ...
 
 
-class JobWindow:
+class PrefetchWindow:
     """Owns what is leased and has not started. Belongs to one loop."""
 
     def __init__(
@@ -248,7 +248,7 @@ class JobWindow:
         self._source = LeasedJobs(self._task_of)
         self._monotonic = clock.monotonic
         kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._appetite = Appetite(kinds, counts, clock.monotonic())
+        self._appetite = LeaseDemand(kinds, counts, clock.monotonic())
         self._pressure = pressure
         self._gates = {
             name: key

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 from penstock.clock import Clock
 from penstock.worker.attempt import Attempt
-from penstock.worker.config import Stopping
-from penstock.worker.executor import Slots
+from penstock.worker.executor import JobExecutor
+from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.parts import Stopping
 
 PATIENCE_SECONDS = 5.0  # a body that was given up may still come to its end
 LOOK_SECONDS = 1.0  # between two looks at the process
@@ -81,13 +82,13 @@ def _mask() -> str | None:
 log = logging.getLogger("penstock.worker")
 
 
-class WearWatch:
+class WearWatch(WorkerObserver):
     """Looks now and again; stops a worker that is worn, and says why."""
 
     def __init__(
         self,
         wear: Wear,
-        slots: Slots,
+        slots: JobExecutor,
         stop: Callable[[Stopping], None],
         say: Callable[[str], None],
     ) -> None:
@@ -96,7 +97,9 @@ class WearWatch:
         self._stop = stop
         self._say = say
 
-    def run_once(self) -> None:
+    def ticked(self, tick: Tick) -> None:
+        if tick.is_stopping:
+            return
         reason = self._wear.reason(self._slots.abandoned)
         if reason is not None:
             log.warning("This worker is replaced: %s.", reason)

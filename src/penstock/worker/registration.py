@@ -15,7 +15,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import StoreRetry
-from penstock.worker.config import LeaseKeeper, WorkerConfig
+from penstock.worker.parts import LeaseKeeper, WorkerConfig
 from penstock.worker.slot_table import SlotTable
 
 SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself

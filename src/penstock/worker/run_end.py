@@ -15,12 +15,12 @@ from penstock.errors import StoreError
 from penstock.model.job import WorkerId
 from penstock.schedules.tick import Ticks
 from penstock.worker.budgets import BudgetHold
-from penstock.worker.completer import AckBuffer
+from penstock.worker.completer import Completer
 from penstock.worker.drain import Drain
-from penstock.worker.executor import Slots
-from penstock.worker.lease_loop import Leasing
-from penstock.worker.maintenance import Background
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.executor import JobExecutor
+from penstock.worker.lease_loop import LeaseLoop
+from penstock.worker.parts import Background
+from penstock.worker.prefetch import PrefetchWindow
 
 
 class RunEnd:
@@ -30,10 +30,10 @@ class RunEnd:
         self,
         drain: Drain,
         hold: BudgetHold,
-        window: JobWindow,
-        slots: Slots,
-        acks: AckBuffer,
-        leasing: Leasing,
+        window: PrefetchWindow,
+        slots: JobExecutor,
+        acks: Completer,
+        leasing: LeaseLoop,
         ticks: Ticks,
         background: Background,
         *,

@@ -16,7 +16,7 @@ from heapq import nlargest
 from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import WorkerId
-from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.lease import JobFailure
 from penstock.model.run import (
     GATES_SHOWN,
     AsyncCapacityPlan,
@@ -30,17 +30,13 @@ from penstock.model.run import (
 )
 from penstock.model.spending import BudgetStop
 from penstock.model.worker import WorkerStatus
-from penstock.stores.protocol import RunStore, Store
-from penstock.worker.attempt import Attempt
+from penstock.stores.protocol import RunStore
+from penstock.worker.attempt import Attempt, AttemptEnd
 from penstock.worker.bottleneck import Limiting
 from penstock.worker.bottleneck_probe import LimitingLook
-from penstock.worker.completer import AckBuffer
-from penstock.worker.config import Totals, WorkerConfig
-from penstock.worker.drain import Drain
-from penstock.worker.executor import Slots
-from penstock.worker.lease_loop import Leasing
-from penstock.worker.maintenance import Background
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.core import WorkerCore
+from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.parts import Totals, WorkerConfig
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.status import StatusRow
@@ -266,81 +262,65 @@ class RunRecord:
         return round(self._clock.now() * MICROSECONDS)
 
 
-class RunWatch:
+class RunWatch(WorkerObserver):
     """Hears of a worker's turns, ticks and ends. Belongs to one loop, and steers nothing."""
 
     def __init__(
         self,
-        config: WorkerConfig,
-        kinds: Mapping[str, str],  # task → the kind of slot that it runs on
-        store: Store,
-        clock: Clock,
-        window: JobWindow,
-        slots: Slots,
-        acks: AckBuffer,
-        leasing: Leasing,
-        drain: Drain,
-        background: Background,
+        core: WorkerCore,
         status: StatusRow,
-        totals: Totals,
-        wake: Callable[[], None],
-        providers: ProviderRun | None,
     ) -> None:
-        self._slots = slots
+        config, clock, providers = core.config, core.clock, core.providers
+        kinds = core.slot_kinds
+        self._slots = core.executor
         self._status = status
-        self._background = background
-        self._totals = totals
+        self._background = core.background
+        self._totals = core.totals
         self._hears_requests = providers is not None
         self._limiting = Limiting(clock.monotonic) if providers is None else providers.limiting
         self._look = LimitingLook(
             self._limiting,
             config.run_id,
             kinds,
-            store,
+            core.store,
             clock,
-            window,
-            slots,
-            acks,
-            leasing,
-            drain,
-            background,
-            wake,
+            core.window,
+            core.executor,
+            core.completer,
+            core.lease_loop,
+            core.drain,
+            core.background,
+            core.wake,
             None if providers is None else providers.gate_of,
         )
-        scheduler = window.scheduler
+        scheduler = core.window.scheduler
         self._capacity = CapacityWatch(config.capacity, scheduler.controller, providers)
         used = {kind: config.slots[kind] for kind in dict.fromkeys(kinds.values())}
         self._record = RunRecord(
             config,
             used,
-            store,
+            core.store,
             clock,
             self._limiting,
             scheduler,
             self._capacity,
-            totals,
+            core.totals,
             providers,
         )
 
     def turned(self, goes_on: bool) -> None:
-        """A turn has started what it could; `goes_on`: it was allowed to."""
         self._look.look(goes_on)
         self._capacity.note_turn(len(self._slots.running))
 
-    def ticked(self, worker: WorkerId) -> None:
-        """The worker has looked at itself."""
+    def ticked(self, tick: Tick) -> None:
+        self._record.late_seconds += tick.late_seconds
         self._capacity.note_status(self._status.looked)
-        if self._record.is_due(worker):
-            self._background.spawn(self._record.save(worker))
+        if self._record.is_due(tick.worker):
+            self._background.spawn(self._record.save(tick.worker))
 
-    def was_late(self, seconds: float) -> None:
-        """The loop came so much later than it was to."""
-        self._record.late_seconds += max(seconds, 0.0)
-
-    def ended(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
-        """An attempt has ended, or was given up."""
-        if type(verdict) is JobFailure:
-            if verdict.refused_by is None:
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if type(end) is JobFailure:
+            if end.refused_by is None:
                 self._totals.retries += 1
             else:
                 self._totals.put_back += 1

@@ -38,9 +38,10 @@ from penstock.model.worker import (
 from penstock.process_identity import own_mark
 from penstock.stores.protocol import StatusStore
 from penstock.worker.attempt import NEVER, Attempt
-from penstock.worker.config import WorkerConfig
-from penstock.worker.executor import Slots
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.executor import JobExecutor
+from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.parts import Background, WorkerConfig
+from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.provider_run import ProviderRun
 
 STATUS_SECONDS = 1.0  # between two looks
@@ -49,7 +50,7 @@ _NOTHING: dict[str, str] = {}
 _NO_LIMITS: dict[str, int] = {}
 
 
-class StatusRow:
+class StatusRow(WorkerObserver):
     """Owns the last word of one worker. Belongs to one loop."""
 
     def __init__(
@@ -57,11 +58,12 @@ class StatusRow:
         config: WorkerConfig,
         store: StatusStore,
         clock: Clock,
-        window: JobWindow,
-        slots: Slots,
+        window: PrefetchWindow,
+        slots: JobExecutor,
         ending: Callable[[], Iterable[tuple[int, int]]],
         caps: Caps,
         kinds: Mapping[str, str],
+        background: Background,
         providers: ProviderRun | None = None,
     ) -> None:
         self._config = config
@@ -82,6 +84,11 @@ class StatusRow:
         self._told: tuple[WorkerId, WorkerStatus] | None = None
         self._next_monotonic = 0.0
         self._publishing = False
+        self._background = background
+
+    def ticked(self, tick: Tick) -> None:
+        if tick.is_registered and self.is_due(tick.worker):
+            self._background.spawn(self.publish(tick.worker))
 
     def is_due(self, worker: WorkerId) -> bool:
         """Has a second passed, and is there anything that was not told yet?"""

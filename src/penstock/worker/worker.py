@@ -24,22 +24,24 @@ from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.spending import BudgetStop
 from penstock.requests.journal.retention import JournalPruning
 from penstock.retry.policy import RetryPolicy
-from penstock.schedules.preflight_recheck import Rechecking
+from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.tick import Ticks
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.attempt import NEVER, Attempt, Stop, TaskLimits
-from penstock.worker.attempt_log import Telling
+from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop, TaskLimits
+from penstock.worker.attempt_log import AttemptLog
 from penstock.worker.budgets import BudgetHold
-from penstock.worker.cancellations import Withdrawals
-from penstock.worker.completer import AckBuffer
-from penstock.worker.config import LeaseKeeper, Stopping, Totals, WorkerConfig
+from penstock.worker.cancellations import Cancellations
+from penstock.worker.completer import Completer
+from penstock.worker.core import WorkerCore
 from penstock.worker.drain import Drain
-from penstock.worker.executor import Slots
-from penstock.worker.lease_loop import Leasing
-from penstock.worker.maintenance import Background, Upkeep
-from penstock.worker.prefetch import JobWindow
+from penstock.worker.executor import JobExecutor
+from penstock.worker.lease_loop import LeaseLoop
+from penstock.worker.maintenance import Maintenance
+from penstock.worker.observer import Observers, Tick
+from penstock.worker.parts import Background, LeaseKeeper, Stopping, Totals, WorkerConfig
+from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.process_executor import ProcessRunner
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.recycling import Wear, WearWatch
@@ -97,7 +99,8 @@ class Worker:
         self._events = events
         self._correlation = Correlation(config.run_id)
         self.totals = Totals()
-        self._telling = Telling(events, config.run_id)
+        self._observers = Observers()
+        self._telling = AttemptLog(events, config.run_id)
         self._wake = asyncio.Event()
         beside = self._background = Background(self._fail)
         self._ticks = Ticks(
@@ -111,7 +114,7 @@ class Worker:
             self._stop_for,
         )
         self._reads = SliceReads(tasks, store, clock, self._retry, threads, self._ticks)
-        self._acks = AckBuffer(
+        self._acks = Completer(
             store,
             self._retry,
             self._wake.set,
@@ -120,7 +123,7 @@ class Worker:
             self._ticks.spoilt,
             (lambda at: self._leasing.due(at)) if self._ticks.names else None,
         )
-        self._window = JobWindow(
+        self._window = PrefetchWindow(
             config.run_id,
             tasks,
             config.slots,
@@ -136,7 +139,7 @@ class Worker:
         if providers is not None:
             lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
             providers.connect(scheduler.pressure_changed, lending)
-        self._slots = Slots(
+        self._slots = JobExecutor(
             tasks,
             config.slots,
             table,
@@ -145,37 +148,20 @@ class Worker:
             clock,
             policy,
             ids.random,
-            events,
+            self._observers,
             scheduler.release,
             self._attempt_ended,
             providers,
             lending,
             checked,
-            None if checked is None else Rechecking(checked, store, threads, clock, beside.spawn),
+            None
+            if checked is None
+            else PreflightRecheck(checked, store, threads, clock, beside.spawn),
         )
         self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
-        kinds = {name: task.kind for name, (task, _) in tasks.items()}
         until = config.until
         self._drain = Drain(store, known, config.run_id, clock, self._retry, config.drain, until)
-        self._status = StatusRow(
-            config, store, clock, self._window, self._slots, self._acks.refs, caps, kinds, providers
-        )
-        self._status.full_limits = self._drain.full.shown
-        self._status.refusals = self.hold.refusals
-        withdrawals = Withdrawals(store, self._slots, self._acks.add, self._status.standing)
-        self._window.connect(self._slots, withdrawals.take)
-        kept = None if config.solo else config.journal_retention_seconds
-        self._upkeep = Upkeep(
-            self._background,
-            self._window,
-            self._slots,
-            withdrawals,
-            self._status,
-            providers,
-            None if kept is None else JournalPruning(store, clock, kept, ids.random),
-            None if worn is None else WearWatch(Wear(clock), self._slots, self.stop, worn),
-        )
-        self._leasing = Leasing(
+        self._leasing = LeaseLoop(
             config,
             self._task_names,
             store,
@@ -193,6 +179,51 @@ class Worker:
             fail=self._fail,
             wake=self._wake.set,
         )
+        core = WorkerCore(
+            config,
+            tasks,
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks,
+            self._leasing,
+            self._drain,
+            self._background,
+            self.totals,
+            self._wake.set,
+            providers,
+        )
+        self._status = StatusRow(
+            config,
+            store,
+            clock,
+            self._window,
+            self._slots,
+            self._acks.refs,
+            caps,
+            core.slot_kinds,
+            self._background,
+            providers,
+        )
+        self._status.full_limits = self._drain.full.shown
+        self._status.refusals = self.hold.refusals
+        cancellations = Cancellations(store, self._slots, self._acks.add, self._status.standing)
+        self._window.connect(self._slots, cancellations.take)
+        kept = None if config.solo else config.journal_retention_seconds
+        pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
+        self._watch = RunWatch(core, self._status)
+        self._observers.subscribe(
+            (
+                self.hold,
+                self._watch,
+                self._telling,
+                Maintenance(core, cancellations, pruning),
+                self._status,
+            )
+        )
+        if worn is not None:
+            self._observers.subscribe((WearWatch(Wear(clock), self._slots, self.stop, worn),))
         self._reads.connect(self._window, self._acks.add, beside.spawn, self._leasing.look_again)
         self._end = RunEnd(
             self._drain,
@@ -206,22 +237,6 @@ class Worker:
             solo=config.solo,
             fail=self._fail,
             wake=self._wake.set,
-        )
-        self._watch = RunWatch(
-            config,
-            kinds,
-            store,
-            clock,
-            self._window,
-            self._slots,
-            self._acks,
-            self._leasing,
-            self._drain,
-            self._background,
-            self._status,
-            self.totals,
-            self._wake.set,
-            providers,
         )
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
@@ -334,6 +349,7 @@ class Worker:
 
     async def _tick(self) -> None:
         """Show that the loop turns; look at our own lease, and at the deadlines."""
+        late_seconds = 0.0
         while True:
             now = self._clock.monotonic()
             self._table.turn(now)
@@ -343,10 +359,7 @@ class Worker:
             self._stop_hopeless()
             if self._acks.failed is not None:
                 self._failure = self._acks.failed
-            self._upkeep.run_once(
-                self.worker_id, has_name=not self._name.losing, stops=self._stopping is not None
-            )
-            self._watch.ticked(self.worker_id)
+            self._observers.ticked(self._tick_now(late_seconds))
             if self._window.shrink():
                 self._leasing.look_again()
             self._wake.set()
@@ -356,7 +369,11 @@ class Worker:
             now = self._clock.monotonic()
             seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
             await self._clock.sleep(seconds)
-            self._watch.was_late(self._clock.monotonic() - now - seconds)
+            late_seconds = max(self._clock.monotonic() - now - seconds, 0.0)
+
+    def _tick_now(self, late_seconds: float = 0.0) -> Tick:
+        is_registered = not self._name.losing
+        return Tick(self.worker_id, is_registered, self._stopping is not None, late_seconds)
 
     def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
@@ -384,7 +401,7 @@ class Worker:
         if first and self._providers is not None:
             await self._providers.begin()
         self._is_ready = True
-        self._watch.ticked(self.worker_id)  # the run is known before it takes a job
+        self._observers.ticked(self._tick_now())  # the run is known before it takes a job
         if first:
             self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._wake.set()
@@ -399,7 +416,7 @@ class Worker:
         if goes_on and not self._leasing.busy:
             self._leasing.ask()
             self._end.look(self.worker_id)
-        self._watch.turned(goes_on)
+        self._observers.turned(goes_on)
 
     def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> Awaitable[None] | None:
         """Jobs have come: for the window, for others if we stop, or for who we were."""
@@ -417,21 +434,15 @@ class Worker:
         if self._stopping is None:
             self.stop(Stopping.GRACEFUL)
 
-    def _attempt_ended(
-        self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None
-    ) -> None:
-        if verdict is not None:
-            self._acks.add(verdict)
-        calls = attempt.calls
-        if isinstance(verdict, JobRef) and calls is not None and calls.refusal is not None:
-            self.hold.refused(attempt.job.task, calls.refusal)
-        self._watch.ended(attempt, verdict)
+    def _attempt_ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if end is not None:
+            self._acks.add(end)
         self._window.ended(attempt.task.kind)
-        self._telling.ended(attempt, verdict)
+        self._observers.ended(attempt, end)
         if attempt.limits.recurring is None:
             self._end.stirred()
         else:
-            self._ticks.ended(attempt.job, verdict)
+            self._ticks.ended(attempt.job, end)
         self._wake.set()
 
     def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:

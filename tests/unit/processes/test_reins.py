@@ -10,7 +10,7 @@ import pytest
 
 from penstock.processes.worker import Reins
 from penstock.supervisor import protocol
-from penstock.worker.config import Stopping
+from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 
 

@@ -18,7 +18,13 @@ from penstock.model.lease import JobRef
 from penstock.testing.clocks import ManualClock
 from penstock.testing.recording_sink import RecordingSink
 from penstock.worker.attempt import TaskLimits
-from penstock.worker.prefetch import WINDOW_MAX, WINDOW_SECONDS, Appetite, JobWindow, WindowSize
+from penstock.worker.prefetch import (
+    WINDOW_MAX,
+    WINDOW_SECONDS,
+    LeaseDemand,
+    PrefetchWindow,
+    WindowSize,
+)
 
 
 def job(key: str, group: str = "g", priority: int = 0) -> LeasedJob:
@@ -100,7 +106,7 @@ COUNTS = {"async": 8, "thread": 32, "process": 4}
 
 
 def test_free_slots_of_one_kind_fetch_no_jobs_for_another() -> None:
-    appetite = Appetite(KINDS, COUNTS, 0.0)
+    appetite = LeaseDemand(KINDS, COUNTS, 0.0)
     free = {"async": 1, "thread": 32, "process": 2}
 
     asked = {appetite.wanted(free, 0.0) for _ in range(3)}
@@ -109,7 +115,7 @@ def test_free_slots_of_one_kind_fetch_no_jobs_for_another() -> None:
 
 
 def test_kinds_with_about_the_same_room_are_asked_for_together() -> None:
-    appetite = Appetite(KINDS, COUNTS, 0.0)
+    appetite = LeaseDemand(KINDS, COUNTS, 0.0)
 
     assert appetite.wanted({"async": 8, "thread": 6, "process": 4}, 0.0) == (
         ("fetch", "render", "parse"),
@@ -119,7 +125,7 @@ def test_kinds_with_about_the_same_room_are_asked_for_together() -> None:
 
 def test_tasks_that_are_held_back_are_not_asked_for_and_take_no_room() -> None:
     kinds = {"ask": "async", "fetch": "async", "parse": "thread"}
-    appetite = Appetite(kinds, {"async": 4, "thread": 4}, 0.0)
+    appetite = LeaseDemand(kinds, {"async": 4, "thread": 4}, 0.0)
     free = {"async": 4, "thread": 0}
     assert appetite.wanted(free, 0.0, held_back=frozenset({"ask"})) == (("fetch",), 8)
     assert appetite.wanted(free, 0.0, held_back=frozenset({"ask", "fetch"})) == ((), 0)
@@ -133,7 +139,7 @@ def test_tasks_that_are_held_back_are_not_asked_for_and_take_no_room() -> None:
 
 
 def test_a_kind_of_which_there_is_nothing_more_is_asked_for_last() -> None:
-    appetite = Appetite(KINDS, COUNTS, 0.0)
+    appetite = LeaseDemand(KINDS, COUNTS, 0.0)
     free = {"async": 1, "thread": 32, "process": 0}
 
     assert {appetite.wanted(free, 0.0, frozenset({"parse"})) for _ in range(4)} == {(("fetch",), 2)}
@@ -178,7 +184,7 @@ class Desk:
         async def t(ctx: Context) -> None: ...
 
         task: Task[..., object] = Task("t", t, TaskOptions())
-        self.window = JobWindow(
+        self.window = PrefetchWindow(
             "run",
             {"t": (task, TaskLimits(3, None, 3))},
             {"async": slots},

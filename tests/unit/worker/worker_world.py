@@ -23,8 +23,8 @@ from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from penstock.testing import RecordingSink, VirtualClock, run_virtual
-from penstock.worker.config import Totals
 from penstock.worker.heartbeat import LOST_MONOTONIC, margin
+from penstock.worker.parts import Totals
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.thread_executor import InlineRunner, ThreadRunner
 from penstock.worker.worker import Worker

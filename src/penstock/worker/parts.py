@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a worker told, by whom is it kept alive, and how is it stopped?"""
+"""What the parts of a worker share: configuration, lease keeper, background tasks, totals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.model.job import WorkerId
 from penstock.model.run import CapacityValue
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,30 @@ class LeaseKeeper(Protocol):
     def believed_until(self) -> float:
         """The monotonic time until which the lease is certain."""
         ...
+
+
+class Background:
+    """Owns the short works of one loop, so that none is lost and no failure stays unseen."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """What nobody expected ends the worker: without this part of it, it would only hang."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
 
 class Stopping(Enum):
