@@ -15,7 +15,7 @@ from penstock.model.job import JobId, LeasedJob, NewJob
 from penstock.model.journal import CallRecord, CallState
 from penstock.model.spending import Budget
 from penstock.requests import attempt_context
-from penstock.requests.attempt_context import Standing
+from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.requests.journal.calls import PaidCalls
 from penstock.requests.journal.paid_policy import PaidRules
@@ -71,7 +71,7 @@ class PaidRun:
     def attempt(self) -> Iterator[AttemptCalls]:
         """What is called inside belongs to the job's next lease."""
         self.tokens += 1
-        own = Standing("job")
+        own = AttemptContext("job")
         job = LeasedJob(JobId(1), self.tokens, "job", "task", "g", 0, "[]", due_at=7)
         own.calls = AttemptCalls(job)
         before = attempt_context.current.set(own)

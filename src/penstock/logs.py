@@ -16,8 +16,8 @@ from types import TracebackType
 
 import msgspec
 
+from penstock.redaction.content_guard import LOG_ATTRIBUTE, QUOTED
 from penstock.redaction.secrets import REDACTED, redacted
-from penstock.redaction.stored_text import LOG_ATTRIBUTE, QUOTED
 from penstock.terminal_text import escaped, escaped_lines, print_error, safe_json
 
 

@@ -16,7 +16,7 @@ from penstock.logs import (
     layer_of,
     set_up_logging,
 )
-from penstock.redaction.stored_text import LOG_ATTRIBUTE, QUOTED
+from penstock.redaction.content_guard import LOG_ATTRIBUTE, QUOTED
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any, NewType
 
 import msgspec
 
-from penstock.redaction.stored_text import ERROR_BYTES_MAX as ERROR_BYTES_MAX
-from penstock.redaction.stored_text import kept_text
+from penstock.redaction.secrets import ERROR_BYTES_MAX as ERROR_BYTES_MAX
+from penstock.redaction.secrets import storable_text
 
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)
@@ -113,10 +113,10 @@ class AttemptError(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         keep = msgspec.structs.force_setattr
-        keep(self, "kind", kept_text(self.kind))
-        keep(self, "message", kept_text(self.message))
+        keep(self, "kind", storable_text(self.kind))
+        keep(self, "message", storable_text(self.message))
         if self.where is not None:
-            keep(self, "where", kept_text(self.where))
+            keep(self, "where", storable_text(self.where))
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

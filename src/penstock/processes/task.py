@@ -27,7 +27,7 @@ from penstock.errors import PayloadError, Skip
 from penstock.logs import set_up_logging
 from penstock.model.dataset import SLICE
 from penstock.model.plan import SlicePayload
-from penstock.redaction.stored_text import kept_text
+from penstock.redaction.secrets import storable_text
 from penstock.retry.classify import classify
 from penstock.retry.policy import RetryPolicy
 from penstock.worker import task_protocol
@@ -60,7 +60,8 @@ def _serve(channel: socket.socket) -> None:
         app = _load(order)
     except BaseException as error:
         task_protocol.send(
-            channel, task_protocol.Said(0, task_protocol.NotLoaded(kept_text(message_of(error))))
+            channel,
+            task_protocol.Said(0, task_protocol.NotLoaded(storable_text(message_of(error)))),
         )
         return
     fresh, pid = _shared(), os.getpid()
@@ -107,17 +108,17 @@ def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:
     try:
         value = _body(app, call, context)
     except Skip as skip:
-        return task_protocol.Skipped(kept_text(message_of(skip)))
+        return task_protocol.Skipped(storable_text(message_of(skip)))
     except PayloadError as error:
-        return task_protocol.BadPayload(kept_text(str(error)))
+        return task_protocol.BadPayload(storable_text(str(error)))
     except BaseException as error:
         try:
             return _raised(error, app.retry_policy)
         except BaseException as second:  # an error whose own code raises
             said = f"its end cannot be judged: {type(second).__name__}"
-            return task_protocol.Raised("RuntimeError", kept_text(said))
+            return task_protocol.Raised("RuntimeError", storable_text(said))
     encoded = encode(value)
-    problem = None if encoded.problem is None else kept_text(encoded.problem)
+    problem = None if encoded.problem is None else storable_text(encoded.problem)
     return task_protocol.Returned(encoded.text, problem, tuple(context._enqueued or ()))
 
 
@@ -126,9 +127,9 @@ def _raised(error: BaseException, policy: RetryPolicy) -> task_protocol.Raised:
     classified = classify(error, now=SystemClock().now(), classifiers=policy.classifiers)
     where = where_of(error)
     return task_protocol.Raised(
-        kept_text(kind_of(error)),
-        kept_text(message_of(error)),
-        None if where is None else kept_text(where),
+        storable_text(kind_of(error)),
+        storable_text(message_of(error)),
+        None if where is None else storable_text(where),
         classified.category,
         classified.wait_seconds,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must never be written down, and what stands there instead?
+"""Redaction of secrets: credentials in error texts, logs and URLs become `[redacted]`.
 
 Texts of errors may quote what a program knows: headers, URLs, settings, its environment. Before
 such a text enters a store or a log it goes through `redacted`, which takes out
@@ -115,7 +115,7 @@ def remember_url(url: str) -> None:
             remember(value)
 
 
-def shown_url(url: str) -> str:
+def redacted_url(url: str) -> str:
     """A URL without what stands before its host, and without the secrets among its parameters.
 
     A password that should have been percent-encoded may hold whatever ends a host in good URLs.
@@ -213,6 +213,30 @@ def _names_a_secret(variable: str) -> bool:
     return name.endswith(("_KEY", "_TOKEN", "_SECRET")) or "PASSWORD" in name
 
 
+ERROR_BYTES_MAX = 16 * 1024
+READ_MAX = 64 * 1024  # characters that are looked at
+MARGIN = 4 * 1024  # characters at the end of what is looked at that may be half a secret
+
+_CUT = " …"
+
+
+def storable_text(text: str) -> str:
+    """Return the text redacted, truncated, and without NUL and lone surrogates.
+
+    Every text about a job that is not the user's own data goes through here on its way into a
+    store: see `AttemptError`. Secrets go before the text is cut, so that none is cut in half.
+    """
+    if len(text) > READ_MAX:
+        text = text[:READ_MAX]
+        text = text[: max(READ_MAX - MARGIN, text.rfind(" "))] + _CUT
+    text = redacted(text).replace("\x00", "\\x00")
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) > ERROR_BYTES_MAX:
+        data = data[: ERROR_BYTES_MAX - len(_CUT.encode())]
+        return data.decode("utf-8", "ignore") + _CUT
+    return data.decode()
+
+
 class Secret:
     """A key or a password; whoever prints it, or a text with it, sees `[redacted]`.
 
@@ -257,7 +281,7 @@ class SecretUrl:
         return self._url
 
     def __str__(self) -> str:
-        return shown_url(self._url)
+        return redacted_url(self._url)
 
     def __repr__(self) -> str:
         return f"<SecretUrl {self}>"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May the attempt that runs here still send, and how long did it wait for permits?
+"""The request context of an attempt: whether it may still send, and how long it waited for permits.
 
-The runtime sets the variable around a task's body; it follows child tasks and threads. User code
-that goes on after its job was stopped can then spend nothing more, and waiting for a permit does
-not eat up the time limit of a task.
+The worker sets the context variable around a task's body; it follows child tasks and threads. User
+code that goes on after its job was stopped cannot send anything more, and waiting for a permit does
+not use up the time limit of a task.
 """
 
 from __future__ import annotations
@@ -16,142 +16,118 @@ from typing import NamedTuple
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import AttemptOver
 from penstock.model.provider import RequestResourceKey
-from penstock.redaction.content_guard import Heard
+from penstock.redaction.content_guard import ContentGuard
 from penstock.requests.journal.attempt_calls import AttemptCalls
 
 
-class Refused(NamedTuple):
-    """A reply that asks for patience."""
+class RefusedReply(NamedTuple):
+    """A rate-limited reply of a provider."""
 
     where: str  # PROVIDER/MODEL
     status: int
 
 
-class Standing:
+class AttemptContext:
     """Owns whether one attempt may send. Belongs to the loop; threads only read."""
 
-    __slots__ = (
-        "_listeners",
-        "_waiting",
-        "_waiting_since",
-        "calls",
-        "deadline",
-        "has_sent",
-        "heard",
-        "job",
-        "money_of",
-        "over",
-        "refused",
-        "waited",
-    )
+    def __init__(
+        self,
+        job: str,
+        deadline: float = inf,
+        on_first_request: Callable[[], None] | None = None,
+        on_wait: Callable[[bool], None] | None = None,
+    ) -> None:
+        """It may send.
 
-    def __init__(self, job: str, deadline: float = inf) -> None:
-        self.job = job  # its key, for sentences
-        self.deadline = deadline  # monotonic; waits for permits come on top
-        self.over: str | None = None  # why nothing may be sent any more
+        Args:
+            job: its key, for messages.
+            deadline: monotonic; waits for permits come on top.
+            on_first_request: called once, when the first permit is asked for.
+            on_wait: called with True when it begins to wait for a permit, with False when it ends.
+        """
+        self.job = job
+        self.deadline = deadline
+        self._on_first_request = on_first_request
+        self._on_wait = on_wait
+        self.stop_reason: str | None = None  # why nothing may be sent any more
         self.has_sent = False  # one of its requests was given a permit
-        self.heard = Heard()  # what it has asked, and was told
-        self.waited = 0.0  # seconds, of waits that have ended
+        self.content_guard = ContentGuard()  # requests and replies that its error must not quote
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
-        self.money_of: str | None = None  # the budget that a call of it waits for
-        self.refused: Refused | None = None  # its last reply, if that was a refusal
+        self.waits_for_budget: str | None = None  # the budget that one of its calls waits for
+        self.last_refusal: RefusedReply | None = None  # None: its last reply was no refusal
+        self.wait_began = inf  # monotonic: since when it waits for a permit; inf: it does not
+        self._waited_seconds = 0.0  # in waits that have ended
         self._waiting = 0
-        self._waiting_since = 0.0
-        self._listeners: dict[Callable[[], object], None] = {}
+        self._stop_listeners: dict[Callable[[], object], None] = {}
 
     def __repr__(self) -> str:
-        return f"<Standing of {self.job!r}: {self.over or 'may send'}>"
+        return f"<AttemptContext of {self.job!r}: {self.stop_reason or 'may send'}>"
 
-    def stop(self, why: str) -> None:
-        """Nothing may be sent from now on ("was cancelled"); calls of threads are broken off."""
-        if self.over is not None:
+    def stop(self, reason: str) -> None:
+        """Let nothing be sent from now on ("was cancelled"), and interrupt calls of threads."""
+        if self.stop_reason is not None:
             return
-        self.over = why
-        listeners, self._listeners = self._listeners, {}
+        self.stop_reason = reason
+        listeners, self._stop_listeners = self._stop_listeners, {}
         for listener in listeners:
             listener()
 
     def check(self, now: float, resource: RequestResourceKey) -> None:
         """Refuse a request of an attempt that is over."""
-        over = self.over
-        if over is None and now > self.deadline + self.waited_until(now):
-            over = "has run past its time limit"
-        if over is not None:
+        reason = self.stop_reason
+        if reason is None and now > self.deadline + self.waited_seconds(now):
+            reason = "has run past its time limit"
+        if reason is not None:
             where = "/".join(resource)
-            raise AttemptOver(f"Job {self.job!r} {over}: its request to {where} was not sent.")
+            raise AttemptOver(f"Job {self.job!r} {reason}: its request to {where} was not sent.")
 
     # ── Waiting for a permit ──────────────────────────────────────────────────────────────────
 
-    def wait_begins(self, now: float) -> None:
+    def begin_wait(self, now: float) -> None:
         """One of its requests waits; several at once count once."""
-        if not self._waiting:
-            self._waiting_since = now
         self._waiting += 1
-
-    def wait_ends(self, now: float) -> None:
-        self._waiting -= 1
-        if not self._waiting:
-            self.waited += now - self._waiting_since
-
-    def waited_until(self, now: float) -> float:
-        """Seconds spent waiting for permits so far; a time limit ends so much later."""
-        return self.waited + (now - self._waiting_since if self._waiting else 0.0)
-
-    # ── Calls of threads, which nobody can cancel ─────────────────────────────────────────────
-
-    def listen(self, listener: Callable[[], object]) -> None:
-        """Call this on the loop when the attempt is stopped; at once if it was."""
-        if self.over is not None:
-            listener()
-        else:
-            self._listeners[listener] = None
-
-    def forget(self, listener: Callable[[], object]) -> None:
-        self._listeners.pop(listener, None)
-
-
-#: Leases that this call, or one around it, was given: who waits for another permit while it keeps
-#: one back waits at its own cost, else calls inside calls could stand still for ever.
-given: ContextVar[tuple[RequestAdmissionLease, ...]] = ContextVar("penstock_given", default=())
-
-#: Follows child tasks and threads of an attempt; None: no run is about us.
-current: ContextVar[Standing | None] = ContextVar("penstock_standing", default=None)
-
-
-class AttemptStanding(Standing):
-    """The standing of one running attempt; tells when it waits for its provider, and no longer."""
-
-    __slots__ = ("_asked", "_waits", "wait_began")
-
-    def __init__(
-        self,
-        job: str,
-        deadline: float,
-        asked: Callable[[], None],
-        waits: Callable[[bool], None] | None = None,
-    ) -> None:
-        super().__init__(job, deadline)
-        self._asked: Callable[[], None] | None = asked  # for the first time
-        self._waits = waits
-        self.wait_began = inf  # monotonic: since when it waits for a permit; inf: it does not
-
-    def wait_begins(self, now: float) -> None:
-        super().wait_begins(now)
-        if self.wait_began == inf:
+        if self._waiting == 1:
             self.wait_began = now
-            if self._waits is not None:
-                self._waits(True)
-        if self._asked is not None:
-            asked, self._asked = self._asked, None
+            if self._on_wait is not None:
+                self._on_wait(True)
+        if self._on_first_request is not None:
+            asked, self._on_first_request = self._on_first_request, None
             asked()
 
-    def wait_ends(self, now: float) -> None:
-        super().wait_ends(now)
+    def end_wait(self, now: float) -> None:
+        self._waiting -= 1
         if not self._waiting:
+            self._waited_seconds += now - self.wait_began
             self.wait_began = inf
-            if self._waits is not None:
-                self._waits(False)
+            if self._on_wait is not None:
+                self._on_wait(False)
 
     @property
     def is_waiting(self) -> bool:
-        return self.wait_began != inf
+        return self._waiting > 0
+
+    def waited_seconds(self, now: float) -> float:
+        """Seconds spent waiting for permits so far; a time limit ends so much later."""
+        return self._waited_seconds + (now - self.wait_began if self._waiting else 0.0)
+
+    # ── Calls of threads, which nobody can cancel ─────────────────────────────────────────────
+
+    def on_stop(self, listener: Callable[[], object]) -> None:
+        """Call this on the loop when the attempt is stopped; at once if it was."""
+        if self.stop_reason is not None:
+            listener()
+        else:
+            self._stop_listeners[listener] = None
+
+    def forget(self, listener: Callable[[], object]) -> None:
+        self._stop_listeners.pop(listener, None)
+
+
+#: Leases that this call, or one around it, was given. Whoever waits for another permit while it
+#: holds one waits within its own time limit, else nested calls could deadlock for ever.
+held_leases: ContextVar[tuple[RequestAdmissionLease, ...]] = ContextVar(
+    "penstock_held_leases", default=()
+)
+
+#: Follows child tasks and threads of an attempt; None: outside of a run.
+current: ContextVar[AttemptContext | None] = ContextVar("penstock_attempt_context", default=None)

@@ -24,7 +24,7 @@ from penstock.clock import Clock
 from penstock.errors import AttemptOver, ReplyOverdue, ReplyRefused, RequestError
 from penstock.model.lease import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
-from penstock.redaction.content_guard import HeardBody
+from penstock.redaction.content_guard import GuardedBody
 from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.requests.request_events import RequestTelling
 from penstock.requests.usage import NOTHING_TOLD, TokensTold, UsageReader
@@ -208,7 +208,7 @@ class Exchange:
     is_over = False  # the lease is given back
     _usage: UsageReader | None = None
     _decoder: Decoder | None = None
-    heard: HeardBody | None = None  # remembers an answer for its attempt
+    guarded_body: GuardedBody | None = None  # remembers an answer for its attempt
     _wire_bytes = _decoded_bytes = 0
     is_complete = False  # the body has come to its end
     _close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -361,7 +361,7 @@ class Exchange:
             raise self._too_large()
         if self._decoder is not None:
             return self._decoded(self._decoder, chunk)
-        self._hear(chunk)
+        self._observe(chunk)
         return None
 
     def _decoded(self, decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
@@ -369,14 +369,14 @@ class Exchange:
             self._decoded_bytes += len(piece)
             if self._decoded_bytes > self._limits.body_bytes_max:
                 raise self._too_large()
-            self._hear(piece)
+            self._observe(piece)
             yield piece
 
-    def _hear(self, piece: bytes) -> None:
+    def _observe(self, piece: bytes) -> None:
         if self._usage is not None:
             self._usage.feed(piece)
-        if self.heard is not None:
-            self.heard.add(piece)
+        if self.guarded_body is not None:
+            self.guarded_body.add(piece)
 
     def complete(self) -> None:
         """The body has come to its end."""

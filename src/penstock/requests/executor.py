@@ -29,7 +29,7 @@ from penstock.model.request import (
 )
 from penstock.requests import attempt_context
 from penstock.requests.admission import NEVER_SENT, RequestAdmissionController
-from penstock.requests.attempt_context import Refused, Standing
+from penstock.requests.attempt_context import AttemptContext, RefusedReply
 from penstock.requests.exchange import PEEK_BYTES, Exchange, ReplyLimits, log
 from penstock.requests.host_check import KnownHosts
 from penstock.requests.journal.call import PaidCall
@@ -162,19 +162,19 @@ class ModelRequestExecutor:
                 break
         exchange = self._exchange(lease, facts)
         if attempt is not None and refusals == 0:
-            attempt.heard.body(facts.body)
+            attempt.content_guard.add_body(facts.body)
         try:
             with exchange:
                 reply = await request.send()
             exchange.on_close(request.closer(reply))
             exchange.read_head(*request.head(reply))
             if attempt is not None and exchange.status < 400:  # else it is about us
-                exchange.heard = attempt.heard.body()
+                exchange.guarded_body = attempt.content_guard.add_body()
             reply = request.hold(reply, exchange)
             if self._classifier is not None:
                 await self._classify(self._classifier, request, reply, exchange)
             if attempt is not None:
-                attempt.refused = _refused(exchange)
+                attempt.last_refusal = _refusal_of(exchange)
             if call is not None:
                 call.has_reply(exchange, request.head(reply)[1])
         except BaseException as error:
@@ -188,7 +188,7 @@ class ModelRequestExecutor:
         call: PaidCall,
         lease: RequestAdmissionLease,
         facts: RequestFacts,
-        attempt: Standing | None,
+        attempt: AttemptContext | None,
     ) -> bool:
         """Let a call be written down; if it is not, the permit goes back unused.
 
@@ -198,7 +198,7 @@ class ModelRequestExecutor:
         resource, expected = lease.item.resource, TokensUsed(0, 0)
         if lease.item.tokens_estimate is not None:
             expected = self._estimate(resource).parts(facts.body, facts.asked)
-        held = [one for one in attempt_context.given.get() if one is not lease]
+        held = [one for one in attempt_context.held_leases.get() if one is not lease]
         may_wait = not any(map(self.admission.core.is_held, held))
         try:
             waits_for = await call.leave(resource, expected, may_wait=may_wait)
@@ -211,13 +211,13 @@ class ModelRequestExecutor:
         if attempt is None:
             await call.money(waits_for)
             return False
-        attempt.wait_begins(self.clock.monotonic())
-        attempt.money_of = waits_for.name
+        attempt.begin_wait(self.clock.monotonic())
+        attempt.waits_for_budget = waits_for.name
         try:
             await call.money(waits_for)
         finally:
-            attempt.money_of = None
-            attempt.wait_ends(self.clock.monotonic())
+            attempt.waits_for_budget = None
+            attempt.end_wait(self.clock.monotonic())
         return False
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
@@ -232,52 +232,54 @@ class ModelRequestExecutor:
         return await self._wait(answer, attempt)
 
     def _ask(
-        self, item: RequestAdmissionItem, attempt: Standing | None
+        self, item: RequestAdmissionItem, attempt: AttemptContext | None
     ) -> RequestAdmissionLease | RequestWaiter:
         """Ask for a permit; whoever has to wait has begun to."""
         if attempt is None:
             return self.admission.ask(item)
         now = self.clock.monotonic()
         attempt.check(now, item.resource)
-        attempt.wait_begins(now)
+        attempt.begin_wait(now)
         try:
             answer = self.admission.ask(item)
         except BaseException:
-            attempt.wait_ends(now)
+            attempt.end_wait(now)
             raise
         if isinstance(answer, RequestAdmissionLease):
-            attempt.wait_ends(now)
+            attempt.end_wait(now)
             attempt.has_sent = True
-            self.note_given(answer)
-        elif self._keeps_back(item.resource.provider):
-            attempt.wait_ends(now)  # it waits at its own cost
+            self.note_lease(answer)
+        elif self._holds_permit_of(item.resource.provider):
+            attempt.end_wait(now)  # it waits at its own cost
         return answer
 
-    async def _wait(self, waiter: RequestWaiter, attempt: Standing | None) -> RequestAdmissionLease:
+    async def _wait(
+        self, waiter: RequestWaiter, attempt: AttemptContext | None
+    ) -> RequestAdmissionLease:
         if attempt is None:
             return await self.admission.wait(waiter)
-        stands_still = not self._keeps_back(waiter.item.resource.provider)
+        stands_still = not self._holds_permit_of(waiter.item.resource.provider)
         try:
             lease = await self.admission.wait(waiter)
         finally:
             if stands_still:
-                attempt.wait_ends(self.clock.monotonic())
+                attempt.end_wait(self.clock.monotonic())
         try:
             attempt.check(self.clock.monotonic(), waiter.item.resource)
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
         attempt.has_sent = True
-        self.note_given(lease)
+        self.note_lease(lease)
         return lease
 
-    def note_given(self, lease: RequestAdmissionLease) -> None:
+    def note_lease(self, lease: RequestAdmissionLease) -> None:
         """Let calls inside this one know that it has a permit."""
-        given = attempt_context.given.get()
-        attempt_context.given.set((*filter(self.admission.core.is_held, given), lease))
+        given = attempt_context.held_leases.get()
+        attempt_context.held_leases.set((*filter(self.admission.core.is_held, given), lease))
 
-    def _keeps_back(self, provider: str) -> bool:
-        given = filter(self.admission.core.is_held, attempt_context.given.get())
+    def _holds_permit_of(self, provider: str) -> bool:
+        given = filter(self.admission.core.is_held, attempt_context.held_leases.get())
         return any(lease.item.resource.provider == provider for lease in given)
 
     def _exchange(self, lease: RequestAdmissionLease, facts: RequestFacts) -> Exchange:
@@ -322,11 +324,11 @@ class ModelRequestExecutor:
             exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
 
 
-def _refused(exchange: Exchange) -> Refused | None:
+def _refusal_of(exchange: Exchange) -> RefusedReply | None:
     ending = exchange.ending
     if ending is None or ending.outcome is not RequestOutcome.RATE_LIMITED:
         return None
-    return Refused(exchange.where, exchange.status)
+    return RefusedReply(exchange.where, exchange.status)
 
 
 _groups: dict[str, RequestGroupSpec] = {}

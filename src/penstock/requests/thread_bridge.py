@@ -49,10 +49,10 @@ class Handover:
             return future.result()
         except concurrent.futures.CancelledError:
             attempt = attempt_context.current.get()
-            if attempt is None or attempt.over is None:
+            if attempt is None or attempt.stop_reason is None:
                 raise _ended() from None
             raise AttemptOver(
-                f"Job {attempt.job!r} {attempt.over}: its request was broken off."
+                f"Job {attempt.job!r} {attempt.stop_reason}: its request was broken off."
             ) from None
         except BaseException:
             future.cancel()
@@ -78,7 +78,7 @@ class Handover:
         attempt = attempt_context.current.get()
         self._tasks.add(task)
         if attempt is not None:
-            attempt.listen(task.cancel)
+            attempt.on_stop(task.cancel)
         try:
             return await make()
         finally:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock.errors import ConfigError, StoreMissing, UsageError
 from penstock.ids import SystemIds
-from penstock.redaction.secrets import shown_url
+from penstock.redaction.secrets import redacted_url
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.backup import BackupReport, back_up
 from penstock.stores.sqlite.read import keys_with_prefix
@@ -85,7 +85,7 @@ def open_store(
         return open_postgres(url, durability=durability, reading_will_do=reading_will_do, make=make)
     path = store_file(url, folder)
     if not make and not path.exists():
-        raise StoreMissing(shown_url(url))
+        raise StoreMissing(redacted_url(url))
     return SqliteStore.open(path, durability=durability, reading_will_do=reading_will_do)
 
 
@@ -96,8 +96,8 @@ def of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
     except ImportError as error:
         why = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"The store {shown_url(url)} needs psycopg, which cannot be imported ({why}); install "
-            "it with pip install 'penstock[postgres]'."
+            f"The store {redacted_url(url)} needs psycopg, which cannot be imported ({why}); "
+            "install it with pip install 'penstock[postgres]'."
         ) from None
 
 
@@ -130,4 +130,4 @@ def restore_of_store(url: str, file: Path, *, folder: Path) -> Restore:
 
 def _refuse_server(url: str, instead: str) -> None:
     if is_server(url):
-        raise UsageError(f"The store {shown_url(url)} {instead}.")
+        raise UsageError(f"The store {redacted_url(url)} {instead}.")

@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 
 from penstock.errors import ConfigError
-from penstock.redaction.secrets import shown_url
+from penstock.redaction.secrets import redacted_url
 
 SQLITE_PREFIX = "sqlite:///"
 SERVER_PREFIXES = ("postgresql://", "postgres://")
@@ -46,4 +46,4 @@ def refuse_unknown(url: str) -> None:
         hint = f"write it as {_EXAMPLES[near[0]]}"
     else:
         hint = f"write sqlite:///path, for example {_EXAMPLES['sqlite']}, or postgresql://…"
-    raise ConfigError(f"The store {shown_url(url)!r} is not known; {hint}.")
+    raise ConfigError(f"The store {redacted_url(url)!r} is not known; {hint}.")

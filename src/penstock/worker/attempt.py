@@ -39,8 +39,9 @@ from penstock.model.job import (
 )
 from penstock.model.journal import CallKey
 from penstock.model.lease import EnqueueJobs, JobEnd, JobFailure, JobRef
-from penstock.redaction.stored_text import kept_text, texts_of, without_quotes
-from penstock.requests.attempt_context import AttemptStanding
+from penstock.redaction.content_guard import extract_texts, redact_content
+from penstock.redaction.secrets import storable_text
+from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError, way_words
 from penstock.retry.policy import RetryDecision, RetryPolicy
@@ -107,8 +108,8 @@ class Attempt:
         "limits",
         "lingers",
         "ref",
+        "request_context",
         "slot",
-        "standing",
         "started_at",
         "stop",
         "task",
@@ -137,7 +138,7 @@ class Attempt:
         self.aio_task: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None  # ends the process of the body
         self.deadline_monotonic = NEVER
-        self.standing: AttemptStanding | None = None  # None: there are no providers
+        self.request_context: AttemptContext | None = None  # None: there are no providers
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
         self.lingers = False  # given up while the body runs: the store must hear of its end
@@ -151,8 +152,8 @@ class Attempt:
             return
         self.stop = why
         self.context._cancelled = True
-        if self.standing is not None:
-            self.standing.stop(SAID[why])
+        if self.request_context is not None:
+            self.request_context.stop(SAID[why])
         if self.aio_task is not None:
             self.aio_task.cancel()
         elif self.kill is not None:
@@ -161,26 +162,34 @@ class Attempt:
     @property
     def stands_still(self) -> bool:
         """Does it wait for a permit? Then its time limit waits with it."""
-        return self.standing is not None and self.stop is None and self.standing.is_waiting
+        return (
+            self.request_context is not None
+            and self.stop is None
+            and self.request_context.is_waiting
+        )
 
     @property
     def waits_to_begin(self) -> bool:
         """Does it wait for its first permit? Then nothing was spent on it."""
-        return self.stands_still and self.standing is not None and not self.standing.has_sent
+        return (
+            self.stands_still
+            and self.request_context is not None
+            and not self.request_context.has_sent
+        )
 
     @property
     def calls(self) -> AttemptCalls | None:
         """Its calls that cost money; None: none of them does."""
-        return None if self.standing is None else self.standing.calls
+        return None if self.request_context is None else self.request_context.calls
 
     def unquoted(self, text: str) -> str:
         """A text without quotes of what the job was given, has asked and was told."""
-        return without_quotes(text, self._given())
+        return redact_content(text, self._given())
 
     def _given(self) -> Iterator[str]:
-        yield from texts_of(self.job.payload)
-        if self.standing is not None:
-            yield from self.standing.heard.texts()
+        yield from extract_texts(self.job.payload)
+        if self.request_context is not None:
+            yield from self.request_context.content_guard.texts()
 
     @property
     def can_be_stopped(self) -> bool:
@@ -284,7 +293,7 @@ def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
 
 def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
     """Which provider has refused the request that the error is about; None: none has."""
-    refused = None if attempt.standing is None else attempt.standing.refused
+    refused = None if attempt.request_context is None else attempt.request_context.last_refusal
     if refused is None or decision.charge or decision.status != refused.status:
         return None
     return f"{refused.where} ({refused.status})"
@@ -375,7 +384,7 @@ def kind_of_refusal(error: PenstockError) -> str:
 
 def _told(attempt: Attempt, text: str) -> str:
     """Secrets first: what gives one away may be part of a quote."""
-    return attempt.unquoted(kept_text(text))
+    return attempt.unquoted(storable_text(text))
 
 
 def kind_of(error: BaseException) -> str:
@@ -383,7 +392,7 @@ def kind_of(error: BaseException) -> str:
         return error.kind
     if isinstance(error, RecheckFailed):
         return f"preflight {error.name}"[:NAME_LENGTH_MAX]
-    return kept_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
+    return storable_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
 
 
 def where_of(error: BaseException) -> str | None:
@@ -397,7 +406,7 @@ def where_of(error: BaseException) -> str | None:
         if not _is_library(code.co_filename):
             found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
         step = step.tb_next
-    return None if found is None else kept_text(found)[:NAME_LENGTH_MAX]
+    return None if found is None else storable_text(found)[:NAME_LENGTH_MAX]
 
 
 def _is_library(path: str) -> bool:

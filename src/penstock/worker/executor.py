@@ -23,9 +23,9 @@ from penstock.events.kinds import Correlation
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
-from penstock.redaction.stored_text import LOG_ATTRIBUTE
+from penstock.redaction.content_guard import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
-from penstock.requests.attempt_context import AttemptStanding
+from penstock.requests.attempt_context import AttemptContext
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
@@ -60,10 +60,10 @@ Vacated = Callable[[TaskAdmissionLease, Correlation], None]
 Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
 
 
-class Standings(Protocol):
+class RequestContexts(Protocol):
     """Whoever admits the requests of attempts, and wants to know which there are."""
 
-    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding: ...
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptContext: ...
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool: ...
 
@@ -86,14 +86,14 @@ class JobExecutor:
         observers: Observers,
         vacated: Vacated,
         ended: Ended,
-        standings: Standings | None = None,
+        request_contexts: RequestContexts | None = None,
         lending: SlotLending | None = None,
         checked: CheckedValues | None = None,
         rechecking: PreflightRecheck | None = None,
     ) -> None:
         self._tasks = tasks
         self._counts = counts
-        self._standings = standings
+        self._request_contexts = request_contexts
         self._lending = lending
         self._checked = checked
         self._rechecking = rechecking
@@ -153,8 +153,8 @@ class JobExecutor:
             if remote:
                 deadline += START_SECONDS
             attempt.deadline_monotonic = deadline
-        if self._standings is not None:
-            attempt.standing = self._standings.began(attempt, deadline or None)
+        if self._request_contexts is not None:
+            attempt.request_context = self._request_contexts.began(attempt, deadline or None)
         self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
         self.running[attempt.ref] = attempt
         self.occupied += 1
@@ -170,8 +170,8 @@ class JobExecutor:
         except BaseException:
             del self.running[attempt.ref]
             self._free_slot(slot)
-            if self._standings is not None:
-                self._standings.ended(attempt)
+            if self._request_contexts is not None:
+                self._request_contexts.ended(attempt)
             raise
         self._observers.started(attempt)
 
@@ -303,8 +303,8 @@ class JobExecutor:
 
     def _vacate(self, attempt: Attempt) -> None:
         self._free_slot(attempt.slot)
-        if self._standings is not None:
-            self._standings.ended(attempt)
+        if self._request_contexts is not None:
+            self._request_contexts.ended(attempt)
         self._vacated(attempt.lease, attempt.correlation)
 
     def _free_slot(self, slot: int) -> None:
@@ -330,7 +330,7 @@ class JobExecutor:
         """Stop what is over its time; give up what was told and would not."""
         self._end_unbegun()
         now = self._clock.monotonic()
-        if self._standings is not None:
+        if self._request_contexts is not None:
             self._add_waits(now)
         late = [x for x in self.running.values() if x.deadline_monotonic <= now]
         for attempt in late:
@@ -346,10 +346,10 @@ class JobExecutor:
     def _add_waits(self, now: float) -> None:
         """The time limit of an attempt stands still while it waits for a permit."""
         for attempt in self.running.values():
-            own = attempt.standing
+            own = attempt.request_context
             if own is None or attempt.stop is not None or own.deadline == NEVER:
                 continue
-            deadline = own.deadline + own.waited_until(now)
+            deadline = own.deadline + own.waited_seconds(now)
             if deadline > attempt.deadline_monotonic:
                 attempt.deadline_monotonic = deadline
                 self._table.set_deadline(attempt.slot, deadline)
@@ -396,7 +396,10 @@ class JobExecutor:
             if (
                 seconds <= 0
                 or attempt.waits_to_begin
-                or (self._standings is not None and self._standings.waits_longer(attempt, seconds))
+                or (
+                    self._request_contexts is not None
+                    and self._request_contexts.waits_longer(attempt, seconds)
+                )
             ):
                 attempt.ask_to_stop(Stop.SHUTDOWN)
 
@@ -426,6 +429,6 @@ def _had_failed(attempt: Attempt) -> bool:
 def _enter(attempt: Attempt) -> None:
     """What a body, and whatever it starts, can know of itself."""
     kinds.current.set(attempt.correlation)
-    attempt_context.current.set(attempt.standing)
+    attempt_context.current.set(attempt.request_context)
     if attempt.task.kind == PROCESS:  # a test runs it here
         runs_elsewhere.set(True)

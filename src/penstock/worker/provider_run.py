@@ -41,7 +41,7 @@ from penstock.model.spending import Budget
 from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
 from penstock.redaction.secrets import redacted
 from penstock.requests.admission import RequestAdmissionController
-from penstock.requests.attempt_context import AttemptStanding
+from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.clients.provider_clients import MakeWire, RunClients
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
@@ -238,21 +238,21 @@ class ProviderRun:
 
     # ── Attempts ──────────────────────────────────────────────────────────────────────────────
 
-    def began(self, attempt: Attempt, deadline: float | None) -> AttemptStanding:
+    def began(self, attempt: Attempt, deadline: float | None) -> AttemptContext:
         """An attempt begins; what its requests are to know of it."""
         ref, gate = attempt.ref, attempt.lease.item.request_resource_key
         self.limiting.began(ref)
         if gate is not None:
             self.pressure.began(ref, gate)
-        standing = AttemptStanding(
+        context = AttemptContext(
             attempt.job.key,
             inf if deadline is None else deadline,
             partial(self.pressure.asked, ref),
             partial(self._waits, attempt),
         )
         if self._journal is not None:
-            standing.calls = AttemptCalls(attempt.job)
-        return standing
+            context.calls = AttemptCalls(attempt.job)
+        return context
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
         """Does it wait for a permit of a provider that cools down for longer than that?"""

@@ -129,7 +129,9 @@ class StatusRow(WorkerObserver):
                 since_at=attempt.started_at,
                 permit_since_at=self._permit_since(attempt),
                 permit_of=_provider_of(attempt),
-                money_of=None if attempt.standing is None else attempt.standing.money_of,
+                money_of=None
+                if attempt.request_context is None
+                else attempt.request_context.waits_for_budget,
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
                 progress=_progress_of(attempt),
             )
@@ -142,9 +144,9 @@ class StatusRow(WorkerObserver):
 
     def _permit_since(self, attempt: Attempt) -> int | None:
         """Since when it waits for a provider, if it does."""
-        if attempt.standing is None or not attempt.stands_still:
+        if attempt.request_context is None or not attempt.stands_still:
             return None
-        return self._at(attempt.standing.wait_began)
+        return self._at(attempt.request_context.wait_began)
 
     def _attempt(self, ref: JobRef) -> Attempt | None:
         found = self._slots.running.get(ref)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.model.job import AttemptError, ErrorCategory
 from penstock.redaction import secrets as redaction
-from penstock.redaction.secrets import REDACTED, SecretUrl, redacted, remember, shown_url
+from penstock.redaction.secrets import REDACTED, SecretUrl, redacted, redacted_url, remember
 
 X = "Zq7mXw2pLr9tKv4b"  # stands for a secret in every text below
 
@@ -183,8 +183,8 @@ def test_a_url_is_shown_without_its_password_however_that_is_written(
 
     given = SecretUrl(url.format(password))
 
-    assert str(given) == shown_url(given.reveal()) == shown.replace("#", REDACTED)
-    assert shown_url(str(given)) == str(given)
+    assert str(given) == redacted_url(given.reveal()) == shown.replace("#", REDACTED)
+    assert redacted_url(str(given)) == str(given)
 
 
 def test_the_password_of_a_url_is_taken_out_of_other_texts_in_either_spelling() -> None:

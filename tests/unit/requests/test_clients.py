@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.model.request import RequestOutcome
 from penstock.requests import attempt_context
-from penstock.requests.attempt_context import Standing
+from penstock.requests.attempt_context import AttemptContext
 from tests.outbound_run import Run, outbound_run
 from tests.scripted_server import Call, scripted
 
@@ -237,7 +237,7 @@ def test_clients_are_gone_with_their_run() -> None:
 def test_a_request_of_an_attempt_that_is_over_is_not_sent(over: str) -> None:
     async def main() -> None:
         async with scripted(echo) as server, outbound_run(server.url) as run:
-            attempt = Standing("doi:1", deadline=0.0 if over == "expired" else float("inf"))
+            attempt = AttemptContext("doi:1", deadline=0.0 if over == "expired" else float("inf"))
             if over != "expired":
                 attempt.stop(over)
             attempt_context.current.set(attempt)
@@ -255,7 +255,7 @@ def test_a_request_of_an_attempt_that_is_over_is_not_sent(over: str) -> None:
 def test_a_thread_that_waits_is_woken_when_its_attempt_is_stopped() -> None:
     async def main() -> None:
         async with scripted(echo) as server, outbound_run(server.url) as run:
-            attempt = Standing("doi:1")
+            attempt = AttemptContext("doi:1")
             attempt_context.current.set(attempt)
             waiting = asyncio.ensure_future(asyncio.to_thread(run.clients.http_sync.get, "/slow"))
             await server.called.wait()
@@ -308,7 +308,7 @@ def test_a_thread_that_waits_while_it_keeps_a_permit_back_waits_at_its_own_cost(
 ) -> None:
     async def main() -> None:
         async with scripted(echo) as server, outbound_run(server.url, max_parallel=1) as run:
-            attempt = Standing("doi:1")
+            attempt = AttemptContext("doi:1")
             attempt_context.current.set(attempt)
             working = asyncio.ensure_future(asyncio.to_thread(nested, run))
             while not any(  # noqa: ASYNC110 (pressure is only read)
@@ -316,7 +316,7 @@ def test_a_thread_that_waits_while_it_keeps_a_permit_back_waits_at_its_own_cost(
             ):
                 await asyncio.sleep(0)
 
-            assert attempt.waited_until(1e9) == attempt.waited
+            assert attempt.waited_seconds(1e9) == attempt._waited_seconds
 
             attempt.stop("has run past its time limit")
             with pytest.raises(AttemptOver, match="past its time limit"):
@@ -326,16 +326,16 @@ def test_a_thread_that_waits_while_it_keeps_a_permit_back_waits_at_its_own_cost(
 
 
 def test_waiting_for_a_permit_is_counted_once_for_all_that_wait() -> None:
-    attempt = Standing("a")
-    attempt.wait_begins(10.0)
-    attempt.wait_begins(11.0)
-    attempt.wait_ends(12.0)
+    attempt = AttemptContext("a")
+    attempt.begin_wait(10.0)
+    attempt.begin_wait(11.0)
+    attempt.end_wait(12.0)
 
-    assert attempt.waited_until(13.0) == 3.0
+    assert attempt.waited_seconds(13.0) == 3.0
 
-    attempt.wait_ends(14.0)
+    attempt.end_wait(14.0)
 
-    assert attempt.waited_until(20.0) == 4.0
+    assert attempt.waited_seconds(20.0) == 4.0
 
 
 # ── Bodies that nobody closes ─────────────────────────────────────────────────────────────────────

@@ -149,7 +149,7 @@ class HandedTransport:
         reply = self._handover.call(lambda: self._inner.handle_async_request(request))
         lease: RequestAdmissionLease | None = reply.stream.lease
         if lease is not None:  # what the loop noted ended with its call
-            self._inner.executor.note_given(lease)
+            self._inner.executor.note_lease(lease)
         stream = _sync_body(library)(reply, self._handover)
         return library.Response(
             reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions

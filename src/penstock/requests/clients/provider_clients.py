@@ -109,7 +109,7 @@ class Admission:
 
     def __enter__(self) -> AdmittedCall:
         self._check_first()
-        self._executor.note_given(self._handover.call(self._begin))
+        self._executor.note_lease(self._handover.call(self._begin))
         return self._call
 
     def __exit__(

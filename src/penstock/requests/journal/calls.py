@@ -161,8 +161,8 @@ class PaidTransport(AdmittedTransport):
         begun = await paid.begin(PaidRequest(request.method, str(request.url), body, kind))
         if isinstance(begun, Answer):
             if (attempt := attempt_context.current.get()) is not None:
-                attempt.heard.body(body)
-                attempt.heard.body(begun.body)
+                attempt.content_guard.add_body(body)
+                attempt.content_guard.add_body(begun.body)
             return played_reply(self.library, begun)
         header = paid.rules.idempotency_header
         if header is not None and header not in request.headers:

@@ -173,7 +173,7 @@ def test_a_thread_knows_of_the_permit_of_a_call_that_is_kept_and_of_none_when_it
 ):
     def ask(run: PaidRun, server: ScriptedServer) -> Any:
         with run.clients.http_client_sync("httpx2").stream("POST", f"{server.url}/chat") as reply:
-            given = len(attempt_context.given.get())
+            given = len(attempt_context.held_leases.get())
             reply.read()
             return given
 

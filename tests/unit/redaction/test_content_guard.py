@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.redaction.stored_text import QUOTED, texts_of, without_quotes
+from penstock.redaction.content_guard import QUOTED, extract_texts, redact_content
 
 PROMPT = 'Tell me all about\nthe "yellow" bird, its nest and its song.'
 
@@ -31,13 +31,13 @@ PROMPT = 'Tell me all about\nthe "yellow" bird, its nest and its song.'
 def test_a_quote_goes_and_the_rest_stays(text: str, left: str | None) -> None:
     payload = json.dumps({"prompt": PROMPT, "url": "https://api.org/all/about/the/bird"})
 
-    assert without_quotes(text, texts_of(payload)) == (text if left is None else left)
+    assert redact_content(text, extract_texts(payload)) == (text if left is None else left)
 
 
 def test_a_part_of_a_very_long_word_goes_and_a_long_name_stays() -> None:
     image, path = "iVBORw0KGgo" * 40, "/data/" + "folder/" * 12 + "file.txt"
 
-    text = without_quotes(f"cannot decode {image[11:90]} of {path}", [image, path])
+    text = redact_content(f"cannot decode {image[11:90]} of {path}", [image, path])
 
     assert text == f"cannot decode {QUOTED} of {path}"
 
@@ -47,11 +47,11 @@ def test_a_very_long_word_goes_though_less_of_it_is_known_than_is_quoted() -> No
 
     for part in (image, image[500:], image[:-500]):
         for known in (image[:8_000], image[-8_000:]):
-            assert without_quotes(f"cannot decode {part}", [known]) == f"cannot decode {QUOTED}"
+            assert redact_content(f"cannot decode {part}", [known]) == f"cannot decode {QUOTED}"
 
 
 def test_scripts_without_blanks_are_known_too() -> None:
-    text = without_quotes("got 请总结这篇文章的内容 back", ["请总结这篇文章的内容"])
+    text = redact_content("got 请总结这篇文章的内容 back", ["请总结这篇文章的内容"])
 
     assert text == f"got {QUOTED} back"
 
@@ -62,20 +62,20 @@ def test_the_pieces_of_a_stream_are_read_together() -> None:
         f"data: {json.dumps({'choices': [{'delta': {'content': word}}]})}\n\n" for word in words
     )
 
-    assert without_quotes(f"not liked: {PROMPT}", texts_of(stream)) == f"not liked: {QUOTED}"
+    assert redact_content(f"not liked: {PROMPT}", extract_texts(stream)) == f"not liked: {QUOTED}"
 
 
 @given(st.text(), st.lists(st.text()))
 def test_doing_it_twice_changes_nothing(text: str, sources: list[str]) -> None:
-    once = without_quotes(text, sources)
+    once = redact_content(text, sources)
 
-    assert without_quotes(once, sources) == once
+    assert redact_content(once, sources) == once
 
 
 def test_a_hostile_text_costs_little() -> None:
     began = time.monotonic()
     for piece in ("a ", '"', "\\", '\\"', "x" * 200 + " ", '{"a":"'):
-        without_quotes(piece * 16_000, texts_of(piece * 200_000))
+        redact_content(piece * 16_000, extract_texts(piece * 200_000))
 
     assert time.monotonic() - began < 30
 
@@ -87,11 +87,11 @@ def test_a_document_that_was_cut_says_what_it_has_said_wherever_the_cut_is() -> 
     begins = body.index(json.dumps(words)[1:-1]) + len(json.dumps(words)) - 2
 
     for cut in range(begins, len(body)):
-        assert without_quotes(words, texts_of(body[:cut])).strip() == QUOTED, body[:cut][-8:]
+        assert redact_content(words, extract_texts(body[:cut])).strip() == QUOTED, body[:cut][-8:]
 
 
 def test_a_document_that_was_cut_after_a_backslash_costs_little() -> None:
     began = time.monotonic()
-    assert texts_of('{"content": "' + '\\"' * 60_000 + "\\") == ['"' * 60_000]
+    assert extract_texts('{"content": "' + '\\"' * 60_000 + "\\") == ['"' * 60_000]
 
     assert time.monotonic() - began < 30

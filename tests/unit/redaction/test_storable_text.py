@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.job import AttemptError, ErrorCategory
-from penstock.redaction.stored_text import ERROR_BYTES_MAX, MARGIN, READ_MAX, kept_text
+from penstock.redaction.secrets import ERROR_BYTES_MAX, MARGIN, READ_MAX, storable_text
 
 SECRET = "Zq7mXw2pLr9tKv4bZq7mXw2pLr9tKv4b"
 
@@ -19,12 +19,12 @@ SECRET = "Zq7mXw2pLr9tKv4bZq7mXw2pLr9tKv4b"
         st.text(st.characters()), st.text("é😀 \x00\ud800a", min_size=1).map(lambda t: t * 9000)
     )
 )
-def test_a_kept_text_is_short_and_can_be_encoded(text: str) -> None:
-    kept = kept_text(text)
+def test_a_storable_text_is_short_and_can_be_encoded(text: str) -> None:
+    kept = storable_text(text)
 
     assert len(kept.encode()) <= ERROR_BYTES_MAX
     assert "\x00" not in kept
-    assert kept_text(kept) == kept
+    assert storable_text(kept) == kept
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_secret_at_the_cut_leaves_no_half_behind(
     monkeypatch.setenv("CUT_TOKEN", SECRET)
     text = (filler * before)[:before] + SECRET + "y" * 50_000
 
-    kept = kept_text(text)
+    kept = storable_text(text)
 
     assert SECRET[:8] not in kept
     assert len(kept.encode()) <= ERROR_BYTES_MAX
@@ -49,7 +49,7 @@ def test_many_secrets_do_not_bring_a_half_one_into_sight(monkeypatch: pytest.Mon
     text = (SECRET * 100 + " ") * 20 + "y" * 200
     text = text[: READ_MAX - 300] + SECRET * 100 + " end"
 
-    assert SECRET[:8] not in kept_text(text + "z" * READ_MAX)
+    assert SECRET[:8] not in storable_text(text + "z" * READ_MAX)
 
 
 def test_an_error_is_redacted_whoever_makes_it_and_whoever_reads_it(
