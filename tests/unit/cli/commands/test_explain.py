@@ -77,7 +77,7 @@ def test_the_last_run_is_explained(store: SqliteStore, command: Command) -> None
         "Run run-1: 1 worker, 20 s",
         "",
         "All 4 async slots were taken for 75% of the run, while other jobs were ready.",
-        "What would help most: Raise runtime.async_slots from 4: whoever held a slot waited for "
+        "What would help most: Raise runtime.async_slots from 4: jobs in a slot waited for "
         "replies 75% of the time, which costs no CPU.",
         "",
         "limited by    time",
