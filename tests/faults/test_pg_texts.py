@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreUnavailable
 from penstock.model.job import (
     PAYLOAD_BYTES_MAX,
     AttemptError,
@@ -232,8 +232,9 @@ def test_texts_of_an_effect_that_cannot_be_kept_refuse_its_call_and_stop_nobody(
     (job,) = _take(store).values()
     worker = store.workers().result()[0].id
     end = JobEnd(job, JobState.DONE, 1, 2, "1")
-    with pytest.raises((PenstockError, ValueError)):
+    with pytest.raises((PenstockError, ValueError)) as refused:
         store.ack(worker, [msgspec.structs.replace(end, effects=(SetCursor("n", text),))]).result()
+    assert not isinstance(refused.value, StoreUnavailable)  # which would be tried again and again
     with pytest.raises((PenstockError, ValueError)):
         store.cancel([text]).result()
     assert store.ack(worker, [end]).result() == [Verdict.ACCEPTED]

@@ -84,7 +84,7 @@ def test_a_server_without_connections_left_is_not_called_out_of_reach() -> None:
     assert "cannot be reached" not in said
 
 
-@pytest.mark.parametrize("state", ["40001", "40P01", "23505", "57014"])
+@pytest.mark.parametrize("state", ["22P05", "40001", "40P01", "23505", "57014"])
 def test_the_server_s_own_refusal_of_a_commit_is_clean(state: str) -> None:
     assert errors.is_clean(said_by_server(state))
 

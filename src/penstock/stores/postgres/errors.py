@@ -47,7 +47,7 @@ def is_lost(error: psycopg.Error) -> bool:
 def is_clean(error: psycopg.Error) -> bool:
     """Did the server itself say that it did not commit?"""
     state = error.sqlstate
-    return state is not None and (state[:2] in {"23", "40"} or state == "57014")
+    return state is not None and (state[:2] in {"22", "23", "40"} or state == "57014")
 
 
 def as_store_error(error: psycopg.Error, where: str, doing: str) -> StoreError:
