@@ -13,6 +13,7 @@ import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -79,18 +80,19 @@ def rules() -> dict[str, Callable[[StoreWorld], None]]:
     return {
         name: rule
         for name, rule in found.items()
-        if name.startswith("test_") and rule.__code__.co_argcount == 1
+        if name.startswith("test_") and isfunction(rule) and rule.__code__.co_argcount == 1
     }
 
 
 def broken_rule(name: str) -> str | None:
     """How the embedded store breaks this rule of the contract now; None if it does not."""
     clock = ManualClock()
+    rule = rules()[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
         try:
-            rules()[name](StoreWorld(store, clock))
+            rule(StoreWorld(store, clock))
             damage = [] if "closed_store" in name else store.check().result()
             return str(damage) if damage else None
         except (apsw.SQLError, apsw.BindingsError):
