@@ -202,7 +202,8 @@ class Cluster(Server):
     def catch_up(self) -> None:
         """Of a standby: wait until it shows what its primary has committed by now."""
         assert self._primary is not None, "only a standby catches up"
-        end = self._primary.ask("select pg_current_wal_insert_lsn()::text")
+        # What is only inserted so far may be sent as late as the next routine write of the server.
+        end = self._primary.ask("select pg_switch_wal()::text")
         self._wait_for("select pg_last_wal_replay_lsn() >= %s::pg_lsn", end)
 
     def detach(self) -> None:
