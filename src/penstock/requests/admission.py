@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a permit waited for, on the loop and in threads?
+"""Waits for permits of request admission on an event loop.
 
 Waiting wraps trying: the core decides, this wakes whoever got an answer. One timer stands for
 everything that time alone will change. A waiter that is cancelled vanishes; if it had been granted

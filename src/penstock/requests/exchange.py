@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a lease from its grant until the reply's body is closed?
+"""One request in flight: holds its lease from the grant until the reply's body is closed.
 
 One exchange is one attempt on the wire. It counts what comes in, ends it at its deadline, and gives
 the lease back exactly once, with what is known then. Giving back is synchronous: no cancellation
@@ -307,7 +307,7 @@ class Exchange:
 
     @property
     def counts_tokens(self) -> bool:
-        """Is the reply's usage wanted?"""
+        """True if the reply's usage is wanted."""
         return self._usage is not None
 
     @property
@@ -317,7 +317,7 @@ class Exchange:
 
     @property
     def is_success(self) -> bool:
-        """Is its head that of an answer?"""
+        """True if its head is that of an answer."""
         return self.ending is not None and self.ending.outcome is RequestOutcome.SUCCESS
 
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
@@ -345,7 +345,7 @@ class Exchange:
         )
 
     def decodes(self) -> bool:
-        """Is the body decoded here, so that its reader gets it plain?"""
+        """Return whether the body is decoded here, so that its reader gets it plain."""
         if self.head.encoding:
             self._decoder = decoder_for(self.head.encoding)
         return self._decoder is not None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is one attempt made: resolve, acquire, send, classify, release?
+"""Executes one request: resolve, acquire a permit, send, classify, release.
 
-Each attempt anew, also that of a call which was refused a moment ago. The lease is given back by
-the exchange: when sending raised, or when the body is closed. The error that a caller sees is
-always the one that happened.
+Each attempt does all of it anew, also that of a call which was refused a moment ago. The lease is
+released by the exchange: when sending raised, or when the body is closed. The error that a caller
+sees is always the one that happened.
 """
 
 from __future__ import annotations

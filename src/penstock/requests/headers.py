@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do the headers of a reply say about limits?
+"""Reads rate limit headers and Retry-After of replies.
 
 Four dialects: OpenAI's `x-ratelimit-*-requests`, Anthropic's `anthropic-ratelimit-*`, GitHub's
 plain `x-ratelimit-*`, and the `RateLimit` fields of the IETF. Headers are a stranger's text: what

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a request of a provider go where the provider was declared to be?
+"""Warns about requests to hosts other than the provider's base_url.
 
-Elsewhere may be meant: a redirect, a second host of the same service. But a key and a prompt go
-with it, so it is said, once for each host.
+Another host may be meant: a redirect, a second host of the same service. But the API key and the
+prompt go with it, so it is logged, once for each host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("penstock.providers")
 
 
 class KnownHosts:
-    """Owns which hosts a provider's requests may go to without a word. Belongs to one loop."""
+    """Owns which hosts a provider's requests may go to without a warning. Belongs to one loop."""
 
     __slots__ = ("_host", "_known", "_provider", "_told")
 
@@ -32,7 +32,7 @@ class KnownHosts:
         return f"<KnownHosts of {self._provider!r}: {len(self._known) - 1}>"
 
     def meet(self, host: str) -> None:
-        """A request goes there."""
+        """Warn about a host that is not known yet."""
         if host in self._known or not self._host or self._told >= HOSTS_TOLD:
             return
         spellings = _spellings(host)

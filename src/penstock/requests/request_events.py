@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the stream of request events say about permits?"""
+"""Emits the request events: permits asked for, granted, denied and released."""
 
 from __future__ import annotations
 

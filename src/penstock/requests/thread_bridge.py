@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a thread have something done on the loop, and wait for it?"""
+"""Runs coroutines on the event loop for threads, which wait for their results."""
 
 from __future__ import annotations
 

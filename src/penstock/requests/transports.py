@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections carry the requests of a provider?
+"""HTTP transports and connection pools of a provider, with its proxies and certificates.
 
 Admission bounds how many requests are in flight, so the pools have no bound of their own: a request
 that holds a permit must not wait for a connection. The proxies of the environment are honoured as
@@ -274,7 +274,7 @@ class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
             self._transport.abort()
 
     def _is_readable(self) -> bool:
-        """Has something come that nobody asked for: more bytes, or the end?"""
+        """True if bytes, or the end, have come that nobody asked for."""
         if self._chunks or self._is_over or self._transport.is_closing():
             return True
         if self._poll is None:  # the loop may not have looked for a while

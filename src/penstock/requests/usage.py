@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens will a request need, and how many did it?
+"""Token usage: estimates of what a request will need, and what its reply reports.
 
 Both are read without holding bodies: of a request a few fields, of a reply its beginning and its
 end, where `usage` stands in JSON and in the last events of a stream. A quote inside a JSON string

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a failure the network's, the other side's, or nobody's that we know?
+"""Classifies errors for retries: network, service or unknown, with Retry-After.
 
 Libraries are recognised by the names of their classes and by a few attributes, never by importing
 them: what is not installed costs nothing, and errors need not inherit from us.
@@ -233,7 +233,7 @@ _STATUS_NAMES = (
 
 
 class FailureClass(StrEnum):
-    """Who failed?"""
+    """Whose failure it was."""
 
     NODE = "node"  # transport: DNS, TCP, TLS, time-out, reset, end of stream
     SERVICE = "service"  # the other side asks for patience
@@ -382,7 +382,7 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
 
 
 def _is_own_pipe(error: OSError) -> bool:
-    """Did somebody write to a pipe that nobody reads: stdout, or the input of a program?
+    """Return whether the broken pipe is one of the job itself: stdout, or the input of a program.
 
     The number is the same as that of a broken connection, so the function that made the failing
     call must tell: code of a networking package, or one that names a call of sockets, has lost a

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May this call go out now?"""
+"""Request admission: caps, token buckets, adaptive limits, fair queues and permits."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does the plain limit move: up by one after many successes, down by a factor at a refusal?"""
+"""AIMD: the limit rises by one after many successes and falls by a factor at a refusal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due next, if most of it is called off before?"""
+"""A heap of alarms (timers without a loop) most of which are cancelled before they are due."""
 
 from __future__ import annotations
 

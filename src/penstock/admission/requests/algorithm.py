@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must a limit algorithm answer?
+"""The protocol of a limit algorithm, and what is learned from one run to the next.
 
-It is fed with grants and outcomes and asked for a window and a send time; the controller enforces
-both, and the static caps above them. Pure: time comes in as an argument, chance as a function.
+An algorithm is fed with grants and outcomes and asked for a window and a send time; the controller
+enforces both, and the static caps above them. Pure: time and chance come in as arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATENCY_SECONDS_MAX = 3_600.0  # pace follows it
 
 
 class LimitMode(StrEnum):
-    """What does the provider seem to limit?"""
+    """What the provider seems to limit."""
 
     CONCURRENCY = "concurrency"
     REQUESTS = "requests"  # per second
@@ -59,7 +59,7 @@ def read_learned(document: str) -> LearnedLimit | None:
 
 
 def _is_sane(found: LearnedLimit) -> bool:
-    """Can it have been learned? A run would not come out of a rate of nothing."""
+    """Refuse what cannot have been learned: a run would not recover from a rate of nothing."""
     return (
         (found.ceiling is None or 0 < found.ceiling <= CEILING_MAX)
         and 0 <= found.confidence <= CONFIDENCE_MAX

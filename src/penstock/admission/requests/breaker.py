@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the provider down, and who finds out that it is back?"""
+"""A circuit breaker: stops requests while a provider fails, and lets single ones probe it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOUBLINGS_MAX = 10
 
 
 class Breaker:
-    """Owns whether everything stops because the provider fails; then single requests test it."""
+    """Owns whether it is open: then everything stops, and single requests probe the provider."""
 
     __slots__ = ("_failed", "_last", "_tests", "is_testing", "until")
 
@@ -31,7 +31,7 @@ class Breaker:
         return self._tests > 0
 
     def sent(self) -> bool:
-        """A request leaves: is it the test?"""
+        """Count a request that leaves; True: it is the probe."""
         if not self._tests or self.is_testing:
             return False
         self.is_testing = True
@@ -50,7 +50,7 @@ class Breaker:
         sent_at: float,
         rand: Callable[[], float],
     ) -> bool:
-        """A request has ended, well or not: has that closed it again?"""
+        """Count the end of a request; True: it has closed the breaker again."""
         if self._tests:
             if is_test and failed:
                 self.is_testing = False

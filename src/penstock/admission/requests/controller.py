@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May this request leave now, and if not, who is next when one may?
+"""Request admission: grants permits for requests in flight, and queues those that must wait.
 
-The pure core of request admission. It counts, decides and keeps the lines; it never waits, knows no
-loop, and takes the time as an argument. `pump` grants whatever may leave; `next_due` says when it
-is worth to pump again although nothing has happened.
+The pure core. It counts, decides and keeps the fair queues; it never waits, knows no loop, and
+takes the time as an argument. `pump` grants whatever may leave; `next_due` says when to pump again
+although nothing has happened.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class AdaptiveRequestAdmissionController:
 
     @property
     def is_stirred(self) -> bool:
-        """Is it worth to pump at once?"""
+        """True if pumping at once would answer somebody."""
         return self._sleeping.is_anybody_awake or bool(self._doomed)
 
     def release(
@@ -200,7 +200,7 @@ class AdaptiveRequestAdmissionController:
         return answered
 
     def is_held(self, lease: RequestAdmissionLease) -> bool:
-        """Has it not been released yet?"""
+        """Return whether it has not been released yet."""
         held = self._leases.get(lease.lease_id)
         return held is not None and held[0] is lease
 
@@ -265,7 +265,7 @@ class AdaptiveRequestAdmissionController:
         return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
     def _is_ahead(self, domain: DomainLevel, now: float) -> bool:
-        """Does anybody wait whom a newcomer would overtake?"""
+        """Return whether somebody waits whom a newcomer would overtake."""
         self._sleeping.ring(now)  # whose time has come is ahead, told or not
         model = domain.model
         if model.queue:

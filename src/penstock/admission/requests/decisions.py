@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can the answers of request admission be?"""
+"""Decisions of request admission: leases, denials with a reason, and pending events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose request is next, fairly?
+"""The fair queue of requests that wait for one provider's model.
 
 Start-time fair queueing between the groups that wait for one provider's model, by weight; first
 come first served inside a group, and between groups whose turn it is at the same time. Domains

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one request have to pass, one level after the other?
+"""The gate of one level of a provider: in flight, static cap, token buckets, limit algorithm.
 
 A provider, its model, and a domain of that: each counts what is in flight, and may have a static
 cap, buckets of requests and tokens, and a limit algorithm. The caps hold at every instant.
@@ -48,7 +48,7 @@ class Gate:
 
     @property
     def is_limited(self) -> bool:
-        """Can it keep anything back at all?"""
+        """True if it can keep anything back at all."""
         return not (
             self.cap is None
             and self.requests is None

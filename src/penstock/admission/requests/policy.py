@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which limits were declared for a provider, and which part of them is this process's?"""
+"""Declared limits of a provider (max_parallel, rpm, tpm), and this process's share of them."""
 
 from __future__ import annotations
 

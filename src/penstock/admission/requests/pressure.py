@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the load of a provider's resource read? As copies, which change nothing."""
+"""Snapshots of the pressure on providers, models and domains: limit, in flight, waiters."""
 
 from __future__ import annotations
 

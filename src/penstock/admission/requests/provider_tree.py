@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which gates does a request of a resource pass, and who waits at them?
+"""The tree of providers, models and domains, with their gates and who waits at them.
 
 A provider has models, a model has domains. They are made when the first request asks for them, from
 what was declared and this process's share of it, and made anew when either changes.
@@ -96,7 +96,7 @@ class ModelLevel:
         self.tag = 0.0  # when its next turn is there
 
     def is_idle(self, now: float) -> bool:
-        """Could it be made anew without a difference?"""
+        """Return whether it could be forgotten and made anew without a difference."""
         return (
             not self.queue
             and not self.gate.in_flight
@@ -279,7 +279,7 @@ class RequestLevels:
 
 
 def _settle(domain: DomainLevel) -> None:
-    """Which of its three gates can keep a request back, and which has the algorithm?"""
+    """Note which of its three gates can keep a request back, and which has the algorithm."""
     model = domain.model
     domain.limited = domain.gate if model.has_domain_limits else model.gate
     domain.gates = tuple(

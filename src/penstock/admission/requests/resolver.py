@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which resource does a request ask for?
+"""Resolves requests to resource keys: provider, model and domain.
 
 The one place that turns names, base URLs, paths and body fields into a key. Providers with the same
 base URL are one endpoint under several names, and so are a model and its aliases: they share one

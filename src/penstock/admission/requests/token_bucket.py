@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a quantity per second may still go?"""
+"""A token bucket: a rate limit that refills with time."""
 
 from __future__ import annotations
 

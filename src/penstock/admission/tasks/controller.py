@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which task resources, and may one more task start?"""
+"""Task admission: a ledger of scheduler resources that grants and releases task leases."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class TaskAdmissionController:
     # ── Deciding ──────────────────────────────────────────────────────────────────────────────
 
     def is_eligible(self, item: SchedulableTask, queue_view: QueueView) -> bool:
-        """Would it get a lease now?"""
+        """Return whether it would get a lease now."""
         return self.judge(item, queue_view) is True
 
     def judge(self, item: SchedulableTask, queue_view: QueueView) -> bool | TaskAdmissionDenied:
-        """The same with the reason: True, or the denial."""
+        """Return True, or the denial with its reason."""
         if self._is_shut:
             return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
         limits, leased = self._limits, self._leased

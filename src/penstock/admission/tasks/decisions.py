@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can the answers of task admission be?
+"""Decisions of task admission: leases, denials with a reason, views of the ledger.
 
-Every answer is a value with a reason from a closed list and the numbers behind it.
+Every decision is a value with a reason from a closed list and the numbers behind it.
 """
 
 from __future__ import annotations

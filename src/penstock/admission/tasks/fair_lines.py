@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits where, in which order, and who competes for what?
+"""Lines of the fair task queue: buckets of tasks in virtual time, one clock for each resource.
 
 Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: that of
 those that may go as far as is known, or that of what it has to wait for. A line orders groups by

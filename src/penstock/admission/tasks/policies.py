@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must a policy answer, and what may it look at?"""
+"""Task admission policies: strict fair shares, bounded borrowing, pressure of providers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Ledger(Protocol):
 
     @property
     def anybody_owes(self) -> bool:
-        """Is there any debt at all?"""
+        """True if any group owes anything."""
         ...
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
-    """May it start, as far as this policy is concerned?"""
+    """The answer of a policy: a task may start, or why not and until when."""
 
     reason: DenialReason | None = None  # None: it may
     until: Until = Until.NEVER
@@ -292,7 +292,7 @@ class ProviderAwareTaskAdmissionPolicy:
 
 
 def is_pressed(snapshot: PressureSnapshot) -> bool:
-    """Would one more only wait there?"""
+    """Return whether one more request would only wait there."""
     return snapshot.cooldown_seconds > 0 or snapshot.waiters >= max(1, snapshot.limit)
 
 

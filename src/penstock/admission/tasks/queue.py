@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is next, fairly?
+"""The fair task queue: weighted fair queueing of ready tasks between groups.
 
-Weighted fair queueing in virtual time, one clock for each resource (see lines.py). What was
-denied stands in the line of what it waits for, and is not asked for again before that changes:
-`reopen` says so. Selecting and committing costs O(log groups), whatever is queued.
+Virtual time has one clock for each resource (see fair_lines.py). A denied task stands in the line
+of what it waits for, and is not asked for again before that changes: `reopen` says so. Selecting
+and committing costs O(log groups), whatever is queued.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class QueueView:
         return len(claimants), contest.weight + group.weight
 
     def is_behind(self, group: str, resource: str) -> bool:
-        """Does a group that yields come before this one, should nobody be left to yield to?"""
+        """True if a group that yields comes before this one once nobody is left to yield to."""
         facts = self._facts
         contest, found = facts.contests.get(resource), facts.groups.get(group)
         if contest is None or found is None or not contest.yielding.tasks:
@@ -400,7 +400,7 @@ class FairTaskQueue:
                 return bucket
 
     def _is_full_for(self, bucket: Bucket) -> bool:
-        """Is something that it needs known to be used up, or kept? Then it waits in that line."""
+        """Move it to the line of a resource that is known to be used up or kept; False: none is."""
         for contest, amount in bucket.needs:
             if amount < contest.lacking and amount >= contest.largest:
                 continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which group does a task stand, and what does it need to run?
+"""Resolves the scheduling metadata of tasks: their group, weight, resources and provider.
 
 All definitions of a run are resolved together, before anything is scheduled: what two of them say
 about one endpoint is merged, and what is wrong with several is told in one sentence.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do requests of aiohttp pass through admission?
+"""Admitted sessions of aiohttp.
 
 A middleware admits them; the session's class of replies keeps the permit until the body is closed.
 Bodies are decoded here, in bounded pieces, since aiohttp takes a gzip body that ends in the middle

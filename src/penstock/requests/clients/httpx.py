@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do requests of httpx2 and httpx pass through admission?
+"""Admitted transports of httpx2 and httpx, async and sync, and the retry of refused calls.
 
 Both have the same interface and ask nothing of a transport but two methods; so the library comes in
 as an argument. A body is decoded here, within its caps, and its reader gets it plain.

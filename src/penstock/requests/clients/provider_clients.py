@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clients does a run give to a provider?
+"""The HTTP clients of a provider in one run, and permits for calls that are not HTTP.
 
-They are made when somebody asks for them, and share their connections. Clients for SDKs are new
+Clients are made when somebody asks for them, and share their connections. Clients for SDKs are new
 each time, since an SDK may close what it was given.
 """
 
@@ -181,7 +181,7 @@ class RunClients:
 
     @property
     def is_simulated(self) -> bool:
-        """Does a test answer in place of the network?"""
+        """True if a test answers in place of the network."""
         return not self._wires.are_real
 
     def prepare(self) -> None:

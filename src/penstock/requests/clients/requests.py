@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do requests of `requests` pass through admission?
+"""Admitted sessions of `requests`.
 
 An adapter hands them to the loop, which sends them as those of httpx2: so deadlines and caps hold
 as everywhere, although nobody could interrupt a thread that reads from a socket.

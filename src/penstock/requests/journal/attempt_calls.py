@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls has this attempt made, and what have earlier ones left for it?
+"""The paid calls of one attempt: their ordinals, and what earlier attempts journaled.
 
 Equal calls of an attempt are told apart by their order. One that came to nothing (refused, broken
 off, cancelled) leaves its place to the next equal one: a client that tries again by itself makes

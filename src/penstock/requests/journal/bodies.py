@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bodies do clients of httpx2 and httpx read, while an answer is kept and when it is reused?
+"""Reply bodies of paid calls for httpx2 and httpx: journaled while read, and replayed when reused.
 
 A client checks the class of a body, so ours are made from those of its library.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a body kept while it is passed on, and read again later?"""
+"""Records reply bodies, compressed, while they are passed on, and replays them."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class Recording:
 
     @property
     def has_bytes(self) -> bool:
-        """Has anything come at all?"""
+        """True if anything has come at all."""
         return self._tail != _BEFORE
 
     @property
     def has_said_all(self) -> bool:
-        """Has a stream of events sent its last one, to the end of its line?"""
+        """True if a stream of events has sent its last one, to the end of its line."""
         return self._has_last and self._tail.endswith((b"\n", b"\r"))
 
     def _keep(self, compressed: bytes) -> None:
@@ -131,7 +131,7 @@ def played(body: bytes) -> Iterator[bytes]:
 
 
 def breaks_off(body: bytes, content_type: str) -> bool:
-    """Is a recorded body a JSON document without its end?
+    """Return whether a recorded body is a truncated JSON document.
 
     Where a connection's end is the body's end, a reply that was cut looks whole. What is no JSON
     at all, or more than one document, is somebody else's to judge.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of one call that costs money, step by step?
+"""One paid call: intent, budget reservation, send, recorded answer, or doubt.
 
 It is written down before it leaves, and its answer before anybody has the end of it. What certainly
 cost nothing is closed; what may have cost something stays open, in doubt.

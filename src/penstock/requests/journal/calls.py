@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was this call answered before, may it be sent again, and under which place does it go?"""
+"""Paid calls of a provider: replays journaled answers, holds or resends calls in doubt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for the calls of a provider that costs money?"""
+"""Rules of paid calls: fingerprint, idempotency key, prices, calls in doubt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When are the paid calls of jobs forgotten that ended long ago?
+"""Journal retention: deletes the paid calls of jobs that ended long ago.
 
 Any worker does it, once an hour and in slices, so that nobody waits for it. Accounts stay: what was
 spent is not forgotten with the calls.

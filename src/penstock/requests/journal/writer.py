@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do the steps of calls reach the store, and what if it cannot take them now?
+"""Writes the steps of paid calls to the store in batches, and counts their reservations.
 
 What is said in one turn of the loop leaves together. A store that is busy, full or unreachable
 is asked again until it answers, as with the ends of jobs; whoever waits is cancelled with his
@@ -61,7 +61,7 @@ class Reserves:
             self._wake(scope)
 
     def may_suffice(self, budget: Budget, left: Amount, asked: Amount) -> bool:
-        """If all of it came back, would a call fit that does not fit now?"""
+        """Return whether a call that does not fit now would fit if all of it came back."""
         held = self._sums.get(budget.scope)
         if held is None:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the provider overloaded although it refuses nothing?
+"""Overload detection by latency, for providers that queue requests instead of refusing them.
 
 Requests that were sent one after the other form a cohort. If a cohort takes twice as long as the
 best ones, a smaller window is tried: where throughput holds, the larger one only made a queue.
@@ -168,7 +168,7 @@ class LatencyWatch:
 
     @property
     def may_probe(self) -> bool:
-        """Is there no trial that a growing window would spoil?"""
+        """False during a trial, which a growing window would spoil."""
         return self._trial is None
 
     @property
@@ -197,7 +197,7 @@ class LatencyWatch:
         *,
         is_success: bool,
     ) -> bool:
-        """A request has ended, well or not in time: does a new epoch begin?"""
+        """Count a request that succeeded or timed out; True: a new epoch begins."""
         if self._trial is not None:
             return self._tried(self._trial, now, in_flight, seconds, latency, is_success)
         if self._window.is_starting and latency > GROWN_AT_START * self._cohorts.best:

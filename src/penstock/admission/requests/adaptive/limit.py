@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast does this provider let us go, whatever it is that it limits?
+"""The algorithm `adaptive`: finds a provider's concurrency or rate limit from its outcomes.
 
 One object per provider's model, shared by its domains. Each part owns one idea; this file says in
 which order they are asked, and what each outcome means to them.
@@ -78,7 +78,7 @@ class Cooldown:
         return self._strike_seconds
 
     def strike(self, now: float, retry_after: float, latency: float) -> bool:
-        """A refusal of a probe at the ceiling: is it forgiven?"""
+        """Count a refusal of a probe at the ceiling; True: it is forgiven."""
         seconds = max(retry_after, STRIKE_LATENCIES * latency)
         is_first = now - self._strike_at > seconds
         self._strike_at = now
@@ -86,7 +86,7 @@ class Cooldown:
         return is_first
 
     def is_of_strike(self, sent_at: float) -> bool:
-        """Was a request sent before the last strike, and so is part of it?"""
+        """Return whether a request was sent before the last strike, and so is part of it."""
         return sent_at <= self._strike_at
 
     def begin(self, now: float, retry_after: float, rand: Callable[[], float]) -> None:
@@ -423,7 +423,7 @@ class Adaptive:
         )
 
     def _learn(self, now: float, in_flight: int, *, is_costly: bool) -> None:
-        """What does the first refusal of an epoch say?"""
+        """Learn from the first refusal of an epoch: a rate, or the ceiling of the window."""
         mode, window = self._mode, self._window
         level = max(1, in_flight)
         before = mode.mode
@@ -459,7 +459,7 @@ class Adaptive:
             self._smooth(known)
 
     def _is_drained(self, now: float) -> bool:
-        """Has a pause just ended that was longer than requests take?"""
+        """True if a pause has just ended that was longer than requests take."""
         latency = self._latency or 1.0
         was_long = self._cooldown.last_seconds >= DRAINED_LATENCIES * latency
         return was_long and 0 <= now - self._cooldown.last_until < latency

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left in the provider's own buckets, by what its headers say?"""
+"""Mirrors of the provider's own token buckets, kept from its rate limit headers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Mirrors:
                 mirror.corrected += error
 
     def explain(self, tokens: float) -> bool:
-        """Is a bucket so low that a refusal needs no other reason?"""
+        """Return whether a bucket is so low that a refusal needs no other reason."""
         return any(
             mirror.level < 2 * _amount(quota, tokens) + RESERVE * mirror.size
             for quota, mirror in self._mirrors.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the provider limit: requests in flight, requests per second, or tokens per second?
+"""Detects the kind of limit: requests in flight, requests per second, or tokens per second.
 
 What it limits is alike each time it refuses; the others are not. So between refusals we measure all
 three, and follow the one that moves least.
@@ -79,7 +79,7 @@ class ModeDetector:
         self._tokens -= tokens
 
     def closed_door(self, answers: int) -> bool:
-        """A refusal with nothing in flight, after so many answers in all: is it a rate?"""
+        """Count a refusal with nothing in flight, after so many answers; True: it is a rate."""
         self._doors = self._doors + 1 if answers > self._answers_at_door else 0
         self._answers_at_door = answers
         return self._doors >= DOORS

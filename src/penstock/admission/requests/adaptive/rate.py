@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many per second may leave, if a rate is what the provider limits?"""
+"""The learned rate limit, in requests or tokens per second, and the pacer between requests."""
 
 from __future__ import annotations
 

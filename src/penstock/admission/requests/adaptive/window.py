@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many may be in flight, if concurrency is what the provider limits?
+"""The concurrency window: how many requests may be in flight, found by probing.
 
 The window starts small and doubles. Where it is refused is its ceiling: it falls a little below,
 comes back as a cubic, stays for a while, and then probes beyond, slowly at first. It grows with
@@ -272,7 +272,7 @@ class Window:
     # ── Falling ───────────────────────────────────────────────────────────────────────────────
 
     def is_near(self, in_flight_before: int, *, is_costly: bool) -> bool:
-        """Was a request refused at the ceiling? Where a pause is costly, at the top is near too."""
+        """True if it was refused at the ceiling, or at the top where a pause is costly."""
         if self.is_starting:
             return False
         near = NEAR * self.ceiling
@@ -281,7 +281,7 @@ class Window:
         return in_flight_before >= near
 
     def agrees(self, in_flight: int) -> bool:
-        """Does a refusal with so many in flight confirm the ceiling?"""
+        """Return whether a refusal with so many in flight confirms the ceiling."""
         known = self.ceiling
         if self.is_starting or known == inf:
             return False
