@@ -31,10 +31,11 @@ from penstock.errors import (
 from penstock.ids import SeededIds
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, Verdict, WorkerInfo
+from penstock.model.views import BackupReport, RestoreReport
 from penstock.stores.sqlite import open as opening
-from penstock.stores.sqlite.backup import BackupReport, back_up
+from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.connection import connect
-from penstock.stores.sqlite.restore import Restore, RestoreReport
+from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.write_lock import Turn
 from penstock.testing.clocks import ManualClock

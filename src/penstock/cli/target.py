@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which app, which settings and which store is a command about?"""
+"""The app, the settings and the store that a command is about, and options that commands share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from penstock.errors import PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
 from penstock.model.worker import answering
 from penstock.observe.explain import RunFacts, Unreadable, run_facts
+from penstock.operate.actions import unknown_task
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, warn
 
+SHOWN_MAX = 60  # characters of what was typed, in a message
+COUNTED_MAX = 2**31 - 1  # jobs or attempts in an option; more is a slip of the pen
 RUNS_COMPARED = 200
 RUNS_NAMED = 3
 
@@ -83,6 +86,28 @@ StoreOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
 ]
+
+
+def only_utf8(typed: str | list[str] | None) -> str | list[str] | None:
+    """Refuse bytes that are not UTF-8, in a key or a name: no store holds such a one."""
+    for text in [typed] if isinstance(typed, str) else typed or ():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            shown = repr(text[:SHOWN_MAX])
+            raise UsageError(
+                f"{shown} is not UTF-8, so nothing is called so; correct it."
+            ) from None
+    return typed
+
+
+def warn_of_unknown_task(store: Store, task: str | None) -> None:
+    """Say so if no job of this task is in the store: the name may be wrong."""
+    unknown = unknown_task(store, task)
+    if unknown is not None:
+        near = unknown.nearest
+        hint = "" if near is None else f" The nearest that has some is {escaped(near)!r}."
+        warn(f"The store has no job of a task named {escaped(unknown.task)!r}.{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -181,3 +182,27 @@ class KeptLimit(msgspec.Struct, frozen=True):
     key: ProviderModelKey
     document: str
     learned_at: int
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """What a backup holds."""
+
+    jobs: int
+    bytes: int
+
+
+class RestorePlan(msgspec.Struct, frozen=True):
+    """What a restore would do."""
+
+    jobs: int  # in the backup
+    replaces: bool  # there is a store already
+    replaced: int | None  # jobs in that store; None: there is none, or it cannot be read
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What a restore did."""
+
+    jobs: int
+    bytes: int
+    voided: int  # leases of the backup
+    kept: Path | None  # where the replaced store is now

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from penstock.errors import ConfigError, StoreMissing, UsageError
 from penstock.ids import SystemIds
+from penstock.model.views import BackupReport
 from penstock.redaction.secrets import redacted_url
 from penstock.stores.protocol import Store
-from penstock.stores.sqlite.backup import BackupReport, back_up
+from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.read import keys_with_prefix
 from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
@@ -109,9 +110,8 @@ def keys_beginning(url: str, start: str, limit: int, *, folder: Path) -> list[st
     return keys_with_prefix(store_file(url, folder), start, limit)
 
 
-def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupReport:
+def copy_of_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupReport:
     """Copy an embedded store to a file while it is in use."""
-    _refuse_server(url, "is backed up by PostgreSQL's own tools, such as pg_dump")
     path = store_file(url, folder)
     if not os.path.lexists(path):
         raise UsageError(f"There is no store {url} to back up; name another with --store.")
@@ -120,14 +120,4 @@ def back_up_store(url: str, file: Path, *, force: bool, folder: Path) -> BackupR
 
 def restore_of_store(url: str, file: Path, *, folder: Path) -> Restore:
     """The restore of an embedded store from a file, still to be run."""
-    _refuse_server(
-        url,
-        "is restored by PostgreSQL's own tools, such as pg_restore; then run 'penstock restore "
-        "--after-pg-restore', so that nobody from before owns anything",
-    )
     return Restore(folder / file, store_file(url, folder), SystemIds())
-
-
-def _refuse_server(url: str, instead: str) -> None:
-    if is_server(url):
-        raise UsageError(f"The store {redacted_url(url)} {instead}.")

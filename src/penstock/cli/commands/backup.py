@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the store copied while it is in use?"""
+"""`penstock backup`: copies the store to a file while it is in use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.operator_actions import jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.errors import UsageError
-from penstock.stores.open import back_up_store
+from penstock.operate.actions import jobs_counted
+from penstock.operate.backup import back_up
 from penstock.terminal_text import escaped, print_document, say
 
 STANDARD_OUTPUT = "-"
@@ -29,7 +29,7 @@ def backup(
         raise UsageError("A backup cannot go to standard output; name a file.")
     target = Target.named(app=app, store=store)
     url, _ = target.store()
-    report = back_up_store(url, Path(file), force=force, folder=target.folder)
+    report = back_up(url, Path(file), force=force, folder=target.folder)
     if as_json:
         print_document({"file": file, "store": url, "jobs": report.jobs, "bytes": report.bytes})
     else:

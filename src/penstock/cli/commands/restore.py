@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a backup become the store again?
-
-A file replaces a store in a file. A store on a server is brought back by the server's own tools;
-what is left to do then is to let nobody from before own anything.
-"""
+"""`penstock restore`: puts a backup in the place of the store, or voids leases after pg_restore."""
 
 from __future__ import annotations
 
@@ -12,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.operator_actions import answer, audit, audit_at, jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.clock import SystemClock, to_micros
+from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.stores.open import restore_of_store
-from penstock.stores.url import is_server
+from penstock.operate.actions import answer, jobs_counted
+from penstock.operate.backup import Restore, refuse_file, void_leases
 from penstock.terminal_text import escaped, print_document, say
 
 
@@ -51,16 +46,15 @@ def restore(
 
 def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
     url, _ = target.store()
-    work = restore_of_store(url, Path(file), folder=target.folder)
+    work = Restore(url, Path(file), folder=target.folder)
     plan = work.check()
-    if work.replaces and not yes:
+    if plan.replaces and not yes:
         there = "an unreadable file" if plan.replaced is None else jobs_counted(plan.replaced)
         raise UsageError(
             f"The store {url} ({there}) would be replaced by {file!r} ({jobs_counted(plan.jobs)}); "
             "add --yes to do it. What is there now is kept beside it."
         )
     report = work.run()
-    audit_at(url, "Restored %s from %r", jobs_counted(report.jobs), file)
     if as_json:
         print_document(
             {
@@ -81,12 +75,8 @@ def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _void_leases(target: Target, *, yes: bool, as_json: bool) -> None:
-    """Nobody knows which tokens the lost store has handed out: those that follow are above all."""
     url, _ = target.store()
-    if not is_server(url):
-        raise UsageError(
-            f"The store {escaped(url)} is a file: 'penstock restore FILE' voids its leases itself."
-        )
+    refuse_file(url)
     with target.opened_store() as opened:
         if not yes:
             workers = answer(opened.stats(), opened).workers
@@ -94,9 +84,7 @@ def _void_leases(target: Target, *, yes: bool, as_json: bool) -> None:
                 f"Every lease of the store {escaped(opened.url)} would be voided; workers alive: "
                 f"{workers}. Stop them, then add --yes to do it."
             )
-        above = to_micros(SystemClock().now())
-        voided = answer(opened.void_leases(above), opened)
-        audit(opened, "Voided %d leases after a restore", voided)
+        voided = void_leases(opened, SystemClock())
         shown = opened.url
     if as_json:
         print_document({"store": shown, "voided_leases": voided})

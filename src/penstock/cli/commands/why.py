@@ -14,8 +14,7 @@ import typer
 from penstock.app.app import Penstock
 from penstock.cli.app_inspect import outline_of
 from penstock.cli.completion import complete_key, known_keys
-from penstock.cli.operator_actions import only_utf8
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock, to_micros
 from penstock.config.budgets import budgets_of
 from penstock.definitions.dataset import Dataset

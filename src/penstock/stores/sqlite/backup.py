@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
@@ -22,6 +21,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.ids import IdSource
+from penstock.model.views import BackupReport
 from penstock.stores.sqlite.connection import connect, disconnect, mapped_errors
 from penstock.stores.sqlite.location_check import beside
 from penstock.stores.sqlite.open import identify, known_steps, statements
@@ -161,14 +161,6 @@ def _as_ours(error: OSError, path: Path) -> StoreError:
 
 #: What the files beside a store end in: its log, the index of it, its lock, what is being made.
 COMPANIONS = ("-wal", "-shm", "-journal", "-turn", "-new")
-
-
-@dataclass(frozen=True, slots=True)
-class BackupReport:
-    """What a backup holds."""
-
-    jobs: int
-    bytes: int
 
 
 def back_up(store: Path, target: Path, ids: IdSource, *, force: bool = False) -> BackupReport:

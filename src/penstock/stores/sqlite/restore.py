@@ -35,7 +35,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.ids import IdSource
-from penstock.model.views import WorkerView
+from penstock.model.views import RestorePlan, RestoreReport, WorkerView
 from penstock.stores.sqlite.backup import (
     check_store,
     copy_backup,
@@ -55,24 +55,6 @@ from penstock.stores.sqlite.write_lock import Turn
 HOLD_SECONDS = 10.0  # how long a restore waits until nobody else writes
 HOLD_PAUSE_SECONDS = 0.05
 WORKERS_NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
-    """What a restore did."""
-
-    jobs: int
-    bytes: int
-    voided: int  # leases of the backup
-    kept: Path | None  # where the replaced store is now
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """What a restore would do."""
-
-    jobs: int  # in the backup
-    replaced: int | None  # jobs in the store; None: there is none, or it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +86,7 @@ class Restore:
         self._queries = statements()
 
     @property
-    def replaces(self) -> bool:
+    def _replaces(self) -> bool:
         """Is there a store that would be replaced?"""
         return os.path.lexists(self._store)
 
@@ -114,7 +96,7 @@ class Restore:
             raise UsageError(f"There is no backup {str(self._backup)!r}; name another file.")
         if not os.access(self._backup, os.R_OK):
             raise UsageError(f"{str(self._backup)!r} cannot be read; give this user access to it.")
-        if self.replaces and self._backup.samefile(self._store):
+        if self._replaces and self._backup.samefile(self._store):
             raise UsageError(f"{str(self._backup)!r} is the store itself; name a backup of it.")
         refuse_companion(self._store, self._backup)
         refuse_unnameable(self._backup)
@@ -122,7 +104,7 @@ class Restore:
             raise UsageError(f"{str(self._store)!r} is a folder; name another with --store.")
         check_store(self._backup, self._queries, full=False)
         replaced = None
-        if self.replaces:
+        if self._replaces:
             try:
                 self._refuse_alive()
             except StoreForeign:
@@ -131,7 +113,7 @@ class Restore:
                 pass  # nobody can use it
             with contextlib.suppress(StoreError):  # corrupt, or of another schema
                 replaced = count_jobs(self._store, self._queries)
-        return RestorePlan(count_jobs(self._backup, self._queries), replaced)
+        return RestorePlan(count_jobs(self._backup, self._queries), self._replaces, replaced)
 
     def run(self) -> RestoreReport:
         """Put the backup in the place of the store."""
@@ -208,7 +190,7 @@ class Restore:
     @contextmanager
     def _held(self) -> Iterator[_Old | None]:
         """Keep every writer out until the new file is in place."""
-        if not self.replaces:
+        if not self._replaces:
             yield None
             return
         turn = Turn(self._store)

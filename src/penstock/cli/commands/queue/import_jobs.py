@@ -27,8 +27,7 @@ import typer
 
 from penstock.app.app import Penstock
 from penstock.cli.completion import complete_task
-from penstock.cli.operator_actions import COUNTED_MAX
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import COUNTED_MAX, AppOption, JsonOption, StoreOption, Target
 from penstock.config.settings import parse_duration
 from penstock.definitions.request import to_new_job
 from penstock.errors import EnqueueRefused, NotJson, PayloadError, PenstockError, UsageError

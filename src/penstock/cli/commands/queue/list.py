@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs are there? Page by page, so that neither memory nor the store's log grows."""
+"""`penstock queue list`: lists jobs page by page, so that neither memory nor the log grows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import typer
 
 from penstock.cli.commands.queue.show import document_of
 from penstock.cli.completion import complete_state, complete_task
-from penstock.cli.operator_actions import (
+from penstock.cli.target import (
     COUNTED_MAX,
+    AppOption,
+    JsonOption,
+    StoreOption,
+    Target,
     only_utf8,
-    state_named,
-    stored_tasks,
     warn_of_unknown_task,
 )
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.model.dataset import task_name
 from penstock.model.job import Job, JobId, JobState
+from penstock.operate.actions import state_named, stored_tasks
 from penstock.stores.protocol import JobFilter, Store
 from penstock.terminal_text import document_text, escaped, iso_time, say, write
 

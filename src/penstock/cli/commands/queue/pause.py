@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is leasing stopped and started for all workers of a store?"""
+"""`penstock queue pause` and `resume`: stop and start leasing for all workers of a store."""
 
 from __future__ import annotations
 
-from penstock.cli.operator_actions import answer, audit
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.operate.limits import set_paused
 from penstock.terminal_text import print_document, say
 
 
@@ -20,10 +20,7 @@ def resume(app: AppOption = None, store: StoreOption = None, as_json: JsonOption
 
 def _set(app: str | None, store: str | None, *, paused: bool, as_json: bool) -> None:
     with Target.named(app=app, store=store).opened_store() as opened:
-        changed = opened.stats().result().paused is not paused
-        if changed:
-            answer(opened.set_paused(paused), opened)
-            audit(opened, "Paused the queue" if paused else "Resumed the queue")
+        changed = set_paused(opened, paused)
     if as_json:
         print_document({"paused": paused, "changed": changed})
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are old jobs forgotten?"""
+"""`penstock queue purge`: forgets jobs that ended long ago."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.operator_actions import answer, audit, jobs_counted
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.clock import SystemClock, to_micros
+from penstock.clock import SystemClock
 from penstock.config.settings import parse_duration
 from penstock.errors import UsageError
-from penstock.model.views import FIRST_END
-from penstock.stores.protocol import Store
+from penstock.operate import purge as operate
+from penstock.operate.actions import jobs_counted
 from penstock.terminal_text import print_document, say, warn
 
 
@@ -34,30 +33,17 @@ def purge(
     """Forget jobs that ended long ago, with their history; their keys may be used again."""
     target = Target.named(app=app, store=store)
     age = _age(older_than) if older_than is not None else target.configured().settings.retention
-    before = to_micros(SystemClock().now() - age)
     with target.opened_store() as opened:
-        if not yes:
-            count = answer(opened.would_purge(before), opened)
-            if as_json:
-                print_document({"purged": 0, "would_purge": count})
-            warn(f"{jobs_counted(count)} would be forgotten; add --yes to do it.")
-            return 2
-        count = _purge(opened, before)
-        audit(opened, "Purged %s that ended over %g s ago", jobs_counted(count), age)
+        act = operate.purge if yes else operate.count_purged
+        count = act(opened, age, SystemClock())
     if as_json:
-        print_document({"purged": count, "would_purge": count})
-    else:
+        print_document({"purged": count if yes else 0, "would_purge": count})
+    if not yes:
+        warn(f"{jobs_counted(count)} would be forgotten; add --yes to do it.")
+        return 2
+    if not as_json:
         say(f"{jobs_counted(count)} forgotten.")
     return 0
-
-
-def _purge(store: Store, before: int) -> int:
-    total, mark = 0, FIRST_END
-    while True:
-        progress, mark = answer(store.purge(before, mark), store)
-        total += progress.count
-        if not progress.more:
-            return total
 
 
 def _age(text: str) -> float:

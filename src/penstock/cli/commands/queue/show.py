@@ -10,9 +10,8 @@ import msgspec
 import typer
 
 from penstock.cli.completion import complete_key
-from penstock.cli.operator_actions import only_utf8
 from penstock.cli.render.money import calls_document, calls_line
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.model.dataset import builds_slices, slice_of, task_name

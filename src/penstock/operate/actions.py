@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do commands that change jobs have in common: names, patience, an audit line?"""
+"""Shared steps of operator actions: find the named jobs, wait for the store, leave an audit line.
+
+Nothing here prints or knows a command: the command line and others that act for a person call the
+same functions, and show what they return in their own way.
+"""
 
 from __future__ import annotations
 
 import difflib
 import getpass
 import logging
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.errors import UsageError
@@ -14,31 +19,14 @@ from penstock.model.job import JobState
 from penstock.stores.protocol import Store
 from penstock.stores.retry import wait_for
 from penstock.stores.store_future import Reply
-from penstock.terminal_text import escaped, warn
 
 T = TypeVar("T")
-
-SHOWN_MAX = 60  # characters of what was typed, in a message
-COUNTED_MAX = 2**31 - 1  # jobs or attempts in an option; more is a slip of the pen
 
 log = logging.getLogger("penstock.operator")
 
 
-def only_utf8(typed: str | list[str] | None) -> str | list[str] | None:
-    """Refuse bytes that are not UTF-8, in a key or a name: no store holds such a one."""
-    for text in [typed] if isinstance(typed, str) else typed or ():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            shown = repr(text[:SHOWN_MAX])
-            raise UsageError(
-                f"{shown} is not UTF-8, so nothing is called so; correct it."
-            ) from None
-    return typed
-
-
 def state_named(name: str | None) -> JobState | None:
-    """The state of this name; None: none was named."""
+    """The state of this name, None if none was named; UsageError with the nearest one."""
     if name is None:
         return None
     try:
@@ -51,21 +39,28 @@ def state_named(name: str | None) -> JobState | None:
         ) from None
 
 
-def warn_of_unknown_task(store: Store, task: str | None) -> None:
-    """Say so if no job of this task is in the store: the name may be wrong."""
+@dataclass(frozen=True, slots=True)
+class UnknownTaskName:
+    """A task of which the store has no job: its name may be wrong."""
+
+    task: str
+    nearest: str | None  # that has jobs
+
+
+def unknown_task(store: Store, task: str | None) -> UnknownTaskName | None:
+    """Compare the name of a task with those that have jobs; None if nothing is wrong with it."""
     if task is None:
-        return
+        return None
     stats = store.stats().result()
     known = {*stats.shown_tasks, *stats.schedules}
     if task in known or task in stats.tasks:
-        return
+        return None
     near = difflib.get_close_matches(task, known, 1)
-    hint = f" The nearest that has some is {escaped(near[0])!r}." if near else ""
-    warn(f"The store has no job of a task named {escaped(task)!r}.{hint}")
+    return UnknownTaskName(task, near[0] if near else None)
 
 
 def stored_tasks(store: Store, task: str | None) -> list[str | None]:
-    """What jobs of a task have as their task: those of a dataset say where slices are kept, too."""
+    """The names of a task in the store; a dataset has one for each root that it was built in."""
     if task is None or not task.startswith(SLICE) or "#" in task:
         return [task]
     known = [name for name in store.stats().result().tasks if task_name(name) == task]
@@ -80,19 +75,14 @@ def answer(reply: Reply[T], store: Store) -> T:
 
 
 def settle(store: Store) -> int:
-    """See dependants told to the end; how many were put back by retries, ever."""
+    """Settle all dependants of ended jobs; how many were put back by retries, ever."""
     while (settled := answer(store.settle(), store)).more:
         continue
     return settled.dependants_total
 
 
-def audit(store: Store, text: str, *values: object) -> None:
-    """Leave a line about who changed what by hand."""
-    audit_at(store.url, text, *values)
-
-
-def audit_at(url: str, text: str, *values: object) -> None:
-    """The same where no store is open."""
+def audit(url: str, text: str, *values: object) -> None:
+    """Log who changed what by hand, in the store of this URL."""
     log.info(f"{text} (by %s, store %s)", *values, _user(), url)
 
 

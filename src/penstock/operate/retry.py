@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts failed jobs back into the queue, with what was skipped because of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.dataset import SLICE
+from penstock.model.job import JobId, JobState
+from penstock.operate.actions import answer, audit, jobs_counted, settle, stored_tasks
+from penstock.stores.protocol import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedJobs:
+    """How many jobs a retry puts back, and how many it leaves."""
+
+    failed: int
+    skipped: int  # because of those
+    of_builds: int  # failed as well, and left alone: the same build tries them again
+
+
+def count_retries(store: Store, task: str | None, max_attempts: int | None) -> RetriedJobs:
+    """What `retry_failed` would put back now; changes nothing."""
+    counts = store.would_retry(task, max_attempts).result()
+    return RetriedJobs(counts.failed, counts.dependants, _failed_of_builds(store, task))
+
+
+def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> RetriedJobs:
+    """Put failed jobs back, in slices, and then their dependants.
+
+    Args:
+        store: where they are.
+        task: only its jobs; None for those of all tasks.
+        max_attempts: only jobs that failed at most so often.
+    """
+    before = settle(store)
+    failed, last, more = 0, JobId(0), True
+    while more:
+        step = answer(store.retry_failed(task, max_attempts, last), store)
+        failed, last, more = failed + step.failed, step.last, step.more
+    skipped = settle(store) - before
+    if failed:
+        audit(
+            store.url,
+            "Put back %s that failed and %s skipped because of that",
+            jobs_counted(failed),
+            jobs_counted(skipped),
+        )
+    return RetriedJobs(failed, skipped, _failed_of_builds(store, task))
+
+
+def _failed_of_builds(store: Store, task: str | None) -> int:
+    tasks = store.stats().result().tasks
+    named = [name for name in stored_tasks(store, task) if name is not None] or list(tasks)
+    return sum(tasks.get(x, {}).get(JobState.ERROR, 0) for x in named if x.startswith(SLICE))
