@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.cli.live.display import plain_words
+from penstock.cli.live.display import format_progress
 from penstock.cli.live.layout import ScreenView, compose, plain
-from penstock.cli.render.run_summary import Closing, ProviderTotal, closing_lines
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.render.run_summary import ProviderTotal, RunSummary, summary_lines
+from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState, WorkerId
 from penstock.model.spending import ALL, Account, Amount, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
-from penstock.observe.live import RunPicture, picture_of
+from penstock.observe.live import RunSnapshot, run_snapshot
 from penstock.supervisor.display import Course
 from penstock.worker.log_lines import LimitWatch
 
@@ -126,12 +126,12 @@ BALANCES = (
 )
 
 
-def sample_picture() -> RunPicture:
+def sample_picture() -> RunSnapshot:
     found = stats(queued=41_323, waiting=300, in_progress=287, done=12_040, error=3)
-    return picture_of(found, outlook(done=12_040, error=3), [worker()], BALANCES, RUN, NOW)
+    return run_snapshot(found, outlook(done=12_040, error=3), [worker()], BALANCES, RUN, NOW)
 
 
-PACE = PaceView(
+PACE = Throughput(
     ended={JobState.DONE: 12_040, JobState.SKIPPED: 0, JobState.ERROR: 3, JobState.CANCELLED: 0},
     left=41_910,
     elapsed_seconds=123.0,
@@ -141,7 +141,7 @@ PACE = PaceView(
 )
 
 
-def sample_view(picture: RunPicture | None = None, **other: object) -> ScreenView:
+def sample_view(picture: RunSnapshot | None = None, **other: object) -> ScreenView:
     known = {"course": Course.DRAINING, "store": "sqlite:harvest.db", "log": LOG, **other}
     return ScreenView(picture=picture or sample_picture(), pace=PACE, **known)  # type: ignore[arg-type]
 
@@ -150,8 +150,10 @@ def sample_screen(columns: int, rows: int) -> str:
     return plain(compose(sample_view(), columns, rows))
 
 
-CLOSING = Closing(
-    pace=PaceView(ended={}, left=0, elapsed_seconds=551.0, rate=97.0, mean=97.6, seconds_left=None),
+CLOSING = RunSummary(
+    pace=Throughput(
+        ended={}, left=0, elapsed_seconds=551.0, rate=97.0, mean=97.6, seconds_left=None
+    ),
     ended={JobState.DONE: 53_650, JobState.ERROR: 3},
     providers=(
         ProviderTotal(
@@ -167,7 +169,7 @@ CLOSING = Closing(
 
 
 def sample_closing() -> str:
-    return "\n".join(closing_lines(CLOSING))
+    return "\n".join(summary_lines(CLOSING))
 
 
 def sample_plain_lines() -> str:
@@ -184,11 +186,11 @@ def sample_plain_lines() -> str:
     views = [worker(WorkerStatus(captured_at=NOW, providers=(down,)))]
     stands.take(views, 0.0)
     found = stats(queued=41_323, in_progress=14)
-    ill = picture_of(found, outlook(), views, (), RUN, NOW)
+    ill = run_snapshot(found, outlook(), views, (), RUN, NOW)
     still = dataclasses.replace(PACE, rate=0.0, seconds_left=None)
     lines = (
-        plain_words(sample_picture(), PACE, moves),
-        plain_words(ill, still, stands),
+        format_progress(sample_picture(), PACE, moves),
+        format_progress(ill, still, stands),
     )
     return "\n".join(f"{'; '.join(words)}." for words in lines)
 

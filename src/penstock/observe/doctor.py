@@ -16,7 +16,7 @@ from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanState
 from penstock.model.schedule import PREFLIGHT, PreflightResult, UnitView
 from penstock.model.views import QueueFacts
-from penstock.observe.phrases import THE_SAME, again_command, counted, some
+from penstock.observe.phrases import SAME_BUILD, counted, rebuild_command, some
 
 
 def build_findings(facts: QueueFacts, gone: Callable[[str], bool]) -> Iterator[Finding]:
@@ -32,8 +32,8 @@ def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
     if not left:
         return well("builds", f"{counted(len(facts.plans), 'plan')} on the way, none of them left")
     first = left[0]
-    again = again_command(first)
-    command = THE_SAME if again is None else f"'{again}'"
+    again = rebuild_command(first)
+    command = SAME_BUILD if again is None else f"'{again}'"
     goes_on = "begins again" if first.state is PlanState.DRAFT else "goes on where it was"
     more = f"; {len(left) - 1:,} more were left before" if len(left) > 1 else ""
     return problem(

@@ -75,7 +75,7 @@ def binding_of(live: LiveLimit) -> Binding:
     return Binding.RATE if live.rate is not None else Binding.ADAPTIVE
 
 
-def provider_words(name: str, live: LiveLimit | None) -> str:
+def format_provider(name: str, live: LiveLimit | None) -> str:
     """Why a provider serves no more now."""
     if live is None:
         return f"{name} serves no more now"
@@ -114,7 +114,7 @@ def reasons(
     counted: dict[str, int] = {}
     for status in statuses:
         for line in status.blocked:
-            text = _blocked_words(line, providers, now_at)
+            text = _format_blocked(line, providers, now_at)
             counted[text] = counted.get(text, 0) + line.tasks
     held_back = {task: name for status in statuses for task, name in status.held_back.items()}
     refused = {task: found for status in statuses for task, found in status.over_budget.items()}
@@ -125,7 +125,7 @@ def reasons(
         counted[text] = counted.get(text, 0) + queued.get(task, 0)
     for task, name in held_back.items():  # such jobs are not even leased
         if queued.get(task):
-            text = provider_words(name, _pressed(name, providers))
+            text = format_provider(name, _pressed(name, providers))
             counted[text] = counted.get(text, 0) + queued[task]
     known = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
     found = [Reason(text, jobs) for text, jobs in known]
@@ -136,7 +136,7 @@ def reasons(
     return tuple(found[:REASONS_MAX])
 
 
-def _blocked_words(line: BlockedTasks, providers: Mapping[str, LiveLimit], now_at: int) -> str:
+def _format_blocked(line: BlockedTasks, providers: Mapping[str, LiveLimit], now_at: int) -> str:
     resource = line.resource or "a resource"
     if line.reason == "no_capacity":
         return f"{resource} slots"
@@ -145,7 +145,7 @@ def _blocked_words(line: BlockedTasks, providers: Mapping[str, LiveLimit], now_a
     if line.reason == "shutdown":
         return "the worker stops"
     if line.until == BY_GATE:
-        return provider_words(resource, _pressed(resource, providers))
+        return format_provider(resource, _pressed(resource, providers))
     until = line.available_at
     rest = "" if until is None or until < now_at + MICROSECONDS else f", {span(until - now_at)}"
     return f"{resource}{rest}"
@@ -366,7 +366,7 @@ class Workers(msgspec.Struct, frozen=True):
     others: int = 0  # live workers of other runs on the same store
 
 
-class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
+class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
     work: Work
@@ -379,7 +379,7 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     build: BuildView | None = None  # if it is one; `work` is of its jobs that build slices
 
 
-def picture_of(
+def run_snapshot(
     stats: Stats,
     outlook: Outlook,
     workers: Iterable[WorkerView],
@@ -389,7 +389,7 @@ def picture_of(
     silent: Collection[Silence] = (),
     units: Units | None = None,
     build: BuildView | None = None,
-) -> RunPicture:
+) -> RunSnapshot:
     """How a run stands.
 
     Args:
@@ -414,7 +414,7 @@ def picture_of(
     work = Work.of(stats, outlook, leased, sum(silence.jobs for silence in silent))
     refused = {one.where for status in known.values() for one in status.over_budget.values()}
     lines = provider_lines(own, balances, now_at, refused)
-    return RunPicture(
+    return RunSnapshot(
         work=work,
         silent=holders if work.lost else (),
         providers=lines,
@@ -474,12 +474,12 @@ def money_of(balances: Iterable[Balance]) -> Money | None:
     return None
 
 
-def standstill(picture: RunPicture) -> str:
+def stall_reason(picture: RunSnapshot) -> str:
     """Why nothing ends, in a few words: what is known to be in the way, or what is going on."""
     work = picture.work
     ill = [line for line in picture.providers if line.live.cooldown_seconds > 0]
     for line in sorted(ill, key=lambda line: (not line.down, -line.live.waiting)):
-        return provider_words(line.name, line.live)
+        return format_provider(line.name, line.live)
     if picture.reasons:
         return " and ".join(reason.words() for reason in picture.reasons[:STANDSTILL_REASONS])
     if work.running:
@@ -496,10 +496,10 @@ def _of_all(work: Work) -> Iterator[Reason]:
 def _of_lost(work: Work, silent: Sequence[Silence]) -> Iterator[Reason]:
     """What is held by workers that were killed, most likely."""
     if work.lost:
-        yield Reason(lost_words(silent), work.lost)
+        yield Reason(format_lost(silent), work.lost)
 
 
-def lost_words(silent: Sequence[Silence]) -> str:
+def format_lost(silent: Sequence[Silence]) -> str:
     """Who holds jobs without running them, and until when."""
     last = f"{max(one.lease_seconds for one in silent):,.0f} s"
     if len(silent) == 1:

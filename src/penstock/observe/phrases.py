@@ -61,7 +61,7 @@ def short(text: str) -> str:
     return line if len(line) <= TEXT_SHOWN else f"{line[: TEXT_SHOWN - 1]}…"
 
 
-def error_words(error: AttemptError) -> str:
+def format_error(error: AttemptError) -> str:
     """What went wrong: its kind, and what it said."""
     return f"{error.kind}, {short(error.message)}" if error.message else error.kind
 
@@ -76,7 +76,7 @@ def run_command(task: str, *words: str) -> str:
     return command(*(("run",) if task.startswith(SCHEDULE) else ("queue", "run")), *words)
 
 
-THE_SAME = "the same 'penstock build' command"
+SAME_BUILD = "the same 'penstock build' command"
 
 
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
         return self.lock.alive and not self.gone
 
 
-def holder_of(
+def lock_holder(
     lock: LockView | None, workers: Sequence[WorkerView], *, gone: bool
 ) -> LockHolder | None:
     """A lock with where its run is, as far as its workers tell."""
@@ -123,7 +123,7 @@ def plan_facts(plan: PlanRow) -> PlanFacts | None:
         return None
 
 
-def again_command(plan: PlanRow) -> str | None:
+def rebuild_command(plan: PlanRow) -> str | None:
     """The command that asks for the same as a plan; None where one line cannot say it."""
     facts = plan_facts(plan)
     if facts is None or len(set(facts.ranges)) != 1:
@@ -140,7 +140,7 @@ def build_command(targets: Sequence[str], start: int, end: int, *flags: str) -> 
     return command("build", *targets, "--from", utc_text(start), "--to", utc_text(end), *flags)
 
 
-def level_words(level: LevelStates) -> str:
+def format_level(level: LevelStates) -> str:
     """How far a level is."""
     ended, total = ended_in(level), sum(level.states.values())
     has = "has" if ended == 1 else "have"

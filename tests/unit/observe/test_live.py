@@ -15,11 +15,11 @@ from penstock.observe.live import (
     REASONS_MAX,
     Binding,
     Reason,
-    RunPicture,
+    RunSnapshot,
     Work,
-    picture_of,
     provider_lines,
-    standstill,
+    run_snapshot,
+    stall_reason,
 )
 from tests.live_sample import (
     BALANCES,
@@ -41,9 +41,9 @@ def use(**said: Any) -> ProviderUse:
     return ProviderUse(**{**known, **said})
 
 
-def picture(*uses: ProviderUse, queued: int = 1, **status: Any) -> RunPicture:
+def picture(*uses: ProviderUse, queued: int = 1, **status: Any) -> RunSnapshot:
     said = WorkerStatus(captured_at=NOW, providers=uses, **status)
-    return picture_of(stats(queued=queued), outlook(), [worker(said)], (), RUN, NOW)
+    return run_snapshot(stats(queued=queued), outlook(), [worker(said)], (), RUN, NOW)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_workers_of_other_runs_are_counted_and_not_shown() -> None:
     other = msgspec.structs.replace(worker(pid=9), run_id="run-2")
     dead = msgspec.structs.replace(worker(pid=8), alive=False)
 
-    found = picture_of(stats(), outlook(), [worker(), other, dead], (), RUN, NOW)
+    found = run_snapshot(stats(), outlook(), [worker(), other, dead], (), RUN, NOW)
 
     assert found.workers.pids == (4121,)
     assert (found.workers.used, found.workers.slots, found.workers.others) == (61, 96, 1)
@@ -106,7 +106,7 @@ def test_workers_of_other_runs_are_counted_and_not_shown() -> None:
 
 
 def test_the_same_reason_of_two_workers_is_one() -> None:
-    found = picture_of(stats(queued=1), outlook(), [worker(pid=1), worker(pid=2)], (), RUN, NOW)
+    found = run_snapshot(stats(queued=1), outlook(), [worker(pid=1), worker(pid=2)], (), RUN, NOW)
 
     assert found.reasons[0] == Reason("async slots", 320)
     assert found.reasons.count(Reason("keyed limit host:example.org of 2 is full")) == 1
@@ -180,19 +180,19 @@ def test_a_limit_of_nought_is_told_as_such() -> None:
             picture(blocked=STATUS.blocked[:2]),
             "160 jobs waiting: async slots and 44 jobs waiting: fair share of async slots",
         ),
-        (RunPicture(work=Work(running=1)), "1 job running, and none has ended lately"),
-        (RunPicture(work=Work(ready=1)), "no worker has taken a job yet"),
+        (RunSnapshot(work=Work(running=1)), "1 job running, and none has ended lately"),
+        (RunSnapshot(work=Work(ready=1)), "no worker has taken a job yet"),
     ],
 )
-def test_why_nothing_ends(found: RunPicture, words: str) -> None:
-    assert standstill(found) == words
+def test_why_nothing_ends(found: RunSnapshot, words: str) -> None:
+    assert stall_reason(found) == words
 
 
 def test_a_paused_queue_is_the_first_reason() -> None:
     paused = msgspec.structs.replace(stats(queued=50, waiting=3), paused=True)
     held = WorkerStatus(captured_at=NOW, providers=(CROSSREF,), held_back={"fetch": "crossref"})
 
-    found = picture_of(paused, outlook(), [worker(held)], (), RUN, NOW)
+    found = run_snapshot(paused, outlook(), [worker(held)], (), RUN, NOW)
 
     assert found.reasons == (Reason("the queue is paused", 50), Reason("other jobs", 3))
     assert found.work.paused
@@ -221,18 +221,18 @@ def test_jobs_of_a_worker_that_no_longer_answers_do_not_run() -> None:
     dead = Silence(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
     views = [worker(WorkerStatus(captured_at=NOW, running=2)), worker(pid=9)]
 
-    found = picture_of(stats(in_progress=5), outlook(), views, (), RUN, NOW, [dead])
+    found = run_snapshot(stats(in_progress=5), outlook(), views, (), RUN, NOW, [dead])
 
     assert (found.work.running, found.work.lost, found.workers.others) == (2, 3, 0)
     assert found.workers.pids == (4121,)
     assert found.reasons == (Reason("worker pid 9 no longer answers, its lease ends in 17 s", 3),)
-    assert standstill(found).startswith("3 jobs waiting: worker pid 9 no longer answers")
+    assert stall_reason(found).startswith("3 jobs waiting: worker pid 9 no longer answers")
 
 
 def test_a_job_that_must_run_alone_is_not_queued_as_well() -> None:
     two = msgspec.structs.replace(stats(queued=7), suspects=2)
 
-    work = picture_of(two, outlook(), [worker(None)], (), RUN, NOW).work
+    work = run_snapshot(two, outlook(), [worker(None)], (), RUN, NOW).work
 
     assert (work.queued, work.suspects) == (5, 2)
 
@@ -241,7 +241,7 @@ def test_a_job_waits_for_one_thing_only() -> None:
     said = WorkerStatus(captured_at=NOW, providers=(use(in_flight=8),), held_back={"fetch": "ai/m"})
     known = msgspec.structs.replace(stats(queued=21), delayed=3, suspects=2)
 
-    found = picture_of(known, outlook(), [worker(said)], (), RUN, NOW)
+    found = run_snapshot(known, outlook(), [worker(said)], (), RUN, NOW)
 
     assert found.reasons == (
         Reason("ai/m is at its adaptive limit of 8", 16),
@@ -253,4 +253,4 @@ def test_a_job_waits_for_one_thing_only() -> None:
 def test_a_time_that_has_come_is_not_told_as_one_to_come() -> None:
     known = msgspec.structs.replace(stats(queued=7), delayed=3, next_due_at=NOW - SECOND)
 
-    assert Reason("their time", 3) in picture_of(known, outlook(), (), (), RUN, NOW).reasons
+    assert Reason("their time", 3) in run_snapshot(known, outlook(), (), (), RUN, NOW).reasons

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is everything here as it must be, and if not, what is to be done?
 
-Looks only: nothing is written, made or migrated, and the app is imported in another process.
+SliceLookups only: nothing is written, made or migrated, and the app is imported in another process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def doctor(
 ) -> int:
     """Check the machine, the settings, the app and the store; say how to mend what is wrong."""
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    visit = Visit(Target.named(app=app, store=store), full=full, debug=invocation.debug)
+    visit = Diagnosis(Target.named(app=app, store=store), full=full, debug=invocation.debug)
     findings = []
     for finding in visit.findings():
         findings.append(finding)
@@ -68,7 +68,7 @@ def line_of(finding: Finding) -> str:
     return one_sentence(text)
 
 
-class Visit:
+class Diagnosis:
     """Owns one round of checks over one target."""
 
     def __init__(

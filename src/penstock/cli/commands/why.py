@@ -23,13 +23,13 @@ from penstock.model.dataset import Calendar, DatasetSpec, moment_name, slice_nam
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitView
 from penstock.observe.phrases import at, command
-from penstock.observe.why.facts import Facts, Gate, Limit, Why
-from penstock.observe.why.gather import gather
+from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
+from penstock.observe.why.gather import gather_facts
 from penstock.observe.why.job import explain
 from penstock.observe.why.schedule import PAGE, explain_unit, failed_start, never_armed, unit_facts
 from penstock.observe.why.slice import (
-    Looks,
-    Wanted,
+    SliceLookups,
+    WantedSlice,
     explain_slice,
     no_slice,
     several_slices,
@@ -55,7 +55,7 @@ def is_slice(key: str) -> bool:
     return _NAME.match(key) is not None
 
 
-def why_slice(target: Target, key: str) -> Why | None:
+def why_slice(target: Target, key: str) -> Explanation | None:
     """The answer for a slice; None if a job has that key.
 
     The app is imported, since its calendars say which slices there are.
@@ -78,7 +78,7 @@ def why_slice(target: Target, key: str) -> Why | None:
             names = [slice_name(name, at, dataset.calendar) for at in found[:3]]
             return several_slices(key, names, len(found))
         wanted = _wanted(app, dataset.spec, found[0], now)
-        looks = Looks(
+        looks = SliceLookups(
             job=_asker(target, app), keys=_keys(target, app), named=_named(app), gone=is_gone
         )
         return explain_slice(slice_facts(app.store, wanted, looks, now))
@@ -101,7 +101,7 @@ def _next(calendar: Calendar, at: int) -> list[int]:
     return []
 
 
-def _wanted(app: Penstock, spec: DatasetSpec, at: int, now: int) -> Wanted:
+def _wanted(app: Penstock, spec: DatasetSpec, at: int, now: int) -> WantedSlice:
     """A slice, what it is made of, and what a build of it would have to build before."""
     named = _named(app)
     name = named(spec.name, at)
@@ -120,7 +120,7 @@ def _wanted(app: Penstock, spec: DatasetSpec, at: int, now: int) -> Wanted:
         first, count = _to_build(plan, spec.name, at, named)
     except UsageError as error:
         impossible = str(error)
-    return Wanted(
+    return WantedSlice(
         dataset=spec.name,
         at=at,
         name=name,
@@ -162,11 +162,11 @@ def _named(app: Penstock) -> Callable[[str, int], str]:
     return lambda dataset, at: slice_name(dataset, at, app.datasets[dataset].calendar)
 
 
-def _asker(target: Target, app: Penstock) -> Callable[[str], Facts | None]:
+def _asker(target: Target, app: Penstock) -> Callable[[str], JobFacts | None]:
     configured = target.configured()
     caps = configured.settings.caps()
     budgets = budgets_of(configured.settings, configured.sources)
-    return lambda key: gather(app.store, key, caps, SystemClock(), budgets)
+    return lambda key: gather_facts(app.store, key, caps, SystemClock(), budgets)
 
 
 def _keys(target: Target, app: Penstock) -> Callable[[str, int], list[str]]:
@@ -227,7 +227,7 @@ def why(
     configured = target.configured()
     with target.opened_store() as opened:
         budgets = budgets_of(configured.settings, configured.sources)
-        facts = gather(opened, key, configured.settings.caps(), SystemClock(), budgets)
+        facts = gather_facts(opened, key, configured.settings.caps(), SystemClock(), budgets)
         found = _never_armed(target, opened, key) if facts is None else _explained(opened, facts)
         url = opened.url
         if found is None and key.startswith(SCHEDULE):
@@ -256,7 +256,7 @@ def why(
     _tell(found, now, as_json=as_json)
 
 
-def _tell(found: Why, now: int, *, as_json: bool) -> None:
+def _tell(found: Explanation, now: int, *, as_json: bool) -> None:
     if as_json:
         print_document(document_of(found, now))
     else:
@@ -264,7 +264,7 @@ def _tell(found: Why, now: int, *, as_json: bool) -> None:
             say(line)
 
 
-def _explained(store: Store, facts: Facts) -> Why:
+def _explained(store: Store, facts: JobFacts) -> Explanation:
     """The answer for a job, or for a unit of a schedule."""
     unit = (
         unit_facts(store, facts, passed_since) if facts.this.job.key.startswith(SCHEDULE) else None
@@ -280,7 +280,7 @@ def passed_since(unit: UnitView, now: int) -> int:
         return 0
 
 
-def _never_armed(target: Target, store: Store, key: str) -> Why | None:
+def _never_armed(target: Target, store: Store, key: str) -> Explanation | None:
     """The answer if no unit of the app was armed, since its last start failed; None: it was not."""
     if not key.startswith(SCHEDULE):
         return None
@@ -319,7 +319,7 @@ def _closest(key: str, known: Mapping[str, str]) -> str:
     return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""
 
 
-def document_of(found: Why, now: int) -> dict[str, object]:
+def document_of(found: Explanation, now: int) -> dict[str, object]:
     """The explanation as a document; times as ISO in UTC."""
     return {
         "key": found.key,
@@ -360,11 +360,11 @@ def _limit(limit: Limit) -> dict[str, object]:
     }
 
 
-def _age(found: Why, now: int) -> float | None:
+def _age(found: Explanation, now: int) -> float | None:
     return None if found.as_of is None else max(now - found.as_of, 0) / MICROSECONDS
 
 
-def lines_of(found: Why, now: int) -> list[str]:
+def lines_of(found: Explanation, now: int) -> list[str]:
     """The same for people: the answer first."""
     lines = [escaped(found.sentence)]
     age = _age(found, now)

@@ -122,7 +122,7 @@ PAGE = 500  # jobs that are read at once
 
 
 @dataclass(frozen=True, slots=True)
-class AtTheKill:
+class KillSnapshot:
     """What the dead worker has left in the store."""
 
     in_hand: int  # documents that were begun and not finished
@@ -132,7 +132,7 @@ class AtTheKill:
     arrived: int  # calls that the provider had seen
 
     @classmethod
-    def read(cls, store: Store, service: PaidService) -> AtTheKill:
+    def read(cls, store: Store, service: PaidService) -> KillSnapshot:
         """Read it while nothing runs."""
         answered, in_flight, to_reuse, in_hand = set(), set(), 0, 0
         for job in _jobs(store):
@@ -156,14 +156,14 @@ class Accounts:
     states: Counter[JobState]
     charged: int  # attempts that failed by a fault of the documents themselves
     figures: CallFigures  # of the journal
-    kill: AtTheKill
+    kill: KillSnapshot
     bought_again: int  # answers of the journal that the provider was asked for once more
     accepted: Counter[str]  # how often the provider took each call on
     refused: int  # calls that it refused
     served: int  # calls that it answered to the end
 
     @classmethod
-    def read(cls, sizes: Sizes, store: Store, service: PaidService, kill: AtTheKill) -> Accounts:
+    def read(cls, sizes: Sizes, store: Store, service: PaidService, kill: KillSnapshot) -> Accounts:
         """Ask everybody, when all is over."""
         jobs = list(_jobs(store))
         return cls(
@@ -357,7 +357,7 @@ class Story:
         self._screen.line(f"  The limit went {found} → {fallen} → {self._limit}.")
         return store
 
-    def _second_act(self, store: Store) -> AtTheKill:
+    def _second_act(self, store: Store) -> KillSnapshot:
         self._screen.act("Act 2: kill -9")
         self._watch(store, lambda: self._service.counts.in_flight > 1 and bool(self._workers), 1.0)
         if self._shell.has_ended() or not self._workers:
@@ -365,7 +365,7 @@ class Story:
         pid = self._workers[0].pid
         self._screen.line(f"$ kill -9 {pid}")
         self._shell.kill_worker(pid)
-        kill = AtTheKill.read(store, self._service)
+        kill = KillSnapshot.read(store, self._service)
         self._shell.let_go()
         self._screen.line(
             f"  Worker {pid} is dead. It had {kill.in_hand} documents in hand: "
@@ -374,7 +374,7 @@ class Story:
         )
         return kill
 
-    def _third_act(self, store: Store, kill: AtTheKill) -> Accounts:
+    def _third_act(self, store: Store, kill: KillSnapshot) -> Accounts:
         self._screen.act("Act 3: the resume")
         self._screen.line("  The supervisor has seen it, and starts another worker.")
         self._watch(store, lambda: False, None)

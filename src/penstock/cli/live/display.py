@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from penstock.cli.live.layout import ScreenView, checking_words, coloured, compose, plain
-from penstock.cli.live.poller import RunLook, RunNews
+from penstock.cli.live.layout import ScreenView, coloured, compose, format_checking, plain
+from penstock.cli.live.poller import RunAlerts, RunPoller
 from penstock.cli.live.terminal import Terminal, in_foreground
-from penstock.cli.render.run_summary import say_closing
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.render.run_summary import print_summary
+from penstock.cli.render.throughput import Throughput
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
-from penstock.observe.live import RunPicture, lost_words, standstill
+from penstock.observe.live import RunSnapshot, format_lost, stall_reason
 from penstock.observe.phrases import counted
 from penstock.redaction.secrets import redacted
 from penstock.stores.protocol import Store
@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0  # a second `q` within this time is a key that was held down
 _SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]?|O.?|.)?", re.DOTALL)
 
 
-def pressed(data: bytes) -> list[str]:
+def typed_keys(data: bytes) -> list[str]:
     """The keys of letters and signs in what a terminal sent; nothing if it was pasted."""
     text = _SEQUENCE.sub("", data.decode("utf-8", "ignore"))
     return list(text) if len(text) < PASTED_FROM else []
@@ -87,10 +87,10 @@ class LiveDisplay:
         self._errors = errors
         self._colour = colour
         self._clock = clock or SystemClock()
-        self._caught = CaughtLines(self._take_line)
+        self._caught = CapturedStderr(self._take_line)
         self._store: Store | None = None
-        self._look: RunLook | None = None
-        self._news = RunNews()
+        self._look: RunPoller | None = None
+        self._news = RunAlerts()
         self._log: deque[str] = deque(maxlen=LINES_KEPT)
         self._unseen = 0  # lines that only the screen has shown
         self._fresh = True  # something has changed since the last drawing
@@ -120,8 +120,8 @@ class LiveDisplay:
         with suppress(*TRANSIENT):  # it is asked again at every tick
             look.tick(START_SECONDS)
 
-    def _begin(self, store: Store) -> RunLook:
-        self._look = RunLook(
+    def _begin(self, store: Store) -> RunPoller:
+        self._look = RunPoller(
             store, self._run_id, self._clock, daemon=self._daemon, build=self._build
         )
         return self._look
@@ -142,7 +142,7 @@ class LiveDisplay:
         finally:  # an unreachable store is told in the log, which is shown here
             self._draw(look, course)
 
-    def _draw(self, look: RunLook, course: Course) -> None:
+    def _draw(self, look: RunPoller, course: Course) -> None:
         if look.picture is None or look.pace is None:
             return
         if not self._terminal.is_open:
@@ -185,7 +185,7 @@ class LiveDisplay:
         return self._terminal.typing_fd
 
     def typed(self) -> Sequence[Wish]:
-        wishes = [self._meant(key) for key in pressed(self._terminal.typed())]
+        wishes = [self._meant(key) for key in typed_keys(self._terminal.typed())]
         return [wish for wish in wishes if wish is not None]
 
     def _meant(self, key: str) -> Wish | None:
@@ -205,7 +205,7 @@ class LiveDisplay:
 
     def close(self, run_id: str | None) -> None:
         self.restore()
-        say_closing(self._look, self._store, run_id)
+        print_summary(self._look, self._store, run_id)
 
     def restore(self) -> None:
         """Give the terminal back, with the last lines of the log; may be called again."""
@@ -221,7 +221,7 @@ class LiveDisplay:
             self._take_line(text)
 
 
-class CaughtLines(io.TextIOBase):
+class CapturedStderr(io.TextIOBase):
     """Stands in for stderr, so that lines of this process do not tear the screen."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
@@ -270,9 +270,9 @@ class PlainDisplay:
         self._daemon = daemon
         self._build = build
         self._store: Store | None = None
-        self._look: RunLook | None = None
+        self._look: RunPoller | None = None
         self._limits = LimitWatch(self._clock.monotonic())
-        self._news = RunNews()
+        self._news = RunAlerts()
         self._next_at: float | None = None
         self._run_id = ""
         self._told: Checking | None = None  # of the preflights
@@ -286,7 +286,7 @@ class PlainDisplay:
     def _begin(self, store: Store, run_id: str) -> None:
         """Work begins."""
         self._next_at = None
-        self._look = RunLook(store, run_id, self._clock, daemon=self._daemon, build=self._build)
+        self._look = RunPoller(store, run_id, self._clock, daemon=self._daemon, build=self._build)
         with suppress(*TRANSIENT):  # it is asked again at every tick
             self._go_on(self._look, START_SECONDS)
 
@@ -302,9 +302,9 @@ class PlainDisplay:
         now = self._clock.monotonic()
         if checking != self._told and (self._next_at is None or now >= self._next_at):
             self._told, self._next_at = checking, now + PLAIN_SECONDS
-            log.info("%s.", checking_words(checking))
+            log.info("%s.", format_checking(checking))
 
-    def _go_on(self, look: RunLook, wait_seconds: float) -> None:
+    def _go_on(self, look: RunPoller, wait_seconds: float) -> None:
         if not look.tick(wait_seconds) or look.picture is None or look.pace is None:
             return
         now = self._clock.monotonic()
@@ -323,7 +323,7 @@ class PlainDisplay:
         elif now < self._next_at:
             return
         else:
-            log.info("%s.", "; ".join(plain_words(look.picture, look.pace, self._limits)))
+            log.info("%s.", "; ".join(format_progress(look.picture, look.pace, self._limits)))
         self._next_at = now + PLAIN_SECONDS
 
     def line(self, text: str) -> None:
@@ -339,10 +339,10 @@ class PlainDisplay:
         """Nothing was taken."""
 
     def close(self, run_id: str | None) -> None:
-        say_closing(self._look, self._store, run_id)
+        print_summary(self._look, self._store, run_id)
 
 
-def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list[str]:
+def format_progress(picture: RunSnapshot, pace: Throughput, limits: LimitWatch) -> list[str]:
     """What the line about a run says."""
     is_told = pace.left and pace.seconds_left is not None
     left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
@@ -358,7 +358,7 @@ def plain_words(picture: RunPicture, pace: PaceView, limits: LimitWatch) -> list
     if picture.build is not None:
         words.append(", ".join(picture.build.words()))
     if pace.left and pace.rate < NOTHING_PER_SECOND:
-        words.append(f"nothing ends: {standstill(picture)}")
+        words.append(f"nothing ends: {stall_reason(picture)}")
     elif picture.silent:
-        words.append(f"{picture.work.lost:,} lost: {lost_words(picture.silent)}")
+        words.append(f"{picture.work.lost:,} lost: {format_lost(picture.silent)}")
     return words

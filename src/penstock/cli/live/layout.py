@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.render.throughput import Throughput
 from penstock.model.provider import ANY
-from penstock.observe.live import Binding, Money, ProviderLine, RunPicture, Units
+from penstock.observe.live import Binding, Money, ProviderLine, RunSnapshot, Units
 from penstock.observe.phrases import counted
 from penstock.stores.protocol import DELAYED_IN_STATS
 from penstock.supervisor.display import Course
@@ -159,7 +159,7 @@ def _name(line: ProviderLine) -> str:
 
 
 LIMIT = Column("limit", lambda line: f"{line.live.limit:,} of {line.live.limit_max:,}")
-BINDS = Column("binds now", lambda line: binding_words(line), _binding_style, right=False)
+BINDS = Column("binds now", lambda line: format_binding(line), _binding_style, right=False)
 IN_FLIGHT = Column("in flight", lambda line: f"{line.live.in_flight:,}")
 REFUSED = Column(
     "429s", lambda line: f"{line.live.refused:,}", lambda line: _is_bad(line.live.refused)
@@ -228,7 +228,7 @@ def _is_told(column: Column, lines: Sequence[ProviderLine]) -> bool:
     return True
 
 
-def binding_words(line: ProviderLine) -> str:
+def format_binding(line: ProviderLine) -> str:
     """Which limit binds, and for how long if that is known."""
     if line.binding in (Binding.COOLDOWN, Binding.DOWN):
         rest = f"{max(line.live.cooldown_seconds, 1):,.0f} s"
@@ -268,8 +268,8 @@ KEYS_HELP = (
 class ScreenView:
     """Everything that a screen shows."""
 
-    picture: RunPicture
-    pace: PaceView
+    picture: RunSnapshot
+    pace: Throughput
     course: Course
     store: str  # its URL, without secrets
     log: Sequence[str] = ()  # the last lines, oldest first
@@ -399,14 +399,14 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
     return fitting(parts, columns, GAP)
 
 
-def checking_words(checking: Checking) -> str:
+def format_checking(checking: Checking) -> str:
     """How far the preflights are."""
     preflights = f"{checking.passed:,} of {counted(checking.total, 'preflight')}"
     failed = f", {checking.failed:,} failed" if checking.failed else ""
     return f"{preflights} {'has' if checking.total == 1 else 'have'} passed{failed}"
 
 
-def _special(picture: RunPicture, columns: int) -> list[list[Piece]]:
+def _special(picture: RunSnapshot, columns: int) -> list[list[Piece]]:
     """What not every run has: units of schedules, or a plan."""
     lines = [] if picture.units is None else [_units(picture.units, columns)]
     if picture.build is not None:
@@ -425,7 +425,7 @@ def _units(units: Units, columns: int) -> list[Piece]:
 def _states(view: ScreenView) -> list[Piece]:
     if view.checking is not None:
         bad = Style.BAD if view.checking.failed else Style.GOOD
-        return [Piece(checking_words(view.checking), bad)]
+        return [Piece(format_checking(view.checking), bad)]
     if view.course is Course.CHECKING:
         return [Piece("preflights run")]
     if view.course is Course.PLANNING:
@@ -480,7 +480,7 @@ def _bar(part: float, columns: int) -> str:
     return ("█" * whole + (BAR_STEPS[rest] if rest else "")).ljust(columns, "░")
 
 
-def time_left(pace: PaceView, *, short: bool) -> str:
+def time_left(pace: Throughput, *, short: bool) -> str:
     """How long the rest takes, as far as anybody can tell."""
     if not pace.left:
         return "0 left" if short else "nothing left"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from penstock.cli.render.throughput import Pace, PaceView
+from penstock.cli.render.throughput import Throughput, ThroughputMeter
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import JobRef
@@ -22,10 +22,10 @@ from penstock.model.worker import Silence, silent_workers
 from penstock.observe.live import (
     BuildView,
     ProviderLine,
-    RunPicture,
+    RunSnapshot,
     Units,
     UnitTroubles,
-    picture_of,
+    run_snapshot,
 )
 from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
@@ -33,14 +33,14 @@ from penstock.stores.protocol import Store
 from penstock.stores.store_future import Question, Reply
 
 
-class RunNews:
+class RunAlerts:
     """Owns what was told last of each provider and worker: each change is told once."""
 
     def __init__(self) -> None:
         self._down: set[str] = set()
         self._silent: set[WorkerId] = set()
 
-    def of(self, picture: RunPicture) -> Iterator[str]:
+    def of(self, picture: RunSnapshot) -> Iterator[str]:
         """What has changed since the last call, as sentences without their end."""
         yield from self._of_workers(picture.silent)
         yield from self._of_providers(picture.providers)
@@ -68,7 +68,7 @@ class RunNews:
                 yield f"{line.name} answers again"
 
 
-class BuildRound:
+class BuildPoller:
     """Owns what is known of the plan that a run works on; it may not be there yet."""
 
     def __init__(self, store: Store, run_id: str) -> None:
@@ -102,7 +102,7 @@ class BuildRound:
 PAGE = 500  # units of one look
 
 
-class UnitRound:
+class UnitPoller:
     """Owns a walk over all units, a page at each look, and what the last whole one has found."""
 
     def __init__(self, store: Store) -> None:
@@ -129,7 +129,7 @@ class UnitRound:
 LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 
 
-class RunLook:
+class RunPoller:
     """Owns the last picture of a run, and when the next is made."""
 
     def __init__(
@@ -146,7 +146,7 @@ class RunLook:
         self.daemon = daemon  # serves schedules
         self.build = build  # works on one plan
         self._next_at = clock.monotonic()
-        self._pace = Pace(self._next_at)
+        self._pace = ThroughputMeter(self._next_at)
         self._stats_question = Question(store.stats)
         self._outlook_question = Question(lambda: store.outlook(WorkerId(""), run_id))
         self._workers_question = Question(store.workers)
@@ -154,12 +154,12 @@ class RunLook:
         self._stats: Stats | None = None
         self._outlook: Outlook | None = None
         self._workers: list[WorkerView] | None = None
-        self._silent = SilentHolders(store)
-        self._round = UnitRound(store)
-        self._build_round = BuildRound(store, run_id)
+        self._silent = SilentWorkers(store)
+        self._round = UnitPoller(store)
+        self._build_round = BuildPoller(store, run_id)
         self.workers: list[WorkerView] = []  # that answer, by the last picture; of others too
-        self.picture: RunPicture | None = None
-        self.pace: PaceView | None = None
+        self.picture: RunSnapshot | None = None
+        self.pace: Throughput | None = None
 
     def tick(self, wait_seconds: float = 0.0) -> bool:
         """Go on looking, if it is time to; True if there is a new picture."""
@@ -189,7 +189,7 @@ class RunLook:
         """Something was changed on purpose: look again at once."""
         self._next_at = self._clock.monotonic()
 
-    def paced(self, stats: Stats, own: Mapping[JobState, int]) -> PaceView:
+    def paced(self, stats: Stats, own: Mapping[JobState, int]) -> Throughput:
         """How fast it goes, by fresh counts; `own` are the ends of this run."""
         return self._pace.look(
             stats.states,
@@ -223,7 +223,7 @@ class RunLook:
         build = self._build_round.view
         if build is not None:
             stats, outlook = build.stats_of(stats), build.outlook_of(outlook)
-        self.picture = picture_of(
+        self.picture = run_snapshot(
             stats,
             outlook,
             workers,
@@ -247,7 +247,7 @@ class RunLook:
         return max(due / MICROSECONDS - self._clock.now(), 0.0)
 
 
-class SilentHolders:
+class SilentWorkers:
     """Owns what is known of workers that no longer answer: what they hold does not change."""
 
     def __init__(self, store: Store) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.cli.live.poller import RunLook
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.live.poller import RunPoller
+from penstock.cli.render.throughput import Throughput
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
 from penstock.observe.explain import (
@@ -25,7 +25,7 @@ from penstock.observe.explain import (
     mostly_idle,
     run_facts,
 )
-from penstock.observe.live import Money, RunPicture, Units, money_of
+from penstock.observe.live import Money, RunSnapshot, Units, money_of
 from penstock.observe.phrases import command, counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import within
@@ -51,10 +51,10 @@ class ProviderTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class RunSummary:
     """All that is known of a run at its end."""
 
-    pace: PaceView
+    pace: Throughput
     ended: Mapping[JobState, int]  # by this run
     paused: bool = False
     providers: Sequence[ProviderTotal] = ()  # that got requests
@@ -68,7 +68,7 @@ class Closing:
     unheard: str | None = None  # who was killed, and what is not counted for that
 
 
-def closing_lines(closing: Closing) -> Iterator[str]:
+def summary_lines(closing: RunSummary) -> Iterator[str]:
     """The report: plain text, a dozen lines at most."""
     yield _ended(closing)
     for total in closing.providers[:PROVIDERS_NAMED]:
@@ -79,7 +79,7 @@ def closing_lines(closing: Closing) -> Iterator[str]:
     if closing.unheard is not None:
         yield closing.unheard
     if closing.units is not None:
-        yield ", ".join(_unit_words(closing.units))
+        yield ", ".join(_format_units(closing.units))
     if closing.money is not None:
         yield _paid(closing.money, closing.in_doubt)
     if closing.limited_by is not None:
@@ -93,14 +93,14 @@ def closing_lines(closing: Closing) -> Iterator[str]:
         yield f"Next: {following}"
 
 
-def _ended(closing: Closing) -> str:
+def _ended(closing: RunSummary) -> str:
     if not closing.build:
         return closing.pace.summary(closing.ended)
     jobs = counted(sum(closing.ended.values()), "job")
     return f"{jobs} ended in {span(closing.pace.elapsed_seconds)}"
 
 
-def _unit_words(units: Units) -> Iterator[str]:
+def _format_units(units: Units) -> Iterator[str]:
     """What is left of the units when nobody serves them here any more."""
     troubles = msgspec.structs.replace(units.troubles, late=0)  # of course they are, from now on
     words = list(msgspec.structs.replace(units, troubles=troubles).words())
@@ -131,7 +131,7 @@ def _paid(money: Money, in_doubt: int) -> str:
     )
 
 
-def _next(closing: Closing, failed: int) -> str | None:
+def _next(closing: RunSummary, failed: int) -> str | None:
     """The one command that is of most use now; None if there is nothing to do."""
     if closing.paused and closing.pace.left:
         return f"{command('queue', 'resume')}, since the queue is paused"
@@ -149,13 +149,13 @@ def _next(closing: Closing, failed: int) -> str | None:
     return None if closing.limited_by is None else f"{command('explain')} says what would help"
 
 
-def _next_of_build(closing: Closing) -> str | None:
+def _next_of_build(closing: RunSummary) -> str | None:
     if closing.is_over_budget:
         return "raise the used-up budget, then the same command goes on"
     return None
 
 
-def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -> None:
+def print_summary(look: RunPoller | None, store: Store | None, run_id: str | None) -> None:
     """Say it, if there was a run at all; others may have worked on the store as well."""
     if look is None or store is None or run_id is None:
         return
@@ -177,7 +177,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
     stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
     is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
-    closing = Closing(
+    closing = RunSummary(
         pace=pace,
         ended=own,
         paused=stats.paused,
@@ -191,7 +191,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
         build=look.build,
         unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
-    for line in closing_lines(closing):
+    for line in summary_lines(closing):
         if look.build:
             warn(line)  # what was built is told on stdout, perhaps as a document
         elif not say(line):
@@ -199,7 +199,7 @@ def say_closing(look: RunLook | None, store: Store | None, run_id: str | None) -
 
 
 def _totals(
-    facts: RunFacts | Unreadable | None, picture: RunPicture | None
+    facts: RunFacts | Unreadable | None, picture: RunSnapshot | None
 ) -> Sequence[ProviderTotal]:
     """What went to each model; its limit is that of the last workers, if they were seen."""
     if not isinstance(facts, RunFacts):

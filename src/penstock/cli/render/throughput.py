@@ -28,7 +28,7 @@ _OWN_ENDS: tuple[JobState, ...] = tuple(state for state in _ENDS if state is not
 
 
 @dataclass(frozen=True, slots=True)
-class PaceView:
+class Throughput:
     """The run at one moment."""
 
     ended: dict[JobState, int]  # since the run began, by state and by whomever
@@ -59,7 +59,7 @@ def _counted(ended: Mapping[JobState, int]) -> str:
     return ", ".join(f"{count:,} {state.value}" for state, count in ended.items())
 
 
-class Pace:
+class ThroughputMeter:
     """Owns the samples of one run. Counts of ended jobs may fall (retry-failed, purge)."""
 
     def __init__(self, now: float) -> None:
@@ -75,7 +75,7 @@ class Pace:
         paused: bool = False,
         all_due_in: float | None = None,
         own: Mapping[JobState, int] | None = None,
-    ) -> PaceView:
+    ) -> Throughput:
         """Take in how the queue stands now.
 
         Args:
@@ -97,7 +97,7 @@ class Pace:
             self._samples.append((now, count))
         elapsed = now - self._began
         steady = None if paused else self._steady_rate(now, count)
-        return PaceView(
+        return Throughput(
             ended,
             left,
             elapsed,

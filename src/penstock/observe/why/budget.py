@@ -8,10 +8,12 @@ import msgspec
 from penstock.model.dataset import task_name
 from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, day_of
 from penstock.observe.phrases import at, run_command, span
-from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.why.facts import Explanation, Gate, JobFacts
 
 
-def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str) -> Why:
+def held_by_budget(
+    facts: JobFacts, found: Explanation, refusal: BudgetRefusal, run_id: str
+) -> Explanation:
     """The answer for a job whose task a worker does not take any more in its run."""
     job, budget = facts.this.job, refusal.budget
     held = f"The task {task_name(job.task)!r} of {job.key!r} is held back in the run {run_id!r}"
@@ -45,7 +47,7 @@ def held_by_budget(facts: Facts, found: Why, refusal: BudgetRefusal, run_id: str
     )
 
 
-def without_worker(facts: Facts, found: Why | None) -> Why | None:
+def without_worker(facts: JobFacts, found: Explanation | None) -> Explanation | None:
     """Nobody is there to run it: perhaps a budget has ended the last run."""
     if found is None:
         return None
@@ -56,7 +58,7 @@ def without_worker(facts: Facts, found: Why | None) -> Why | None:
     return _with_day_budgets(facts, found)
 
 
-def _stopped(facts: Facts, found: Why, stop: BudgetStop) -> Why:
+def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanation:
     """The answer for a job that the last run has left, since a budget had nothing for it."""
     refusal, begun = stop.refusal, found.sentence.rstrip(".")
     if refusal.price_is_missing:
@@ -83,7 +85,7 @@ def _stopped(facts: Facts, found: Why, stop: BudgetStop) -> Why:
     )
 
 
-def _with_day_budgets(facts: Facts, found: Why) -> Why:
+def _with_day_budgets(facts: JobFacts, found: Explanation) -> Explanation:
     """Whoever comes will have what the day has left."""
     scopes = (ALL, f"task:{task_name(facts.this.job.task)}")
     details = tuple(
@@ -94,7 +96,7 @@ def _with_day_budgets(facts: Facts, found: Why) -> Why:
     return msgspec.structs.replace(found, details=(*found.details, *details))
 
 
-def waits_for_money(found: Why, since: int, budget: str, now: int) -> Why:
+def waits_for_money(found: Explanation, since: int, budget: str, now: int) -> Explanation:
     """The answer for a body that waits for what other calls have reserved; it runs already."""
     return msgspec.structs.replace(
         found,

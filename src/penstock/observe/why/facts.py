@@ -66,7 +66,7 @@ class Limit(msgspec.Struct, frozen=True):
         return self.cap is not None and self.held.count >= self.cap
 
 
-class Why(msgspec.Struct, frozen=True, kw_only=True):
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, and what else is known."""
 
     key: str
@@ -111,14 +111,14 @@ class KnownCaps(msgspec.Struct, frozen=True):
         return Limit(held, None, "no limit is known")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WorkerAnswer(msgspec.Struct, frozen=True):
     """What a worker has just said."""
 
     worker: WorkerId
     standing: JobStanding
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that an explanation is made of."""
 
     this: Circumstances
@@ -128,7 +128,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerView, ...] = ()
     silent: Mapping[WorkerId, Silence] = {}  # workers that no longer answer
     caps: KnownCaps = KnownCaps()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[WorkerAnswer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
     stops: tuple[BudgetStop, ...] = ()  # that have ended the last run, if nobody is alive
     again: str | None = None  # of a job of a build: the command that builds again

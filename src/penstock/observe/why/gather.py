@@ -21,9 +21,9 @@ from penstock.model.spending import Budget, BudgetStop, day_of
 from penstock.model.views import Circumstances, WorkerView
 from penstock.model.worker import JobStanding, read_standing, read_status, silent_workers
 from penstock.observe.explain import budget_stops
-from penstock.observe.phrases import again_command
+from penstock.observe.phrases import rebuild_command
 from penstock.observe.spending import BudgetUse, budget_uses
-from penstock.observe.why.facts import Answer, Facts, KnownCaps
+from penstock.observe.why.facts import JobFacts, KnownCaps, WorkerAnswer
 from penstock.process_identity import is_gone
 from penstock.stores.protocol import Store
 
@@ -34,14 +34,14 @@ UNBUILT = "upstream failed: "  # how the reason begins of a job that misses a sl
 CHAIN_MAX = 100  # jobs that are followed from one to the one it waits for
 
 
-def gather(
+def gather_facts(
     store: Store,
     key: str,
     configured: Mapping[str, int],
     clock: Clock,
     budgets: Sequence[Budget] = (),
     gone: Callable[[str], bool] = is_gone,
-) -> Facts | None:
+) -> JobFacts | None:
     """All facts about one job; None if there is no such job.
 
     Args:
@@ -62,7 +62,7 @@ def gather(
     silent = silent_workers(workers, gone)
     living = [worker for worker in workers if worker.id not in silent]
     answers = tuple(_ask(store, chain[-1] if chain else this, living, clock))
-    return Facts(
+    return JobFacts(
         this=this,
         now=this.now + round((clock.monotonic() - began) * MICROSECONDS),
         chain=chain,
@@ -79,7 +79,7 @@ def gather(
 
 def _again(store: Store, plan_id: str) -> str | None:
     plan = store.plan(plan_id).result()
-    return None if plan is None else again_command(plan)
+    return None if plan is None else rebuild_command(plan)
 
 
 def _stops(store: Store) -> tuple[BudgetStop, ...]:
@@ -138,7 +138,7 @@ def unbuilt_by(job: Job) -> str | None:
 
 def _ask(
     store: Store, link: Circumstances, workers: Sequence[WorkerView], clock: Clock
-) -> Iterator[Answer]:
+) -> Iterator[WorkerAnswer]:
     """Ask whoever may know more than the store."""
     ref = JobRef(link.job.id, link.job.token)
     asked: dict[WorkerId, int] = {}
@@ -156,7 +156,7 @@ def _ask(
             del asked[worker]
             standing = read_standing(document)
             if standing is not None:
-                yield Answer(worker, _by_our_clock(standing, link.now))
+                yield WorkerAnswer(worker, _by_our_clock(standing, link.now))
         if asked:
             if clock.monotonic() >= until:
                 return

@@ -19,21 +19,21 @@ from penstock.observe.phrases import (
     at,
     command,
     counted,
-    error_words,
+    format_error,
     run_command,
     short,
     some,
     span,
 )
 from penstock.observe.why.budget import without_worker
-from penstock.observe.why.facts import Facts, Gate, Limit, Why
-from penstock.observe.why.worker import busy, held_by_worker, on_worker
+from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
+from penstock.observe.why.worker import explain_leased, explain_ready, on_worker
 
 BUILT_AGAIN = "the same build is started again, which tries what is not there"
 RETRY = ("queue", "retry-failed", "--task")
 
 
-def explain(facts: Facts) -> Why:
+def explain(facts: JobFacts) -> Explanation:
     """The one true answer, as far as the facts go."""
     state = facts.this.job.state
     if facts.this.lingering and state is not JobState.IN_PROGRESS:
@@ -43,18 +43,18 @@ def explain(facts: Facts) -> Why:
     if state is JobState.WAITING:
         return _waiting(facts)
     if state is JobState.IN_PROGRESS:
-        return held_by_worker(facts)
+        return explain_leased(facts)
     first, *others = _closed(facts)
     behind = tuple(f"Behind that: {other.sentence}" for other in others)
     return msgspec.structs.replace(first, details=(*first.details, *behind))
 
 
-def _why(facts: Facts, gate: Gate, sentence: str) -> Why:
+def _why(facts: JobFacts, gate: Gate, sentence: str) -> Explanation:
     job = facts.this.job
-    return Why(key=job.key, state=job.state, gate=gate, sentence=sentence)
+    return Explanation(key=job.key, state=job.state, gate=gate, sentence=sentence)
 
 
-def _closed(facts: Facts) -> Iterator[Why]:
+def _closed(facts: JobFacts) -> Iterator[Explanation]:
     """Every gate that a queued job stands before, the first one first; there is always one."""
     gates = [
         gate
@@ -69,10 +69,10 @@ def _closed(facts: Facts) -> Iterator[Why]:
     ]
     yield from gates
     if not gates:
-        yield busy(facts)
+        yield explain_ready(facts)
 
 
-def _not_due(facts: Facts) -> Why | None:
+def _not_due(facts: JobFacts) -> Explanation | None:
     this = facts.this
     job = this.job
     if job.available_at <= this.now:
@@ -82,7 +82,7 @@ def _not_due(facts: Facts) -> Why | None:
         sentence = f"{job.key!r} was enqueued for later: it is due {moment}."
     else:
         again = "is tried again" if job.deferred_since is None else "comes back"
-        sentence = f"{job.key!r} {again} {moment}: {error_words(job.last_error)}."
+        sentence = f"{job.key!r} {again} {moment}: {format_error(job.last_error)}."
     found = _why(facts, Gate.NOT_DUE, sentence)
     return msgspec.structs.replace(
         found, unblocks="its time comes", when=job.available_at, details=tuple(_tries(this))
@@ -100,7 +100,7 @@ def _tries(this: Circumstances) -> Iterator[str]:
         )
 
 
-def _paused(facts: Facts) -> Why | None:
+def _paused(facts: JobFacts) -> Explanation | None:
     if not facts.stats.paused:
         return None
     sentence = f"The queue is paused, so nobody takes {facts.this.job.key!r}."
@@ -111,7 +111,7 @@ def _paused(facts: Facts) -> Why | None:
     )
 
 
-def _no_worker(facts: Facts) -> Why | None:
+def _no_worker(facts: JobFacts) -> Explanation | None:
     job, alive = facts.this.job, facts.alive
     task = task_name(job.task)
     if not alive:
@@ -141,7 +141,7 @@ def _no_worker(facts: Facts) -> Why | None:
     )
 
 
-def _other_root(facts: Facts, task: str) -> Why:
+def _other_root(facts: JobFacts, task: str) -> Explanation:
     """Workers build this dataset, but keep its slices elsewhere."""
     job = facts.this.job
     others = [one for one in facts.alive if task in map(task_name, one.tasks)]
@@ -158,7 +158,7 @@ def _other_root(facts: Facts, task: str) -> Why:
     )
 
 
-def _keyed_limit(facts: Facts) -> Why | None:
+def _keyed_limit(facts: JobFacts) -> Explanation | None:
     this, statuses = facts.this, facts.statuses
     able = {worker.id for worker in facts.alive if this.job.task in worker.tasks}
     told = {
@@ -217,7 +217,7 @@ def _holders(limit: Limit, now: int) -> str:
     return some(names, limit.held.count)
 
 
-def _runs_alone(facts: Facts) -> Why | None:
+def _runs_alone(facts: JobFacts) -> Explanation | None:
     job = facts.this.job
     if not job.suspect:
         return None
@@ -233,7 +233,7 @@ def _runs_alone(facts: Facts) -> Why | None:
     )
 
 
-def _waiting(facts: Facts) -> Why:
+def _waiting(facts: JobFacts) -> Explanation:
     """A job waits for others: the last of the chain is what holds all of them up."""
     this = facts.this
     waits = [link for link in this.dependencies if link.open]
@@ -250,7 +250,7 @@ def _waiting(facts: Facts) -> Why:
         found = _why(facts, Gate.DEPENDENCY, f"{this.job.key!r} waits for {names}.")
         return msgspec.structs.replace(found, waits_for=tuple(waits))
     root = explain(
-        Facts(
+        JobFacts(
             this=facts.chain[-1],
             now=facts.now,
             stats=facts.stats,
@@ -298,7 +298,7 @@ def _besides(this: Circumstances) -> str:
     return f", and {others:,} more that it waits for" if others > 0 else ""
 
 
-def _lingering(facts: Facts) -> Why:
+def _lingering(facts: JobFacts) -> Explanation:
     job, workers = facts.this.job, facts.this.lingering
     names = some([repr(worker) for worker in workers])
     became = "was put back" if job.state not in TERMINAL else f"is {job.state.value}"
@@ -318,7 +318,7 @@ def _lingering(facts: Facts) -> Why:
     return msgspec.structs.replace(on_worker(facts, found), details=behind)
 
 
-def _finished(facts: Facts) -> Why:
+def _finished(facts: JobFacts) -> Explanation:
     this = facts.this
     job = this.job
     when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
@@ -329,7 +329,7 @@ def _finished(facts: Facts) -> Why:
         sentence = f"{job.key!r} was cancelled by an operator{when}{ago}."
         return _why(facts, Gate.FINISHED, sentence)
     if job.state is JobState.ERROR:
-        error = "" if job.last_error is None else f": {error_words(job.last_error)}"
+        error = "" if job.last_error is None else f": {format_error(job.last_error)}"
         sentence = f"{job.key!r} failed for good{when}{error}."
         is_built = job.plan_id is not None
         return msgspec.structs.replace(
@@ -341,7 +341,7 @@ def _finished(facts: Facts) -> Why:
     return _skipped(facts, when)
 
 
-def _skipped(facts: Facts, when: str) -> Why:
+def _skipped(facts: JobFacts, when: str) -> Explanation:
     this = facts.this
     job = this.job
     blamed = this.skipped_by or (facts.chain[0].job.key if facts.chain else None)
@@ -357,7 +357,7 @@ def _skipped(facts: Facts, when: str) -> Why:
     if not facts.chain:
         return found
     root = facts.chain[-1].job
-    error = "" if root.last_error is None else f": {error_words(root.last_error)}"
+    error = "" if root.last_error is None else f": {format_error(root.last_error)}"
     details = (f"It began with {root.key!r}, which is {root.state.value}{error}.",)
     found = msgspec.structs.replace(found, details=details)
     if root.state is not JobState.ERROR:

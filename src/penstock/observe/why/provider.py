@@ -7,14 +7,16 @@ import msgspec
 
 from penstock.model.worker import ProviderUse, WorkerStatus
 from penstock.observe.phrases import at, command, counted, span
-from penstock.observe.why.facts import Gate, Why
+from penstock.observe.why.facts import Explanation, Gate
 
 LOOK = command("providers")
 ILL = 2  # failures in a row: one may come late, after a refusal
 NEARLY = 0.95  # of a budget: the minute that is looked at is not the bucket's own
 
 
-def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, waits: str) -> Why:
+def waits_for_provider(
+    found: Explanation, name: str, status: WorkerStatus, now: int, waits: str
+) -> Explanation:
     """The answer for a job that waits for a provider; `waits` is who waits, and where.
 
     Args:
@@ -70,8 +72,8 @@ def waits_for_provider(found: Why, name: str, status: WorkerStatus, now: int, wa
 
 
 def waits_for_permit(
-    found: Why, since: int, name: str | None, status: WorkerStatus, now: int
-) -> Why:
+    found: Explanation, since: int, name: str | None, status: WorkerStatus, now: int
+) -> Explanation:
     """The answer for a body that runs and waits for a permit; `found` says that it runs.
 
     Args:
@@ -95,7 +97,7 @@ def _cools_down(use: ProviderUse, now: int) -> bool:
     return use.blocked_until_at is not None and use.blocked_until_at > now
 
 
-def _cooling(found: Why, name: str, use: ProviderUse, now: int, waits: str) -> Why:
+def _cooling(found: Explanation, name: str, use: ProviderUse, now: int, waits: str) -> Explanation:
     until = use.blocked_until_at or now
     return msgspec.structs.replace(
         found,

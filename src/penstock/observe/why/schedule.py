@@ -13,10 +13,10 @@ import msgspec
 
 from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import MISSED_MAX, PreflightResult, UnitView
-from penstock.observe.phrases import at, command, counted, error_words, run_command, short, span
-from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.phrases import at, command, counted, format_error, run_command, short, span
+from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
-from penstock.observe.why.worker import held_by_worker
+from penstock.observe.why.worker import explain_leased
 from penstock.stores.protocol import Store
 
 RECHECK = "preflight "  # what the kind of an error begins with if a check on duty has failed
@@ -35,7 +35,7 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that an explanation of a unit is made of."""
 
     unit: UnitView
-    around: Facts  # its job row, and who works
+    around: JobFacts  # its job row, and who works
     start: FailedStart | None = None
     passed: int = 0  # occurrences after the one that it is at
 
@@ -45,7 +45,7 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
         return any(self.unit.task in worker.tasks for worker in self.around.alive)
 
 
-def explain_unit(facts: UnitFacts) -> Why:
+def explain_unit(facts: UnitFacts) -> Explanation:
     """The one true answer, as far as the facts go."""
     unit, around = facts.unit, facts.around
     if around.this.lingering and unit.state is not JobState.IN_PROGRESS:
@@ -59,10 +59,10 @@ def explain_unit(facts: UnitFacts) -> Why:
     return msgspec.structs.replace(found, details=(*found.details, *_figures(unit)))
 
 
-def never_armed(key: str, start: FailedStart) -> Why:
+def never_armed(key: str, start: FailedStart) -> Explanation:
     """The answer for a unit that the store does not know, since no start has come so far."""
     sentence = f"{key!r} is not in the store, and no unit is armed: {_failed_start(start)}"
-    return Why(
+    return Explanation(
         key=key,
         state=None,
         gate=Gate.PREFLIGHT,
@@ -73,11 +73,11 @@ def never_armed(key: str, start: FailedStart) -> Why:
     )
 
 
-def _why(facts: UnitFacts, gate: Gate, sentence: str) -> Why:
-    return Why(key=facts.unit.key, state=facts.unit.state, gate=gate, sentence=sentence)
+def _why(facts: UnitFacts, gate: Gate, sentence: str) -> Explanation:
+    return Explanation(key=facts.unit.key, state=facts.unit.state, gate=gate, sentence=sentence)
 
 
-def _queued(facts: UnitFacts) -> Why:
+def _queued(facts: UnitFacts) -> Explanation:
     """Every gate that it stands before: the first one is the answer."""
     gates = [
         gate for gate in (_not_served(facts), _paused(facts), _not_due(facts)) if gate is not None
@@ -92,7 +92,7 @@ def _queued(facts: UnitFacts) -> Why:
     return msgspec.structs.replace(first, details=(*first.details, *behind))
 
 
-def _not_served(facts: UnitFacts) -> Why | None:
+def _not_served(facts: UnitFacts) -> Explanation | None:
     unit = facts.unit
     if facts.is_served:
         return None
@@ -146,14 +146,14 @@ def _failed_checks(start: FailedStart) -> Iterator[str]:
 def _said(error: AttemptError) -> str:
     """Its first line, as in the table of the start."""
     first = error.message.partition("\n")[0]
-    return error_words(msgspec.structs.replace(error, message=first))
+    return format_error(msgspec.structs.replace(error, message=first))
 
 
 def _check(result: PreflightResult) -> str:
     return f"{result.name!r} of {result.partition!r}" if result.partition else repr(result.name)
 
 
-def _paused(facts: UnitFacts) -> Why | None:
+def _paused(facts: UnitFacts) -> Explanation | None:
     if not facts.around.stats.paused:
         return None
     return msgspec.structs.replace(
@@ -163,7 +163,7 @@ def _paused(facts: UnitFacts) -> Why | None:
     )
 
 
-def _not_due(facts: UnitFacts) -> Why | None:
+def _not_due(facts: UnitFacts) -> Explanation | None:
     """It waits for its time: for its next tick, or for the next try of one that failed."""
     unit, now = facts.unit, facts.around.now
     if unit.available_at <= now:
@@ -177,7 +177,7 @@ def _not_due(facts: UnitFacts) -> Why | None:
             f"{unit.key!r} is not due: its next tick is {moment} ({unit.timing}).",
         )
         return msgspec.structs.replace(found, unblocks="its time comes", when=unit.available_at)
-    said = error_words(error)
+    said = format_error(error)
     again = f"It is tried again {moment}."
     if error.kind.startswith(RECHECK):
         name = error.kind.removeprefix(RECHECK)
@@ -204,7 +204,7 @@ def _not_due(facts: UnitFacts) -> Why | None:
         _why(facts, gate, sentence),
         unblocks="its next try ends well",
         when=unit.available_at,
-        details=tuple(_passed_words(facts)),
+        details=tuple(_format_passed(facts)),
     )
 
 
@@ -212,11 +212,11 @@ def _tries(unit: UnitView) -> str:
     return counted(unit.attempts, "try", "tries")
 
 
-def _ticking(facts: UnitFacts) -> Why:
+def _ticking(facts: UnitFacts) -> Explanation:
     """It runs, or whoever leased it is about to run it."""
     unit, around = facts.unit, facts.around
-    found = held_by_worker(around)
-    passed = tuple(_passed_words(facts))
+    found = explain_leased(around)
+    passed = tuple(_format_passed(facts))
     if found.gate is not Gate.RUNNING or not passed:
         detail = f"This is its tick of {at(unit.due_at)}."
         return msgspec.structs.replace(found, details=(*found.details, detail))
@@ -228,7 +228,7 @@ def _ticking(facts: UnitFacts) -> Why:
     )
 
 
-def _passed_words(facts: UnitFacts) -> Iterator[str]:
+def _format_passed(facts: UnitFacts) -> Iterator[str]:
     """How many occurrences have passed since the one that is being worked on."""
     unit, passed = facts.unit, facts.passed
     if passed:
@@ -237,7 +237,7 @@ def _passed_words(facts: UnitFacts) -> Iterator[str]:
         yield f"Since then {least}{have} passed, which are skipped and counted ({unit.timing})."
 
 
-def _ended(facts: UnitFacts) -> Why:
+def _ended(facts: UnitFacts) -> Explanation:
     unit, job = facts.unit, facts.around.this.job
     now = facts.around.now
     figures = tuple(_figures(unit))
@@ -265,7 +265,7 @@ def _ended(facts: UnitFacts) -> Why:
             details=figures,
         )
     error = unit.last_error
-    said = "" if error is None else f": {error_words(error)}"
+    said = "" if error is None else f": {format_error(error)}"
     if error is not None and error.category is ErrorCategory.CRASHED:
         why = f"its process died with it {counted(job.crashes, 'time')} while it ran alone"
     else:
@@ -303,7 +303,7 @@ FAILED_SHOWN = 5
 
 
 def unit_facts(
-    store: Store, around: Facts, passed: Callable[[UnitView, int], int]
+    store: Store, around: JobFacts, passed: Callable[[UnitView, int], int]
 ) -> UnitFacts | None:
     """What is known of a job that is a unit; None if it is none.
 

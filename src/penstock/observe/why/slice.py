@@ -16,29 +16,29 @@ from penstock.model.job import Job, JobId, JobState
 from penstock.model.plan import LevelStates, PlanRow, PlanState, SlicePayload
 from penstock.model.views import WorkerView
 from penstock.observe.phrases import (
-    THE_SAME,
+    SAME_BUILD,
     LockHolder,
-    again_command,
     at,
     counted,
     ended_in,
-    error_words,
-    holder_of,
-    level_words,
+    format_error,
+    format_level,
+    lock_holder,
     plan_facts,
+    rebuild_command,
     short,
     some,
     span,
 )
-from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
 from penstock.stores.protocol import JobFilter, SliceRange, SliceRow, Store
 
-UNHAPPY = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
+UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
 OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedSlice(msgspec.Struct, frozen=True, kw_only=True):
     """What readers see of a slice."""
 
     row: SliceRow
@@ -49,13 +49,13 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     newer_count: int = 0
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class SliceAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A job that builds the slice, or was to build it, and its plan."""
 
     plan: PlanRow
-    around: Facts | None  # None: its job is not there yet
+    around: JobFacts | None  # None: its job is not there yet
     levels: tuple[LevelStates, ...] = ()
-    barrier: Facts | None = None  # of its own level, if it is built and waits for that
+    barrier: JobFacts | None = None  # of its own level, if it is built and waits for that
     holder: LockHolder | None = None  # of the dataset's lock, if that is its run
     again: str | None = None  # the command that asks for the same
 
@@ -75,15 +75,15 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     now: int
     command: str  # that would build it
-    committed: Committed | None = None
+    committed: CommittedSlice | None = None
     first: tuple[str, ...] = ()  # slices that have to be built before it
     first_count: int = 0
     impossible: str | None = None  # why it can never be built
     lock: LockHolder | None = None
-    tried: Tried | None = None  # by a plan on its way, or the last try that did not end well
+    tried: SliceAttempt | None = None  # by a plan on its way, or the last try that did not end well
 
 
-def explain_slice(facts: SliceFacts) -> Why:
+def explain_slice(facts: SliceFacts) -> Explanation:
     """The one true answer, as far as the facts go."""
     tried, committed = facts.tried, facts.committed
     if tried is not None and tried.plan.state in OPEN and not _is_by(committed, tried):
@@ -99,27 +99,27 @@ def explain_slice(facts: SliceFacts) -> Why:
     return _absent(facts)
 
 
-def no_slice(key: str, calendar: str, near: Sequence[str]) -> Why:
+def no_slice(key: str, calendar: str, near: Sequence[str]) -> Explanation:
     """The answer for a moment that the calendar does not have."""
     closest = f"; the nearest are {some(near)}" if len(near) > 1 else ""
     if len(near) == 1:
         closest = f"; the nearest is {near[0]}"
     sentence = f"{key} is no slice: the calendar ({calendar}) has none there{closest}."
-    return Why(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
+    return Explanation(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
 
 
-def several_slices(key: str, names: Sequence[str], total: int) -> Why:
+def several_slices(key: str, names: Sequence[str], total: int) -> Explanation:
     """The answer for a day that has more than one slice."""
     sentence = f"{key} is {counted(total, 'slice')}: ask for one of {some(names, total)}."
-    return Why(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
+    return Explanation(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
 
 
-def _why(facts: SliceFacts, gate: Gate, sentence: str, **more: object) -> Why:
-    found = Why(key=facts.name, state=None, gate=gate, sentence=sentence)
+def _why(facts: SliceFacts, gate: Gate, sentence: str, **more: object) -> Explanation:
+    found = Explanation(key=facts.name, state=None, gate=gate, sentence=sentence)
     return msgspec.structs.replace(found, **more)
 
 
-def _is_by(committed: Committed | None, tried: Tried) -> bool:
+def _is_by(committed: CommittedSlice | None, tried: SliceAttempt) -> bool:
     """Is what readers see what this plan has built?"""
     return committed is not None and committed.row.plan_id == tried.plan.id
 
@@ -127,7 +127,7 @@ def _is_by(committed: Committed | None, tried: Tried) -> bool:
 # What is committed
 
 
-def _staleness(facts: SliceFacts, committed: Committed) -> str:
+def _staleness(facts: SliceFacts, committed: CommittedSlice) -> str:
     """Why a committed slice would be built anew; empty if it is up to date."""
     if committed.row.version != committed.version:
         return (
@@ -143,9 +143,9 @@ def _staleness(facts: SliceFacts, committed: Committed) -> str:
     return ""
 
 
-def _fresh(facts: SliceFacts, committed: Committed) -> Why:
+def _fresh(facts: SliceFacts, committed: CommittedSlice) -> Explanation:
     row, job = committed.row, committed.job
-    built = _built_words(job, facts.now)
+    built = _format_built(job, facts.now)
     return _why(
         facts,
         Gate.FRESH,
@@ -155,19 +155,19 @@ def _fresh(facts: SliceFacts, committed: Committed) -> Why:
     )
 
 
-def _built_words(job: Job | None, now: int) -> str:
+def _format_built(job: Job | None, now: int) -> str:
     if job is None or job.finished_at is None:
         return ""
     return f" at {at(job.finished_at)}, {span(now - job.finished_at)} ago,"
 
 
-def _file(committed: Committed) -> Iterator[str]:
+def _file(committed: CommittedSlice) -> Iterator[str]:
     output = committed.output
     rows = "" if output.rows is None else f", {counted(output.rows, 'row')}"
     yield f"File: {output.path} ({output.bytes:,} bytes{rows})."
 
 
-def _future(facts: SliceFacts) -> Why:
+def _future(facts: SliceFacts) -> Explanation:
     return _why(
         facts,
         Gate.FUTURE,
@@ -179,7 +179,7 @@ def _future(facts: SliceFacts) -> Why:
     )
 
 
-def _absent(facts: SliceFacts) -> Why:
+def _absent(facts: SliceFacts) -> Explanation:
     """No plan is on its way: what is missing, and the command that would build it."""
     details = [] if facts.committed is None else list(_file(facts.committed))
     if facts.impossible is not None:
@@ -191,7 +191,7 @@ def _absent(facts: SliceFacts) -> Why:
         )
     if facts.committed is not None:
         reason = _staleness(facts, facts.committed)
-        built = _built_words(facts.committed.job, facts.now)
+        built = _format_built(facts.committed.job, facts.now)
         gate, sentence = (
             Gate.STALE,
             f"{facts.name} is committed{built} but stale: {reason}. No plan is on its way that "
@@ -224,7 +224,7 @@ def _is_not(count: int) -> str:
     return "is not there or not" if count == 1 else "are not there or not"
 
 
-def _locked(facts: SliceFacts, lock: LockHolder) -> Why:
+def _locked(facts: SliceFacts, lock: LockHolder) -> Explanation:
     """Another build has the dataset, and this slice is not in its plan."""
     committed = facts.committed
     stands = "was not built"
@@ -244,7 +244,7 @@ def _locked(facts: SliceFacts, lock: LockHolder) -> Why:
 # What a plan does
 
 
-def _on_its_way(facts: SliceFacts, tried: Tried) -> Why:
+def _on_its_way(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     if tried.is_left:
         found = _left(facts, tried)
     elif tried.plan.state is PlanState.DRAFT:
@@ -262,7 +262,7 @@ def _on_its_way(facts: SliceFacts, tried: Tried) -> Why:
     )
 
 
-def _plan_line(facts: SliceFacts, tried: Tried) -> Iterator[str]:
+def _plan_line(facts: SliceFacts, tried: SliceAttempt) -> Iterator[str]:
     job = None if tried.around is None else tried.around.this.job
     named = "" if job is None else f": job {job.key}"
     level = "" if job is None or job.level is None else f", level {job.level} of "
@@ -272,7 +272,7 @@ def _plan_line(facts: SliceFacts, tried: Tried) -> Iterator[str]:
         yield f"Readers see an older one: {facts.committed.output.path}."
 
 
-def _left(facts: SliceFacts, tried: Tried) -> Why:
+def _left(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     plan, holder = tried.plan, tried.holder
     done = sum(level.states.get(JobState.DONE, 0) for level in tried.levels)
     how = f" ({done:,} of {counted(plan.jobs, 'job')} are done)" if tried.levels else ""
@@ -286,12 +286,12 @@ def _left(facts: SliceFacts, tried: Tried) -> Why:
         f"{facts.name} is in plan {plan.id}, which was left by the run {plan.run_id!r}{why}{how}; "
         f"nobody goes on with it.",
         state=None if tried.around is None else tried.around.this.job.state,
-        unblocks=f"{THE_SAME} is started again: it {goes_on}",
+        unblocks=f"{SAME_BUILD} is started again: it {goes_on}",
         command=tried.again,
     )
 
 
-def _running(facts: SliceFacts, tried: Tried) -> Why:
+def _running(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     around = tried.around
     if around is None:
         return _why(
@@ -300,7 +300,7 @@ def _running(facts: SliceFacts, tried: Tried) -> Why:
             f"{facts.name} is to be built by plan {tried.plan.id}, whose job cannot be found.",
         )
     job = around.this.job
-    if job.state in UNHAPPY:
+    if job.state in UNSUCCESSFUL:
         return _failed(facts, tried)
     if job.state is JobState.DONE:
         return _uncommitted(facts, tried, job)
@@ -310,14 +310,14 @@ def _running(facts: SliceFacts, tried: Tried) -> Why:
     return explain(around)
 
 
-def _level(tried: Tried, number: int | None) -> LevelStates | None:
+def _level(tried: SliceAttempt, number: int | None) -> LevelStates | None:
     return next((level for level in tried.levels if level.level == number), None)
 
 
-def _uncommitted(facts: SliceFacts, tried: Tried, job: Job) -> Why:
+def _uncommitted(facts: SliceFacts, tried: SliceAttempt, job: Job) -> Explanation:
     """It is built, and waits for the rest of its level."""
     level = _level(tried, job.level)
-    words = "" if level is None else f": {level_words(level)}"
+    words = "" if level is None else f": {format_level(level)}"
     found = _why(
         facts,
         Gate.LEVEL,
@@ -342,7 +342,7 @@ def _uncommitted(facts: SliceFacts, tried: Tried, job: Job) -> Why:
     )
 
 
-def _barrier_below(around: Facts, job: Job) -> int | None:
+def _barrier_below(around: JobFacts, job: Job) -> int | None:
     """The level whose barrier alone holds a job up; None: it waits for nothing, or for a job."""
     if job.state is not JobState.WAITING or not job.level or not around.chain:
         return None
@@ -351,9 +351,11 @@ def _barrier_below(around: Facts, job: Job) -> int | None:
     return job.level - 1 if waits == [barrier] else None
 
 
-def _waits_for_level(facts: SliceFacts, tried: Tried, found: Why, below: int) -> Why:
+def _waits_for_level(
+    facts: SliceFacts, tried: SliceAttempt, found: Explanation, below: int
+) -> Explanation:
     level = _level(tried, below)
-    words = "" if level is None else f": {level_words(level)}"
+    words = "" if level is None else f": {format_level(level)}"
     held = ""
     if tried.around is not None:
         end = msgspec.structs.replace(tried.around, this=tried.around.chain[-1], chain=())
@@ -366,7 +368,7 @@ def _waits_for_level(facts: SliceFacts, tried: Tried, found: Why, below: int) ->
     )
 
 
-def _failed(facts: SliceFacts, tried: Tried) -> Why:
+def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     """Its job did not end well, in a plan that goes on or in the last one."""
     around = tried.around
     if around is None:
@@ -378,7 +380,7 @@ def _failed(facts: SliceFacts, tried: Tried) -> Why:
     goes_on = tried.plan.state in OPEN
     details = [f"Failed attempts: {job.attempts}, crashes: {job.crashes}."]
     if job.state is JobState.ERROR:
-        said = "" if error is None else f": {error_words(error)}"
+        said = "" if error is None else f": {format_error(error)}"
         sentence = f"{facts.name} failed in plan {tried.plan.id}{when}{said}."
     elif job.state is JobState.CANCELLED:
         sentence = f"{facts.name} was cancelled{when}, with plan {tried.plan.id} or by an operator."
@@ -393,9 +395,9 @@ def _failed(facts: SliceFacts, tried: Tried) -> Why:
         sentence,
         state=job.state,
         unblocks=(
-            f"plan {tried.plan.id} ends, and {THE_SAME} tries again"
+            f"plan {tried.plan.id} ends, and {SAME_BUILD} tries again"
             if goes_on
-            else f"the reason is mended, and {THE_SAME} tries again"
+            else f"the reason is mended, and {SAME_BUILD} tries again"
         ),
         command=again,
         details=tuple(details),
@@ -403,7 +405,9 @@ def _failed(facts: SliceFacts, tried: Tried) -> Why:
     )
 
 
-def _skipped(facts: SliceFacts, tried: Tried, around: Facts, when: str) -> tuple[str, list[str]]:
+def _skipped(
+    facts: SliceFacts, tried: SliceAttempt, around: JobFacts, when: str
+) -> tuple[str, list[str]]:
     """Because of what did something upstream not end well?"""
     job, root = around.this.job, around.chain[-1].job if around.chain else None
     lead = f"{facts.name} was skipped in plan {tried.plan.id}{when}"
@@ -411,7 +415,7 @@ def _skipped(facts: SliceFacts, tried: Tried, around: Facts, when: str) -> tuple
         error = job.last_error
         return f"{lead}{'' if error is None else f': {short(error.message)}'}.", []
     word = {JobState.ERROR: "failed", JobState.CANCELLED: "was cancelled"}
-    said = "" if root.last_error is None else f": {error_words(root.last_error)}"
+    said = "" if root.last_error is None else f": {format_error(root.last_error)}"
     ended = word.get(root.state, f"is {root.state.value}")
     between = [slice_of(link.job.key) for link in around.chain[:-1]]
     over = [f"Between them: {some(between)}."] if between else []
@@ -428,7 +432,7 @@ _payload = msgspec.json.Decoder(SlicePayload).decode
 Named = Callable[[str, int], str]  # (dataset, at) → prices@2024-01-05
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
     """One slice, as its dataset defines it."""
 
     dataset: str
@@ -443,16 +447,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     command: str
 
 
-class Looks(msgspec.Struct, frozen=True, kw_only=True):
+class SliceLookups(msgspec.Struct, frozen=True, kw_only=True):
     """How a store and its surroundings are asked."""
 
-    job: Callable[[str], Facts | None]  # all facts about a job
+    job: Callable[[str], JobFacts | None]  # all facts about a job
     keys: Callable[[str, int], Sequence[str]]  # keys that begin so, at most so many, in order
     named: Named
     gone: Callable[[str], bool]  # is the process of this mark gone for certain?
 
 
-def slice_facts(store: Store, wanted: Wanted, looks: Looks, now: int) -> SliceFacts:
+def slice_facts(store: Store, wanted: WantedSlice, looks: SliceLookups, now: int) -> SliceFacts:
     """All facts about one slice."""
     workers = store.workers().result()
     lock = _lock(store, wanted.dataset, workers, looks)
@@ -476,13 +480,13 @@ def slice_facts(store: Store, wanted: Wanted, looks: Looks, now: int) -> SliceFa
 
 
 def _lock(
-    store: Store, dataset: str, workers: Sequence[WorkerView], looks: Looks
+    store: Store, dataset: str, workers: Sequence[WorkerView], looks: SliceLookups
 ) -> LockHolder | None:
     lock = next((one for one in store.locks().result() if one.name == dataset), None)
-    return holder_of(lock, workers, gone=lock is not None and looks.gone(lock.mark))
+    return lock_holder(lock, workers, gone=lock is not None and looks.gone(lock.mark))
 
 
-def _committed(store: Store, wanted: Wanted, looks: Looks) -> Committed | None:
+def _committed(store: Store, wanted: WantedSlice, looks: SliceLookups) -> CommittedSlice | None:
     own = SliceRange(wanted.dataset, wanted.at, wanted.at)
     rows = store.slices([own, *wanted.needed]).result().rows
     row = next((x for x in rows if (x.dataset, x.at) == (wanted.dataset, wanted.at)), None)
@@ -495,7 +499,7 @@ def _committed(store: Store, wanted: Wanted, looks: Looks) -> Committed | None:
     ]
     page = store.jobs(JobFilter(), JobId(row.job_id - 1), 1).result()
     job = page[0] if page and page[0].id == row.job_id else None
-    return Committed(
+    return CommittedSlice(
         row=row,
         output=_output(row.document),
         job=job,
@@ -506,8 +510,8 @@ def _committed(store: Store, wanted: Wanted, looks: Looks) -> Committed | None:
 
 
 def _in_open_plan(
-    store: Store, wanted: Wanted, looks: Looks, lock: LockHolder | None
-) -> Tried | None:
+    store: Store, wanted: WantedSlice, looks: SliceLookups, lock: LockHolder | None
+) -> SliceAttempt | None:
     for plan in store.open_plans().result():
         facts = plan_facts(plan)
         if facts is None or wanted.dataset not in facts.datasets:
@@ -521,23 +525,27 @@ def _in_open_plan(
 
 
 def _tried(
-    store: Store, plan: PlanRow, around: Facts | None, holder: LockHolder | None, looks: Looks
-) -> Tried:
+    store: Store,
+    plan: PlanRow,
+    around: JobFacts | None,
+    holder: LockHolder | None,
+    looks: SliceLookups,
+) -> SliceAttempt:
     job = None if around is None else around.this.job
     is_built = job is not None and job.state is JobState.DONE and job.level is not None
     barrier = looks.job(f"{BUILD}{plan.id}:level:{job.level}") if job and is_built else None
     is_open = plan.state in OPEN
-    return Tried(
+    return SliceAttempt(
         plan=plan,
         around=around,
         levels=tuple(store.plan_states(plan.id).result()) if is_open else (),
         barrier=barrier,
         holder=holder,
-        again=again_command(plan),
+        again=rebuild_command(plan),
     )
 
 
-def _key_in(store: Store, plan: PlanRow, wanted: Wanted, looks: Looks) -> str | None:
+def _key_in(store: Store, plan: PlanRow, wanted: WantedSlice, looks: SliceLookups) -> str | None:
     """The key of the job of a plan that builds a slice; of a batch, the one that holds it.
 
     A batch is called by its first and last slice, and names sort as their times do.
@@ -560,10 +568,10 @@ def _key_in(store: Store, plan: PlanRow, wanted: Wanted, looks: Looks) -> str | 
 
 
 def _last_try(
-    store: Store, wanted: Wanted, looks: Looks, committed: Committed | None
-) -> Tried | None:
+    store: Store, wanted: WantedSlice, looks: SliceLookups, committed: CommittedSlice | None
+) -> SliceAttempt | None:
     """The newest job of a plan that is over which was to build it, if it did not end well."""
-    job = max(_unhappy(store, wanted), key=lambda job: job.id, default=None)
+    job = max(_unsuccessful(store, wanted), key=lambda job: job.id, default=None)
     if job is None or job.plan_id is None:
         return None
     if committed is not None and committed.row.job_id > job.id:
@@ -574,11 +582,11 @@ def _last_try(
     return _tried(store, plan, looks.job(job.key), None, looks)
 
 
-def _unhappy(store: Store, wanted: Wanted) -> Iterator[Job]:
+def _unsuccessful(store: Store, wanted: WantedSlice) -> Iterator[Job]:
     counts = store.stats().result().tasks
     tasks = [task for task in counts if task_name(task) == f"{SLICE}{wanted.dataset}"]
     for task in tasks:
-        for state in UNHAPPY:
+        for state in UNSUCCESSFUL:
             if not counts[task].get(state):
                 continue
             seen, last = 0, JobId(0)

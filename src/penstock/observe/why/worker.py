@@ -18,7 +18,7 @@ from penstock.model.worker import (
 )
 from penstock.observe.phrases import at, counted, run_command, some, span
 from penstock.observe.why.budget import held_by_budget, waits_for_money
-from penstock.observe.why.facts import Facts, Gate, Why
+from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.provider import waits_for_permit, waits_for_provider
 
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
@@ -33,7 +33,7 @@ GATES = {
 }
 
 
-def held_by_worker(facts: Facts) -> Why:
+def explain_leased(facts: JobFacts) -> Explanation:
     """A job is leased: it runs there, or waits there."""
     this = facts.this
     job, worker = this.job, this.job.worker or WorkerId("")
@@ -41,7 +41,7 @@ def held_by_worker(facts: Facts) -> Why:
     if worker in facts.silent:
         return _silent(facts, facts.silent[worker], leased)
     if all(view.id != worker for view in facts.alive):
-        return Why(
+        return Explanation(
             key=job.key,
             state=job.state,
             gate=Gate.NO_WORKER,
@@ -56,7 +56,7 @@ def held_by_worker(facts: Facts) -> Why:
     answer = next((x.standing for x in facts.answers if x.worker == worker), None)
     if answer is None or answer.standing is Standing.UNKNOWN:
         return _not_answered(facts, worker, leased)
-    found = Why(
+    found = Explanation(
         key=job.key,
         state=job.state,
         gate=Gate.RUNNING,
@@ -86,11 +86,11 @@ def held_by_worker(facts: Facts) -> Why:
     )
 
 
-def _silent(facts: Facts, silence: Silence, leased: str) -> Why:
+def _silent(facts: JobFacts, silence: Silence, leased: str) -> Explanation:
     """Whoever holds it was killed, most likely; its lease has not ended yet."""
     job, left = facts.this.job, round(silence.lease_seconds * MICROSECONDS)
     why = "its process is gone" if silence.is_gone else "its lease was not renewed in time"
-    return Why(
+    return Explanation(
         key=job.key,
         state=job.state,
         gate=Gate.SILENT,
@@ -106,13 +106,13 @@ def _silent(facts: Facts, silence: Silence, leased: str) -> Why:
     )
 
 
-def _not_answered(facts: Facts, worker: WorkerId, leased: str) -> Why:
+def _not_answered(facts: JobFacts, worker: WorkerId, leased: str) -> Explanation:
     job, status = facts.this.job, facts.statuses.get(worker)
     view = next(view for view in facts.alive if view.id == worker)
     rest = span(round(view.lease_seconds * MICROSECONDS))
     is_unheard = view.lease_seconds > 0 and all(x.worker != worker for x in facts.answers)
     ends = f" If it is gone, the job is taken back in {rest}." if is_unheard else ""
-    found = Why(
+    found = Explanation(
         key=job.key,
         state=job.state,
         gate=Gate.RUNNING,
@@ -128,7 +128,7 @@ def _not_answered(facts: Facts, worker: WorkerId, leased: str) -> Why:
     return msgspec.structs.replace(found, details=(_use(worker, status),), as_of=status.captured_at)
 
 
-def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
+def _running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
     this = facts.this
     job = this.job
     since = answer.since_at
@@ -159,7 +159,7 @@ def _running(facts: Facts, found: Why, answer: JobStanding) -> Why:
     return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 
-def _held_up(facts: Facts, found: Why, answer: JobStanding) -> Why:
+def _held_up(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
     """A leased job has not started: what the worker's scheduler says."""
     job, denied, status = facts.this.job, answer.denied, answer.status
     worker = found.worker or WorkerId("")
@@ -267,7 +267,7 @@ def _use(worker: WorkerId, status: WorkerStatus) -> str:
     )
 
 
-def busy(facts: Facts) -> Why:
+def explain_ready(facts: JobFacts) -> Explanation:
     """A job is ready, and nothing in the store holds it up: are all workers full?"""
     this = facts.this
     job, statuses = this.job, facts.statuses
@@ -278,7 +278,7 @@ def busy(facts: Facts) -> Why:
         if job.task in view.tasks and not _is_stopping(statuses.get(view.id))
     ]
     if not able:
-        return Why(
+        return Explanation(
             key=job.key,
             state=job.state,
             gate=Gate.STOPPING,
@@ -295,7 +295,7 @@ def busy(facts: Facts) -> Why:
     details.append(
         f"Its group {job.group!r} has {counted(queued, 'queued job')}; groups take turns."
     )
-    found = Why(
+    found = Explanation(
         key=job.key,
         state=job.state,
         gate=Gate.TURN,
@@ -357,7 +357,7 @@ def is_full(status: WorkerStatus, task: str) -> bool:
     return any(use.is_full for name, use in status.slots.items() if kind is None or name == kind)
 
 
-def on_worker(facts: Facts, found: Why) -> Why:
+def on_worker(facts: JobFacts, found: Explanation) -> Explanation:
     """The same with the time of the worker's word, if it said something about it."""
     answer = next((x.standing for x in facts.answers if x.worker == found.worker), None)
     if answer is None or answer.standing is Standing.UNKNOWN:

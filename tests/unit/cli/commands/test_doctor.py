@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.app_inspect import AppFacts, probe_app
-from penstock.cli.commands.doctor import Visit, line_of, python_finding
+from penstock.cli.commands.doctor import Diagnosis, line_of, python_finding
 from penstock.cli.target import Target
 from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import NewJob
@@ -23,7 +23,7 @@ BROKEN = AppFacts(problem="It does not work; mend it.", details="Traceback: here
 
 def visit(folder: Path, facts: AppFacts, **flags: str) -> list[Finding]:
     target = Target({f"--{name}": value for name, value in flags.items()}, folder)
-    return list(Visit(target, import_app=lambda flags, folder, named: facts).findings())
+    return list(Diagnosis(target, import_app=lambda flags, folder, named: facts).findings())
 
 
 def fill(folder: Path, name: str) -> None:
@@ -131,7 +131,7 @@ def test_debug_shows_the_traceback_of_an_import(
     target = Target({}, project)
 
     for debug in (False, True):
-        list(Visit(target, debug=debug, import_app=lambda *_: BROKEN).findings())
+        list(Diagnosis(target, debug=debug, import_app=lambda *_: BROKEN).findings())
         assert ("Traceback: here" in capsys.readouterr().err) == debug
 
 
@@ -161,7 +161,7 @@ def test_the_traceback_of_an_import_gives_no_orders_to_a_terminal(
 ) -> None:
     facts = AppFacts(problem="It does not work; mend it.", details="Traceback\n \x1b]0;own\x07red")
 
-    list(Visit(Target({}, project), debug=True, import_app=lambda *_: facts).findings())
+    list(Diagnosis(Target({}, project), debug=True, import_app=lambda *_: facts).findings())
 
     assert capsys.readouterr().err == "Traceback\n \\x1b]0;own\\x07red\n"
 

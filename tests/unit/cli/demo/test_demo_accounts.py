@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cli.demo.story import FAST, Accounts, AtTheKill, spent
+from penstock.cli.demo.story import FAST, Accounts, KillSnapshot, spent
 from penstock.model.job import JobState
 from penstock.model.journal import CallFigures
 from penstock.model.spending import Amount
 
 SIZES = replace(FAST, documents=2)  # so 6 calls
-KILL = AtTheKill(
+KILL = KillSnapshot(
     in_hand=1,
     answered=frozenset({"a1", "a2", "a3", "b1"}),
     to_reuse=1,

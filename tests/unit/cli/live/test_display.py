@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.cli.live.display import LiveDisplay, PlainDisplay, make_display, plain_words
-from penstock.cli.live.poller import UnitRound
+from penstock.cli.live.display import LiveDisplay, PlainDisplay, format_progress, make_display
+from penstock.cli.live.poller import UnitPoller
 from penstock.cli.live.terminal import Terminal
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.schedule import UnitPlan
 from penstock.model.worker import ProviderUse, WorkerStatus
-from penstock.observe.live import RunPicture, Work
+from penstock.observe.live import RunSnapshot, Work
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.display import Course, Display
 from penstock.supervisor.protocol import Checking
@@ -269,7 +269,7 @@ def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
     clock = ManualClock()
     store = InProcessStore(clock)
     arm_units(store, 700)
-    round_ = UnitRound(store)
+    round_ = UnitPoller(store)
 
     round_.look(2 * 10**18)
     assert round_.found.late == 0  # the round is not over
@@ -283,10 +283,10 @@ def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
 
 def test_a_time_left_is_told_only_if_something_is_left() -> None:
     ended = {JobState.DONE: 60}
-    picture = RunPicture(work=Work())
+    picture = RunSnapshot(work=Work())
 
-    idle = plain_words(picture, PaceView(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitWatch(0.0))
-    busy = plain_words(picture, PaceView(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitWatch(0.0))
+    idle = format_progress(picture, Throughput(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitWatch(0.0))
+    busy = format_progress(picture, Throughput(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitWatch(0.0))
 
     assert idle == ["60 done", "3.0/s", "0 left"]
     assert busy[2] == "9 left, about 3.0 s"

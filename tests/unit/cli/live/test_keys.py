@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.live.display import STOP_SECONDS, StopKey, pressed
+from penstock.cli.live.display import STOP_SECONDS, StopKey, typed_keys
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from penstock.cli.live.display import STOP_SECONDS, StopKey, pressed
     ],
 )
 def test_only_single_keys_count(data: bytes, keys: list[str]) -> None:
-    assert pressed(data) == keys
+    assert typed_keys(data) == keys
 
 
 def test_a_key_that_is_held_down_stops_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli.live.layout import KEYS_HELP, Style, coloured, compose, plain, width_of
 from penstock.model.job import JobState
-from penstock.observe.live import BuildView, ProviderLine, RunPicture, Units, UnitTroubles, Work
+from penstock.observe.live import BuildView, ProviderLine, RunSnapshot, Units, UnitTroubles, Work
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
 from tests.live_sample import PACE, sample_picture, sample_screen, sample_view
@@ -122,7 +122,7 @@ def test_many_providers_are_cut_with_a_count() -> None:
 
 
 def test_a_paused_run_says_so_first() -> None:
-    paused = RunPicture(work=Work(paused=True))
+    paused = RunSnapshot(work=Work(paused=True))
 
     assert plain(compose(sample_view(paused), 80, 10)).startswith("penstock · paused · ")
     assert "no worker now" in plain(compose(sample_view(paused), 80, 10))
@@ -171,7 +171,7 @@ def test_colours_are_given_and_taken_back_in_each_piece() -> None:
 
 def test_while_preflights_run_the_screen_shows_only_how_far_they_are() -> None:
     view = sample_view(
-        RunPicture(work=Work()),
+        RunSnapshot(work=Work()),
         course=Course.CHECKING,
         checking=Checking(passed=12, failed=1, total=40),
         log=(),
@@ -188,7 +188,7 @@ def test_while_preflights_run_the_screen_shows_only_how_far_they_are() -> None:
 def test_units_have_a_line_of_their_own() -> None:
     units = Units(live=40, ticking=3, troubles=UnitTroubles(degraded=2, late=1))
 
-    shown = plain(compose(sample_view(RunPicture(work=Work(), units=units)), 80, 12)).splitlines()
+    shown = plain(compose(sample_view(RunSnapshot(work=Work(), units=units)), 80, 12)).splitlines()
 
     assert "40 units of schedules · 3 ticking · 2 degraded · 1 late" in shown
 
@@ -196,7 +196,7 @@ def test_units_have_a_line_of_their_own() -> None:
 def test_a_daemon_without_jobs_has_no_bar() -> None:
     pace = dataclasses.replace(PACE, ended={}, left=0)
     view = dataclasses.replace(
-        sample_view(RunPicture(work=Work(), units=Units(live=3, ticking=0))), pace=pace
+        sample_view(RunSnapshot(work=Work(), units=Units(live=3, ticking=0))), pace=pace
     )
 
     assert "no job has come yet" in plain(compose(view, 80, 12))

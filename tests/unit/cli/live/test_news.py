@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.cli.live.poller import RunNews
+from penstock.cli.live.poller import RunAlerts
 from penstock.model.worker import WorkerStatus
-from penstock.observe.live import RunPicture, Work, provider_lines
+from penstock.observe.live import RunSnapshot, Work, provider_lines
 from tests.live_sample import CROSSREF, NOW, SECOND, worker
 
 
-def look(failed_in_row: int, cooldown: int) -> RunPicture:
+def look(failed_in_row: int, cooldown: int) -> RunSnapshot:
     until = NOW + cooldown * SECOND if cooldown else None
     use = msgspec.structs.replace(CROSSREF, failed_in_row=failed_in_row, blocked_until_at=until)
     views = [worker(WorkerStatus(captured_at=NOW, providers=(use,)))]
-    return RunPicture(work=Work(), providers=provider_lines(views, (), NOW))
+    return RunSnapshot(work=Work(), providers=provider_lines(views, (), NOW))
 
 
 def test_an_outage_is_told_once_each_way() -> None:
-    news = RunNews()
+    news = RunAlerts()
     looks = [(0, 0), (1, 3), (3, 8), (4, 8), (4, 0), (5, 16), (0, 0), (0, 0), (2, 5)]
 
     told = [text for seen in looks for text in news.of(look(*seen))]
@@ -34,4 +34,4 @@ def test_an_outage_is_told_once_each_way() -> None:
 
 
 def test_a_provider_that_only_refuses_is_not_down() -> None:
-    assert list(RunNews().of(look(0, 30))) == []
+    assert list(RunAlerts().of(look(0, 30))) == []

@@ -7,8 +7,13 @@ import dataclasses
 
 import msgspec
 
-from penstock.cli.render.run_summary import PROVIDERS_NAMED, Closing, ProviderTotal, closing_lines
-from penstock.cli.render.throughput import PaceView
+from penstock.cli.render.run_summary import (
+    PROVIDERS_NAMED,
+    ProviderTotal,
+    RunSummary,
+    summary_lines,
+)
+from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState
 from penstock.observe.live import Units, UnitTroubles
 from tests.live_sample import CLOSING, sample_closing
@@ -22,12 +27,12 @@ Limited by: crossref sat at its adaptive limit of 15 for 84% of the run; it answ
 3 jobs failed: penstock queue list --state error
 Next: penstock queue retry-failed, once the reason is mended"""
 
-PACE = PaceView(ended={}, left=0, elapsed_seconds=2.0, rate=0.0, mean=0.0, seconds_left=None)
+PACE = Throughput(ended={}, left=0, elapsed_seconds=2.0, rate=0.0, mean=0.0, seconds_left=None)
 
 
 def report(left: int = 0, **known: object) -> list[str]:
     pace = dataclasses.replace(PACE, left=left)
-    return list(closing_lines(Closing(pace=pace, ended={JobState.DONE: 4}, **known)))  # type: ignore[arg-type]
+    return list(summary_lines(RunSummary(pace=pace, ended={JobState.DONE: 4}, **known)))  # type: ignore[arg-type]
 
 
 def test_the_report_of_a_run_with_everything() -> None:
@@ -58,7 +63,7 @@ def test_a_run_that_did_everything_points_at_what_would_make_it_faster() -> None
 def test_a_build_leaves_failures_and_the_next_command_to_its_own_report() -> None:
     """`retry-failed` leaves jobs of plans alone."""
     ended = {JobState.DONE: 4, JobState.ERROR: 1}
-    assert list(closing_lines(Closing(pace=PACE, ended=ended, build=True))) == [
+    assert list(summary_lines(RunSummary(pace=PACE, ended=ended, build=True))) == [
         "5 jobs ended in 2.0 s"
     ]
     assert report(left=3, build=True, is_over_budget=True)[1:] == [
@@ -76,7 +81,7 @@ def test_a_paused_queue_is_resumed_first() -> None:
 def test_calls_in_doubt_and_what_limited_the_run_are_told() -> None:
     closing = dataclasses.replace(CLOSING, in_doubt=2, limited_by="crossref, for 71 % of it")
 
-    lines = list(closing_lines(closing))
+    lines = list(summary_lines(closing))
 
     assert "Paid calls: 1,180 bought, 24 reused, 2 in doubt; $1.23 spent" in lines
     assert "Limited by: crossref, for 71 % of it" in lines
@@ -86,7 +91,7 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
     assert CLOSING.money is not None
     money = msgspec.structs.replace(CLOSING.money, resent=4, estimated=1)
 
-    lines = list(closing_lines(dataclasses.replace(CLOSING, money=money)))
+    lines = list(summary_lines(dataclasses.replace(CLOSING, money=money)))
 
     assert (
         "Paid calls: 1,180 bought, 24 reused, 4 sent again; $1.23 spent (1 answer at an estimate)"
@@ -99,7 +104,7 @@ def test_the_report_is_short_however_many_providers_there_are() -> None:
         for number in range(100)
     )
 
-    lines = list(closing_lines(dataclasses.replace(CLOSING, providers=many, limited_by="x")))
+    lines = list(summary_lines(dataclasses.replace(CLOSING, providers=many, limited_by="x")))
 
     assert len(lines) <= 12
     assert f"{100 - PROVIDERS_NAMED} more providers: penstock providers" in lines

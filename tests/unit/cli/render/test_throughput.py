@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.render.throughput import SAMPLES_MAX, Pace, PaceView
+from penstock.cli.render.throughput import SAMPLES_MAX, Throughput, ThroughputMeter
 from penstock.model.job import JobState
 
 DONE, ERROR, QUEUED = JobState.DONE, JobState.ERROR, JobState.QUEUED
 
 
 def test_only_this_run_is_counted() -> None:
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
     pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
 
     view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)
@@ -28,7 +28,7 @@ def test_only_this_run_is_counted() -> None:
 
 
 def test_the_closing_line_has_what_the_run_did_itself_and_what_is_left() -> None:
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
     pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
 
     view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)  # others worked as well
@@ -37,7 +37,7 @@ def test_the_closing_line_has_what_the_run_did_itself_and_what_is_left() -> None
 
 
 def test_the_rate_is_that_of_the_last_while() -> None:
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
     pace.look({}, now=0.0)
     for second in range(1, 101):
         view = pace.look({DONE: 10 * second, QUEUED: 50}, now=float(second))
@@ -51,7 +51,7 @@ def test_the_rate_is_that_of_the_last_while() -> None:
 
 
 def test_counts_that_fall_are_no_negative_work() -> None:
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
     pace.look({DONE: 10, ERROR: 5}, now=0.0)
 
     view = pace.look({DONE: 10, ERROR: 0, QUEUED: 5}, now=1.0)
@@ -60,9 +60,9 @@ def test_counts_that_fall_are_no_negative_work() -> None:
     assert view.rate == 0.0
 
 
-def paced(ends: Callable[[float], float], seconds: int, **known: Any) -> PaceView:
+def paced(ends: Callable[[float], float], seconds: int, **known: Any) -> Throughput:
     """A run that is looked at four times a second and has ended so many at a time."""
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
     pace.look({QUEUED: 1_000}, now=0.0)
     for quarter in range(1, 4 * seconds):
         pace.look({DONE: int(ends(quarter / 4)), QUEUED: 1_000}, now=quarter / 4)
@@ -104,7 +104,7 @@ def test_jobs_that_are_all_delayed_take_at_least_their_delay() -> None:
 
 
 def test_samples_are_bounded() -> None:
-    pace = Pace(now=0.0)
+    pace = ThroughputMeter(now=0.0)
 
     for second in range(5_000):
         pace.look({DONE: second}, now=float(second))
@@ -113,7 +113,7 @@ def test_samples_are_bounded() -> None:
 
 
 def test_what_the_run_has_ended_before_the_first_look_is_its_own() -> None:
-    pace = Pace(100.0)
+    pace = ThroughputMeter(100.0)
 
     view = pace.look({JobState.DONE: 12}, 100.1, own={JobState.DONE: 2})
 

@@ -12,8 +12,8 @@ from penstock.model.job import Edge, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.views import Circumstances
 from penstock.model.worker import JobStanding, Standing, WorkerStatus
-from penstock.observe.why.facts import Facts, Gate
-from penstock.observe.why.gather import ASKED_MAX, CHAIN_MAX, gather
+from penstock.observe.why.facts import Gate, JobFacts
+from penstock.observe.why.gather import ASKED_MAX, CHAIN_MAX, gather_facts
 from penstock.observe.why.job import explain
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
@@ -45,8 +45,8 @@ def answering(document: str | None = None) -> tuple[Answering, StoreWorld, Manua
     return store, StoreWorld(store, clock), clock
 
 
-def run_facts(world: StoreWorld, key: str) -> Facts:
-    found = gather(world.store, key, {}, world.clock)
+def run_facts(world: StoreWorld, key: str) -> JobFacts:
+    found = gather_facts(world.store, key, {}, world.clock)
     assert found is not None
     return found
 
@@ -175,4 +175,4 @@ def test_a_store_that_may_not_be_written_is_explained_all_the_same() -> None:
 def test_an_unknown_job_has_no_facts() -> None:
     _, world, clock = answering()
 
-    assert gather(world.store, "x", {}, clock) is None
+    assert gather_facts(world.store, "x", {}, clock) is None

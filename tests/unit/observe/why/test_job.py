@@ -28,7 +28,7 @@ from penstock.model.worker import (
     Standing,
     WorkerStatus,
 )
-from penstock.observe.why.facts import Answer, Facts, Gate, KnownCaps
+from penstock.observe.why.facts import Gate, JobFacts, KnownCaps, WorkerAnswer
 from penstock.observe.why.job import explain
 
 NOW = 1_800_000_000 * MICROSECONDS
@@ -122,16 +122,16 @@ def worker(
     )
 
 
-def facts(this: Job | Circumstances, **changes: object) -> Facts:
+def facts(this: Job | Circumstances, **changes: object) -> JobFacts:
     circumstances = around(this) if isinstance(this, Job) else this
     values: dict[str, object] = {"stats": stats(), "workers": (worker(),), "now": NOW, **changes}
-    return Facts(this=circumstances, **values)  # type: ignore[arg-type]
+    return JobFacts(this=circumstances, **values)  # type: ignore[arg-type]
 
 
-def answer(standing: Standing, name: WorkerId = W, **changes: object) -> Answer:
+def answer(standing: Standing, name: WorkerId = W, **changes: object) -> WorkerAnswer:
     status = changes.pop("status", FULL)
     asked = msgspec.structs.replace(status, captured_at=NOW)  # type: ignore[type-var]
-    return Answer(name, JobStanding(standing=standing, status=asked, **changes))  # type: ignore[arg-type]
+    return WorkerAnswer(name, JobStanding(standing=standing, status=asked, **changes))  # type: ignore[arg-type]
 
 
 def test_a_job_that_was_enqueued_for_later_says_when() -> None:
@@ -443,7 +443,9 @@ def test_a_job_whose_end_is_on_the_way_says_so() -> None:
 @pytest.mark.parametrize(
     "answers", [(), (answer(Standing.UNKNOWN),), (answer(Standing.RUNNING, V),)]
 )
-def test_without_a_word_of_its_worker_only_the_lease_is_told(answers: tuple[Answer, ...]) -> None:
+def test_without_a_word_of_its_worker_only_the_lease_is_told(
+    answers: tuple[WorkerAnswer, ...],
+) -> None:
     found = explain(facts(leased(), answers=answers))
 
     assert found.gate is Gate.RUNNING

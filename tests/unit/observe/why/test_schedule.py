@@ -11,7 +11,7 @@ from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import WorkerView
 from penstock.model.worker import JobStanding, Standing, WorkerStatus
-from penstock.observe.why.facts import Answer, Facts, Gate
+from penstock.observe.why.facts import Gate, JobFacts, WorkerAnswer
 from penstock.observe.why.schedule import FailedStart, UnitFacts, explain_unit, never_armed
 from tests.unit.observe.why.test_job import NOW, W, around, job, seconds, stats, worker
 
@@ -60,7 +60,7 @@ def facts(
     *,
     start: FailedStart | None = None,
     paused: bool = False,
-    answers: tuple[Answer, ...] = (),
+    answers: tuple[WorkerAnswer, ...] = (),
     **row: object,
 ) -> UnitFacts:
     values: dict[str, object] = {
@@ -71,7 +71,7 @@ def facts(
         **row,
     }
     row_of_it = job(KEY, subject.state, **values)
-    known = Facts(
+    known = JobFacts(
         this=around(row_of_it),
         now=NOW,
         stats=stats(paused=paused),
@@ -215,7 +215,7 @@ def running(ago: float) -> UnitFacts:
         status=WorkerStatus(captured_at=NOW),
     )
     subject = unit(JobState.IN_PROGRESS, due_at=NOW - seconds(ago))
-    return facts(subject, answers=(Answer(W, standing),), worker=W)
+    return facts(subject, answers=(WorkerAnswer(W, standing),), worker=W)
 
 
 def test_one_whose_last_tick_runs_on_says_what_has_passed() -> None:

@@ -8,9 +8,9 @@ import msgspec
 from penstock.model.dataset import SliceOutput
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow, PlanState
-from penstock.observe.phrases import LockHolder, again_command, level_words
+from penstock.observe.phrases import LockHolder, format_level, rebuild_command
 from penstock.observe.why.facts import Gate
-from penstock.observe.why.slice import Committed, SliceFacts, Tried, explain_slice
+from penstock.observe.why.slice import CommittedSlice, SliceAttempt, SliceFacts, explain_slice
 from penstock.stores.protocol import SliceRow
 from tests.unit.observe.why.test_job import NOW, facts, job, seconds
 
@@ -51,14 +51,14 @@ def asked(**known: object) -> SliceFacts:
     return SliceFacts(**(given | known))  # type: ignore[arg-type]
 
 
-def tried(state: PlanState = PlanState.RUNNING, **known: object) -> Tried:
+def tried(state: PlanState = PlanState.RUNNING, **known: object) -> SliceAttempt:
     plan = msgspec.structs.replace(PLAN, state=state)
     given = {"plan": plan, "around": facts(job("k", plan_id="p1")), "holder": HOLDER}
-    return Tried(**(given | known))  # type: ignore[arg-type]
+    return SliceAttempt(**(given | known))  # type: ignore[arg-type]
 
 
-def committed(**known: object) -> Committed:
-    return Committed(row=ROW, output=OUTPUT, version="1", **known)  # type: ignore[arg-type]
+def committed(**known: object) -> CommittedSlice:
+    return CommittedSlice(row=ROW, output=OUTPUT, version="1", **known)  # type: ignore[arg-type]
 
 
 def test_a_plan_on_its_way_comes_before_what_is_committed() -> None:
@@ -70,7 +70,7 @@ def test_a_plan_on_its_way_comes_before_what_is_committed() -> None:
 
 
 def test_what_the_plan_itself_has_committed_is_fresh() -> None:
-    own = Committed(row=msgspec.structs.replace(ROW, plan_id="p1"), output=OUTPUT, version="1")
+    own = CommittedSlice(row=msgspec.structs.replace(ROW, plan_id="p1"), output=OUTPUT, version="1")
 
     assert explain_slice(asked(tried=tried(), committed=own)).gate is Gate.FRESH
 
@@ -128,14 +128,14 @@ def test_a_stale_slice_that_is_locked_says_both() -> None:
 
 
 def test_the_same_command_is_told_only_where_one_line_can_say_it() -> None:
-    assert again_command(PLAN) == (
+    assert rebuild_command(PLAN) == (
         "penstock build mean prices --from 1970-01-01T00:00:00Z --to 1970-01-01T00:00:00.000005Z"
     )
     zones = msgspec.structs.replace(FACTS, ranges=((0, 5), (1, 6)))
-    assert again_command(msgspec.structs.replace(PLAN, document=zones.document())) is None
-    assert again_command(msgspec.structs.replace(PLAN, document="{}")) is None
+    assert rebuild_command(msgspec.structs.replace(PLAN, document=zones.document())) is None
+    assert rebuild_command(msgspec.structs.replace(PLAN, document="{}")) is None
     flags = msgspec.structs.replace(FACTS, eager=True, fail_fast=True)
-    again = again_command(msgspec.structs.replace(PLAN, document=flags.document()))
+    again = rebuild_command(msgspec.structs.replace(PLAN, document=flags.document()))
     assert again is not None
     assert again.endswith(" --eager --fail-fast")
 
@@ -143,4 +143,4 @@ def test_the_same_command_is_told_only_where_one_line_can_say_it() -> None:
 def test_how_far_a_level_is() -> None:
     level = LevelStates(level=2, states={"done": 13, "error": 1, "queued": 6}, committed=False)
 
-    assert level_words(level) == "14 of 20 jobs of level 2 have ended"
+    assert format_level(level) == "14 of 20 jobs of level 2 have ended"

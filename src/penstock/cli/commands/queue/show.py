@@ -21,8 +21,8 @@ from penstock.model.plan import PlanRow, SlicePayload, Step, StepPayload
 from penstock.model.schedule import SCHEDULE, UnitView
 from penstock.model.worker import WorkProgress
 from penstock.observe.phrases import counted
-from penstock.observe.why.facts import Facts
-from penstock.observe.why.gather import gather
+from penstock.observe.why.facts import JobFacts
+from penstock.observe.why.gather import gather_facts
 from penstock.observe.why.job import explain
 from penstock.terminal_text import escaped, iso_time, print_document, say
 
@@ -58,7 +58,7 @@ def show(
         history = opened.attempts(key).result()
         calls = CallFigures() if job is None else opened.call_figures(job.id).result()
         is_held = job is not None and job.state is JobState.IN_PROGRESS
-        facts = gather(opened, key, {}, SystemClock()) if is_held else None
+        facts = gather_facts(opened, key, {}, SystemClock()) if is_held else None
         unit = opened.unit(key).result() if key.startswith(SCHEDULE) else None
         cursor = opened.cursors([key]).result().get(key) if unit is not None else None
         plan = None if job is None or job.plan_id is None else opened.plan(job.plan_id).result()
@@ -84,7 +84,7 @@ def document_of(
     job: Job,
     history: Sequence[Attempt],
     calls: CallFigures = _NO_CALLS,
-    facts: Facts | None = None,
+    facts: JobFacts | None = None,
 ) -> dict[str, object]:
     """All fields of a job: times as ISO in UTC, payload and result as JSON values.
 
@@ -202,7 +202,7 @@ def _losses(count: int) -> str:
     return f"{counted(count, 'loss', 'losses')} of a worker that ran others too: not charged"
 
 
-def _progress_of(facts: Facts) -> dict[str, object] | None:
+def _progress_of(facts: JobFacts) -> dict[str, object] | None:
     said = [answer.standing.progress for answer in facts.answers]
     found = next((one for one in said if one is not None), None)
     return None if found is None else msgspec.to_builtins(found)
