@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from penstock.model.dataset import START, STEP
-from penstock.model.job import Edge, JobState, LeasedJob, NewJob, WorkerId
+from penstock.model.job import START, STEP, Edge, JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import CommitLevel, Effect, StageManifest, Verdict
 from penstock.model.plan import LocksTaken, PlanRow, PlanState
 from penstock.stores.protocol import SliceRow

@@ -4,7 +4,15 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.job import BATCH_JOBS_MAX, Edge, ErrorCategory, JobState, finished
+from penstock.model.job import (
+    BATCH_JOBS_MAX,
+    Edge,
+    ErrorCategory,
+    JobKind,
+    JobState,
+    NewJob,
+    finished,
+)
 from tests.contract.world import StoreWorld, refusal
 
 
@@ -35,6 +43,26 @@ def test_a_new_job_is_queued_and_remembers_everything(store_world: StoreWorld) -
     assert view.created_at == view.available_at == store_world.clock.now_micros
     assert (view.result, view.last_error, view.deferred_since) == (None, None, None)
     assert (view.started_at, view.finished_at) == (None, None)
+
+
+def test_a_job_keeps_its_kind_alone_in_a_batch_and_when_it_is_leased(
+    store_world: StoreWorld,
+) -> None:
+    jobs = [
+        NewJob(key=f"{kind}-{n}", task=f"of {kind}", kind=kind, payload="{}", group="g")
+        for kind in JobKind
+        for n in range(3)
+    ]
+    for job in jobs[::3]:
+        store_world.add(job)
+
+    store_world.add(*jobs)
+
+    worker = store_world.new_worker(tuple(job.task for job in jobs))
+    leased = store_world.take_all(worker)
+    for job in jobs:
+        assert store_world.view(job.key).kind is job.kind
+        assert leased[job.key].kind is job.kind
 
 
 def test_the_first_job_of_a_key_wins_in_the_store(store_world: StoreWorld) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.errors import EnqueueRefused
-from penstock.model.job import Edge, JobState, finished
+from penstock.model.job import Edge, JobKind, JobState, finished
 from penstock.model.lease import SetCursor, Verdict
 from penstock.model.schedule import ARM_UNITS_MAX, ArmReport
 from tests.contract.unit_words import (
@@ -36,6 +36,7 @@ def test_a_new_unit_is_a_job_that_is_due_at_its_first_time(store_world: StoreWor
     assert (view.last_tick_at, view.retired_at, view.last_error) == (None, None, None)
     job = store_world.view(plan.key)
     assert (job.task, job.group, job.partition) == (POLL, "a", "a")
+    assert job.kind is JobKind.TICK
     assert (job.payload, job.limit_keys) == ('{"repo":"a"}', ("host:x",))
     assert store_world.store.stats().result().next_due_at == plan.first_at
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.model.job import Edge, ErrorCategory, JobState, LeasedJob, WorkerId
+from penstock.model.job import STEP, Edge, ErrorCategory, JobKind, JobState, LeasedJob, WorkerId
 from penstock.model.lease import Verdict
 from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
 from tests.contract.world import StoreWorld, ref
@@ -40,6 +40,15 @@ def test_a_job_that_is_lost_too_often_becomes_a_suspect(store_world: StoreWorld)
     view = store_world.view("a")
     assert (view.state, view.suspect, view.crashes) == (JobState.QUEUED, True, 0)
     assert store_world.suspects() == 1
+
+
+def test_a_suspect_keeps_its_kind(store_world: StoreWorld) -> None:
+    store_world.add(store_world.job("a", task=STEP))
+    worker = store_world.new_worker((STEP,))
+    store_world.bury(worker, [store_world.take_one(worker)])
+
+    worker = store_world.new_worker((STEP,))
+    assert store_world.take_one(worker, solo=True).kind is JobKind.STEP
 
 
 def test_losses_count_in_a_row_only(store_world: StoreWorld) -> None:

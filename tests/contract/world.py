@@ -18,6 +18,7 @@ from penstock.model.job import (
     LeasedJob,
     NewJob,
     WorkerId,
+    kind_of_name,
 )
 from penstock.model.lease import (
     ConfiguredCaps,
@@ -81,6 +82,7 @@ class StoreWorld:
         return NewJob(
             key=key,
             task=task,
+            kind=kind_of_name(task),
             payload=payload,
             group=group,
             limit_keys=tuple(sorted(limit_keys)),

@@ -19,9 +19,10 @@ from penstock.model.job import (
     EdgeKind,
     ErrorCategory,
     JobId,
+    JobKind,
     NewJob,
+    kind_of_name,
 )
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
 from penstock.stores.sql.row_state import RowState
 from penstock.stores.unit_rules import no_end
@@ -47,7 +48,7 @@ class Dependants:
             for edge in job.after:
                 if edge.key == job.key:
                     raise EnqueueRefused(f"Job {job.key!r} shall run after itself.")
-                if edge.key.startswith(SCHEDULE):
+                if kind_of_name(edge.key) is JobKind.TICK:
                     raise no_end(job.key, edge.key)
                 if edge.key not in known and edge.key not in earlier:
                     raise EnqueueRefused(

@@ -9,8 +9,8 @@ from itertools import islice
 
 import msgspec
 
-from penstock.model.dataset import BUILD, START
-from penstock.model.job import Job, JobId, JobState
+from penstock.model.dataset import BUILD
+from penstock.model.job import START, Job, JobId, JobState
 from penstock.model.plan import LevelStates, PlanRow, PlanState
 from penstock.model.views import Progress
 from penstock.stores.protocol import CHORE_SLICE

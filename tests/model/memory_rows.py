@@ -138,6 +138,7 @@ class JobRow:
             plan_id=new.plan_id,
             level=new.level,
             limited=bool(new.limit_keys),
+            kind=new.kind,
             solo=self.solo,
         )
 
@@ -147,6 +148,7 @@ class JobRow:
             id=self.id,
             key=new.key,
             task=new.task,
+            kind=new.kind,
             group=new.group,
             partition=new.partition,
             limit_keys=new.limit_keys,

@@ -8,9 +8,8 @@ from collections.abc import Collection
 from itertools import islice
 
 from penstock.clock import MICROSECONDS
-from penstock.model.job import TERMINAL, Job, JobId, JobState
+from penstock.model.job import TERMINAL, Job, JobId, JobKind, JobState, kind_of_name
 from penstock.model.lease import JobRef
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Circumstances, Dependency, HeldKey, Holder, Outlook, Stats
 from penstock.stores.protocol import (
     DELAYED_IN_STATS,
@@ -50,7 +49,7 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
 
 
 def _recurs(task: str) -> bool:
-    return task.startswith(SCHEDULE)
+    return kind_of_name(task) is JobKind.TICK
 
 
 def outlook_of(

@@ -9,8 +9,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from penstock.model.dataset import START
-from penstock.model.job import JobId, JobState, NewJob
+from penstock.model.job import START, JobId, JobKind, JobState, NewJob
 from penstock.model.lease import CommitLevel, StageManifest
 from penstock.model.plan import PlanRow
 from penstock.stores.protocol import SliceRange, Store
@@ -77,7 +76,14 @@ class DatasetRules(RuleBasedStateMachine):
             jobs=1,
         )
         self.both(lambda store: store.add_plan(row))
-        start = NewJob(key=f"build:{plan}:start", task=START, payload="{}", group="g", plan_id=plan)
+        start = NewJob(
+            key=f"build:{plan}:start",
+            task=START,
+            kind=JobKind.STEP,
+            payload="{}",
+            group="g",
+            plan_id=plan,
+        )
         self.both(lambda store: store.enqueue([start]))
         self.both(lambda store: store.begin_plan(plan, run))
         self.both(lambda store: store.adopt_plan(plan, run))

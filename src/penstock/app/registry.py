@@ -42,9 +42,9 @@ from penstock.definitions.task import (
     limit_seconds,
 )
 from penstock.errors import UnknownTask, UsageError
-from penstock.model.dataset import SLICE, Calendar, DatasetSpec, Need
+from penstock.model.dataset import Calendar, DatasetSpec, Need
+from penstock.model.job import PREFLIGHT, SCHEDULE, SLICE
 from penstock.model.request import ReplyClassifier
-from penstock.model.schedule import PREFLIGHT, SCHEDULE
 from penstock.model.task import MetadataSource
 from penstock.planning.graph import validate
 from penstock.planning.timing import Timing, cron, interval

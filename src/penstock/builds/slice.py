@@ -18,8 +18,8 @@ from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.dataset import Dataset, to_moment
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SLICE, STEP, SliceOutput, built_as, task_name
-from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.dataset import SliceOutput, built_as, task_name
+from penstock.model.job import SLICE, STEP, AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import (
     CommitLevel,
     Effect,

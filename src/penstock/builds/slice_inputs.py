@@ -17,8 +17,8 @@ import msgspec
 from penstock.builds.slice import SliceInputs, SliceTask
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT, UsageError
-from penstock.model.dataset import STEP, SliceOutput, slice_name, task_name
-from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.dataset import SliceOutput, slice_name, task_name
+from penstock.model.job import STEP, AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.plan import PlanState, SlicePayload, StepPayload
 from penstock.outputs.paths import named_as

@@ -15,8 +15,8 @@ from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import StrictJsonError, UnknownPreflight, UsageError
 from penstock.model import strict_json
-from penstock.model.job import BATCH_JOBS_MAX, Edge, NewJob
-from penstock.model.schedule import CURSOR_BYTES_MAX, PREFLIGHT
+from penstock.model.job import BATCH_JOBS_MAX, PREFLIGHT, Edge, NewJob
+from penstock.model.schedule import CURSOR_BYTES_MAX
 
 _NOTHING: Mapping[str, str] = {}
 _UNREAD: Any = object()

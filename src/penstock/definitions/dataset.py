@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo
 from penstock.definitions.context import Context
 from penstock.definitions.task import P, R, Task, TaskOptions
 from penstock.errors import UsageError
-from penstock.model.dataset import SLICE, Calendar, DatasetSpec, Need, Rule
+from penstock.model.dataset import Calendar, DatasetSpec, Need, Rule
+from penstock.model.job import SLICE
 
 if TYPE_CHECKING:
     import pyarrow

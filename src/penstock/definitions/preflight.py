@@ -12,7 +12,7 @@ from penstock.definitions.partitions import Spec
 from penstock.definitions.provider import Uses
 from penstock.definitions.task import P, R, TaskOptions
 from penstock.errors import UsageError
-from penstock.model.schedule import PREFLIGHT
+from penstock.model.job import PREFLIGHT
 
 HINT_LENGTH_MAX = 500  # characters
 

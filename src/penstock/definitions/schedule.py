@@ -11,7 +11,8 @@ from penstock.definitions.context import TickContext
 from penstock.definitions.partitions import Spec
 from penstock.definitions.provider import Uses
 from penstock.definitions.task import LimitValue, P, R, TaskOptions
-from penstock.model.schedule import SCHEDULE, Timing
+from penstock.model.job import SCHEDULE
+from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
 
 A = TypeVar("A")

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from penstock.errors import UsageError
+from penstock.model.job import SLICE, JobKind, kind_of_name
 
 #: Calendars have moments from the third day of year 1 to 9999-12-29, microseconds since 1970 UTC:
 #: every one has a local time in every place.
@@ -48,9 +49,6 @@ class Calendar(Protocol):
         ...
 
 
-SLICE = "dataset:"  # how the tasks of jobs begin that build slices
-STEP = "dataset:@step"  # the task of barriers, gates, joins and ends
-START = "dataset:@start"  # the task of what a plan waits for until it is complete
 BUILD = "build:"  # how the keys of a plan's jobs begin
 SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 
@@ -133,7 +131,7 @@ def task_name(task: str) -> str:
 
 def builds_slices(task: str) -> bool:
     """Whether jobs of this task build slices; barriers, gates and the like do not."""
-    return task.startswith(SLICE) and task_name(task) not in (STEP, START)
+    return kind_of_name(task) is JobKind.SLICE
 
 
 def slice_of(key: str) -> str:

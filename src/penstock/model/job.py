@@ -74,6 +74,34 @@ START_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
 }
 
 
+class JobKind(StrEnum):
+    """What a job is for; all jobs of a lane are of one kind."""
+
+    JOB = "job"  # a plain job of a task
+    TICK = "tick"  # a unit of a schedule: armed again at each end
+    PREFLIGHT = "preflight"  # a check before a daemon starts; only in the memory of its process
+    SLICE = "slice"  # slices of a dataset
+    STEP = "step"  # a start, barrier, gate, join or end of a plan
+    ROW_GROUP = "row_group"  # rows of a table
+
+
+#: How names of tasks and keys of units begin that are not plain jobs'; tasks of users never do.
+SCHEDULE, PREFLIGHT, SLICE = "schedule:", "preflight:", "dataset:"
+STEP = "dataset:@step"  # the task of barriers, gates, joins and ends
+START = "dataset:@start"  # the task of what a plan waits for until it is complete
+
+
+def kind_of_name(name: str) -> JobKind:
+    """The kind that a task's name or a unit's key tells, where no lane is at hand."""
+    if name.startswith(SCHEDULE):
+        return JobKind.TICK
+    if name.startswith(PREFLIGHT):
+        return JobKind.PREFLIGHT
+    if name.startswith((STEP, START)):
+        return JobKind.STEP
+    return JobKind.SLICE if name.startswith(SLICE) else JobKind.JOB
+
+
 class EdgeKind(StrEnum):
     """When does a dependency let its dependant go?"""
 
@@ -124,6 +152,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     task: str
+    kind: JobKind = JobKind.JOB
     payload: str  # strict JSON text
     group: str
     limit_keys: tuple[str, ...] = ()  # sorted, each once
@@ -154,6 +183,7 @@ class LeasedJob(msgspec.Struct, array_like=True, gc=False):
     plan_id: str | None = None
     level: int | None = None
     limited: bool = False  # its lane has limit keys
+    kind: JobKind = JobKind.JOB
     solo: bool = False  # a suspect: it must run alone
     brought: Any = None  # what its worker has read for it: a cursor, slices; no store sets it
 
@@ -164,6 +194,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: JobId
     key: str
     task: str
+    kind: JobKind = JobKind.JOB
     group: str
     partition: str | None
     limit_keys: tuple[str, ...]

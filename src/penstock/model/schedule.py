@@ -42,9 +42,6 @@ class Timing(Protocol):
         ...
 
 
-#: What the names of units, and of the tasks that run them, begin with.
-SCHEDULE, PREFLIGHT = "schedule:", "preflight:"
-
 ARM_UNITS_MAX = 1_000  # units of one call
 CURSOR_BYTES_MAX = 256 * 1024  # of strict JSON text
 PREFLIGHT_BYTES_MAX = 64 * 1024  # of what a preflight returns

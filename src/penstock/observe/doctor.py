@@ -9,12 +9,12 @@ from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 
-from penstock.model.dataset import START, STEP, task_name
+from penstock.model.dataset import task_name
 from penstock.model.doctor_finding import Finding, problem, well
-from penstock.model.job import TERMINAL, JobState
+from penstock.model.job import PREFLIGHT, START, STEP, TERMINAL, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanState
-from penstock.model.schedule import PREFLIGHT, PreflightResult, UnitView
+from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import QueueFacts
 from penstock.observe.phrases import SAME_BUILD, counted, rebuild_command, some
 

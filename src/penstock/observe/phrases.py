@@ -11,9 +11,8 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, to_datetime
 from penstock.model.dataset import utc_text
-from penstock.model.job import TERMINAL, AttemptError
+from penstock.model.job import SCHEDULE, TERMINAL, AttemptError
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import WorkerView
 
 NAMES_SHOWN = 3

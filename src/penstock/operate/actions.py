@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.errors import UsageError
-from penstock.model.dataset import SLICE, task_name
-from penstock.model.job import JobState
+from penstock.model.dataset import task_name
+from penstock.model.job import SLICE, JobState
 from penstock.stores.protocol import Store
 from penstock.stores.retry import wait_for
 from penstock.stores.store_future import Reply

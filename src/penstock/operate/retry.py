@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model.dataset import SLICE
-from penstock.model.job import JobId, JobState
+from penstock.model.job import SLICE, JobId, JobState
 from penstock.operate.actions import answer, audit, jobs_counted, settle, stored_tasks
 from penstock.stores.protocol import Store
 

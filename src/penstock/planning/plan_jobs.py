@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 
 import msgspec
 
-from penstock.model.dataset import BUILD, START, Calendar, DatasetSpec, moment_name
-from penstock.model.job import Edge, EdgeKind, NewJob
+from penstock.model.dataset import BUILD, Calendar, DatasetSpec, moment_name
+from penstock.model.job import START, Edge, EdgeKind, JobKind, NewJob
 from penstock.model.plan import (
     BuildPlan,
     JobDescriptor,
@@ -232,6 +232,7 @@ class _Submission:
         return NewJob(
             key=job.job_id,
             task=place.task,
+            kind=JobKind.SLICE,
             payload=_encode(SlicePayload(job.timestamps, self._eager, built)).decode(),
             group=place.group,
             limit_keys=place.limit_keys,
@@ -247,6 +248,7 @@ class _Submission:
         return NewJob(
             key=key,
             task=START if payload.step is Step.START else place.task,
+            kind=JobKind.STEP,
             payload=_encode(payload).decode(),
             group=place.group,
             limit_keys=place.limit_keys,

@@ -16,8 +16,8 @@ from penstock.config.settings import Settings
 from penstock.definitions.preflight import Preflight
 from penstock.errors import PreflightFailed
 from penstock.ids import SystemIds
-from penstock.model.job import AttemptError, ErrorCategory
-from penstock.model.schedule import PREFLIGHT, PreflightResult
+from penstock.model.job import PREFLIGHT, AttemptError, ErrorCategory
+from penstock.model.schedule import PreflightResult
 from penstock.planning.units import DaemonPlan, PreflightPlan
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.preflight_run import CheckTable

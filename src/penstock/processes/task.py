@@ -25,7 +25,7 @@ from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
 from penstock.errors import PayloadError, Skip
 from penstock.logs import set_up_logging
-from penstock.model.dataset import SLICE
+from penstock.model.job import SLICE
 from penstock.model.plan import SlicePayload
 from penstock.redaction.secrets import storable_text
 from penstock.retry.classify import classify

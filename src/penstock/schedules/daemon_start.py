@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import PreflightFailed
-from penstock.model.schedule import ARM_UNITS_MAX, SCHEDULE, ArmReport, PreflightResult, UnitPlan
+from penstock.model.job import SCHEDULE
+from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan
 from penstock.planning.units import DaemonPlan
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry

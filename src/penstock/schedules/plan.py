@@ -13,7 +13,8 @@ from penstock.definitions.partitions import Partitions, Spec, UnitPayload
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.schedule import Schedule
 from penstock.errors import ConfigError, UsageError
-from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitPlan
+from penstock.model.job import PREFLIGHT, SCHEDULE
+from penstock.model.schedule import UnitPlan
 from penstock.planning.units import (
     DaemonPlan,
     PreflightPlan,

@@ -16,6 +16,7 @@ from penstock.model.job import (
     ErrorCategory,
     Job,
     JobId,
+    JobKind,
     JobState,
     NewJob,
     WorkerId,
@@ -129,6 +130,7 @@ def _job(plan: PreflightPlan) -> NewJob:
     return NewJob(
         key=plan.unit,
         task=plan.task,
+        kind=JobKind.PREFLIGHT,
         payload=plan.payload,
         group=plan.task,  # each runs once, so partitions need no turns: thousands would cost more
         partition=plan.partition or None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Sized
 from enum import StrEnum
 
 from penstock.errors import EnqueueRefused
-from penstock.model.job import NewJob
+from penstock.model.job import JobKind, NewJob
 from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, UnitPlan
 from penstock.stores.sql.row_state import RowState
 
@@ -70,6 +70,7 @@ def due_after(first_at: int, row_state: int, due_at: int, last_due_at: int | Non
 def job_of(plan: UnitPlan) -> NewJob:
     """The job that a unit is."""
     return NewJob(
+        kind=JobKind.TICK,
         key=plan.key,
         task=plan.task,
         payload=plan.payload,

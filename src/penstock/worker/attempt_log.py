@@ -8,9 +8,8 @@ import logging
 from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
-from penstock.model.job import AttemptError, JobState, LeasedJob
+from penstock.model.job import PREFLIGHT, SCHEDULE, AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
-from penstock.model.schedule import PREFLIGHT, SCHEDULE
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd
 from penstock.worker.observer import WorkerObserver
 

@@ -13,11 +13,9 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.clock import Clock
 from penstock.errors import StoreError
-from penstock.model.dataset import STEP
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import SCHEDULE, STEP, JobState, WorkerId
 from penstock.model.provider import ProviderModelKey, gate_name
 from penstock.model.run import LimitKind
-from penstock.model.schedule import SCHEDULE
 from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook
 from penstock.model.worker import read_status, silent_workers

@@ -13,10 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT
-from penstock.model.dataset import SLICE
-from penstock.model.job import TERMINAL, JobState, WorkerId
+from penstock.model.job import SCHEDULE, SLICE, TERMINAL, JobState, WorkerId
 from penstock.model.lease import BlockedKey, LeaseBatch
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Outlook
 from penstock.model.worker import FULL_SHOWN
 from penstock.stores.protocol import Store

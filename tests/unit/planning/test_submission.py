@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.model.dataset import START, DatasetSpec, Need, Rule
-from penstock.model.job import EdgeKind, NewJob
+from penstock.model.dataset import DatasetSpec, Need, Rule
+from penstock.model.job import START, EdgeKind, NewJob
 from penstock.model.plan import BuildPlan, BuildRequest, Needed, Placement, SlicePayload
 from penstock.planning.build_plan import plan_build
 from penstock.planning.plan_jobs import GATE_PARTS, gates_of, parts_of, plan_jobs

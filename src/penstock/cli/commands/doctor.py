@@ -22,8 +22,8 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, OutputFailed, UsageError
-from penstock.model.dataset import SLICE
 from penstock.model.doctor_finding import Finding, problem, well
+from penstock.model.job import SLICE
 from penstock.model.views import QueueFacts
 from penstock.observe.doctor import build_findings, provider_finding, queue_findings, root_finding
 from penstock.observe.phrases import counted

@@ -20,8 +20,9 @@ from penstock.config.budgets import budgets_of
 from penstock.definitions.dataset import Dataset
 from penstock.errors import PenstockError, UsageError
 from penstock.model.dataset import Calendar, DatasetSpec, moment_name, slice_name, utc_text
+from penstock.model.job import PREFLIGHT, SCHEDULE
 from penstock.model.plan import BuildPlan, BuildRequest
-from penstock.model.schedule import PREFLIGHT, SCHEDULE, UnitView
+from penstock.model.schedule import UnitView
 from penstock.observe.phrases import at, command
 from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
 from penstock.observe.why.gather import gather_facts

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from penstock.model.dataset import BUILD, SLICE, SliceOutput, slice_of, task_name
-from penstock.model.job import Job, JobId, JobState
+from penstock.model.dataset import BUILD, SliceOutput, slice_of, task_name
+from penstock.model.job import SLICE, Job, JobId, JobState
 from penstock.model.plan import LevelStates, PlanRow, PlanState, SlicePayload
 from penstock.model.views import WorkerView
 from penstock.observe.phrases import (

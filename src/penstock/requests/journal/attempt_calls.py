@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BudgetUsedUp, CallInDoubt
-from penstock.model.job import JobId, LeasedJob
+from penstock.model.job import SCHEDULE, JobId, LeasedJob
 from penstock.model.journal import CallKey, CallRecord, CallState
-from penstock.model.schedule import SCHEDULE
 from penstock.model.spending import BudgetRefusal
 
 

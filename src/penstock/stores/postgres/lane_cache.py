@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.clock import Clock
+from penstock.model.job import JobKind
 
 SLOW_SECONDS = 0.010  # a look that took longer has walked over dead rows
 FRONT_SECONDS = 2.0  # how often a look begins at the front again, whatever it costs
@@ -60,7 +61,7 @@ class ScanPlaces:
 
 LANES_KNOWN_MAX = 100_000
 
-LaneFacts = tuple[str, str, bool]  # task, group, have its jobs limit keys
+LaneFacts = tuple[str, str, bool, JobKind]  # task, group, have its jobs limit keys, kind
 
 
 class KnownLanes:

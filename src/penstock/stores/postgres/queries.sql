@@ -165,9 +165,10 @@ insert into penstock.meta (name, value) values ($1, $2) on conflict (name) do up
 insert into penstock.meta (name, value) values ('own_name', $1) on conflict (name) do nothing
 
 -- ensure_lanes --
--- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys], …].
-insert into penstock.lanes (spec, task, grp, limit_keys)
-select lane ->> 0, lane ->> 1, lane ->> 2, lane ->> 3 from jsonb_array_elements($1::jsonb) as lane order by lane ->> 0
+-- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys, kind], …].
+insert into penstock.lanes (spec, task, grp, limit_keys, kind)
+select lane ->> 0, lane ->> 1, lane ->> 2, lane ->> 3, lane ->> 4 from jsonb_array_elements($1::jsonb) as lane
+order by lane ->> 0
 on conflict (spec) do nothing
 
 -- lane_ids --
@@ -541,7 +542,7 @@ with leased as (
 select
     leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
     leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    lanes.limit_keys <> '[]', true
+    lanes.limit_keys <> '[]', lanes.kind, true
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
 
 -- count_delayed --
@@ -804,7 +805,7 @@ with mine as materialized (
     from mine join gone on gone.job_id = mine.job_id
     returning job_id
 )
-select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]' from (
+select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]', lanes.kind from (
     select row_state, lane_id from kept
     union all
     select 7, mine.lane_id from mine join ended on ended.job_id = mine.job_id
@@ -912,8 +913,8 @@ with mine as materialized (
 select job_id, lane_id from gone
 
 -- lane_facts --
--- What never changes about lanes: [lane, task, group, have its jobs limit keys]; asked once by a process.
-select id, task, grp, limit_keys <> '[]' from penstock.lanes where id = any($1::bigint[])
+-- What never changes about lanes: [lane, task, group, have its jobs limit keys, kind]; asked once by a process.
+select id, task, grp, limit_keys <> '[]', kind from penstock.lanes where id = any($1::bigint[])
 
 -- add_counts --
 -- Merged change of the counters; $1 = [[scope, state, name, delta], …]. Differs from sqlite because a row that everybody
@@ -1326,9 +1327,10 @@ select
 from gone
 
 -- open_job --
--- A job that has not ended: [id, lane, row_state, token, worker]; nobody else ends it before we are done.
-select hot.job_id, hot.lane_id, hot.row_state, hot.token, hot.worker
-from penstock.hot join penstock.jobs on jobs.id = hot.job_id where jobs.key = $1 for update of hot
+-- A job that has not ended: [id, lane, row_state, token, worker, kind]; nobody else ends it before we are done.
+select hot.job_id, hot.lane_id, hot.row_state, hot.token, hot.worker, lanes.kind
+from penstock.hot join penstock.jobs on jobs.id = hot.job_id join penstock.lanes on lanes.id = hot.lane_id
+where jobs.key = $1 for update of hot
 
 -- revoke_job --
 -- Ends a lease from outside.

@@ -19,7 +19,7 @@ import psycopg
 
 from penstock.clock import BootTime
 from penstock.errors import InternalError
-from penstock.model.job import LeasedJob
+from penstock.model.job import JobKind, LeasedJob
 from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
@@ -305,9 +305,9 @@ class PostgresTransaction(ArmingTransaction):
         jobs = []
         for row in rows:
             lane_id = row[3]
-            task, group, limited = facts[lane_id]
+            task, group, limited, kind = facts[lane_id]
             job = LeasedJob(row[0], row[1], row[2], task, group, lane_id, *row[4:13])
-            job.limited = limited
+            job.limited, job.kind = limited, kind
             jobs.append(job)
         return jobs
 
@@ -322,7 +322,11 @@ class PostgresTransaction(ArmingTransaction):
         found = self.rows("take_suspect", job_id, no, self.now)
         if found:
             self.witness = "was_leased", (job_id, found[0][1], no)
-        return LeasedJob(*found[0]) if found else None
+        if not found:
+            return None
+        job = LeasedJob(*found[0])
+        job.kind = JobKind(job.kind)
+        return job
 
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
         self.ran_short([lane_id for lane_id, _, _ in rows])
@@ -383,7 +387,9 @@ class PostgresTransaction(ArmingTransaction):
         return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
 
     def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
-        return {lane: (task, group) for lane, (task, group, _) in self._lane_facts(lanes).items()}
+        return {
+            lane: (task, group) for lane, (task, group, _, _) in self._lane_facts(lanes).items()
+        }
 
     def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
         wanted = set(lanes)
@@ -391,7 +397,7 @@ class PostgresTransaction(ArmingTransaction):
         missing = wanted - known.keys()
         if missing:
             for lane, *facts in self.rows("lane_facts", numbers(missing)):
-                known[lane] = (facts[0], facts[1], facts[2])
+                known[lane] = (facts[0], facts[1], facts[2], JobKind(facts[3]))
         return {lane: known[lane] for lane in wanted if lane in known}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:

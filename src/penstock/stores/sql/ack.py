@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.errors import EnqueueRefused
-from penstock.model.job import BATCH_JOBS_MAX, JobId, JobState, WorkerId
+from penstock.model.job import BATCH_JOBS_MAX, JobId, JobKind, JobState, WorkerId
 from penstock.model.lease import (
     Effect,
     EnqueueJobs,
@@ -20,7 +20,6 @@ from penstock.model.lease import (
     SetCursor,
     Verdict,
 )
-from penstock.model.schedule import SCHEDULE
 from penstock.stores.sql import slices
 from penstock.stores.sql.dependants import note_ended
 from penstock.stores.sql.enqueue import enqueue
@@ -90,7 +89,7 @@ def _after_end(tx: Transaction, no: int, run_id: str, ends: Sequence[JobEnd]) ->
         return
     free_keys(tx, [(end.job.id, end.job.token) for end in ends if end.job.limited])
     for end in ends:
-        if end.job.task.startswith(SCHEDULE):
+        if end.job.kind is JobKind.TICK:
             tx.units.grown.add(end.job.id)
         tx.move(end.job.lane_id, JobState.IN_PROGRESS, end.state)
         tx.ended_in_run(run_id, end.state)
@@ -165,7 +164,7 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
     free_keys(tx, [(job.id, job.token)] if job.limited else [])
     tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     _back(tx, job.lane_id, state)
-    if job.task.startswith(SCHEDULE):
+    if job.kind is JobKind.TICK:
         tx.units.ticked(job.id, rearm.missed, end.ended_at, job.due_at)
     return Verdict.ACCEPTED
 
@@ -220,7 +219,7 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
     )
     if row is None:
         return _refused(tx, *ref)
-    row_state, lane_id, limited = row
+    row_state, lane_id, limited, kind = row
     ended = row_state == RowState.ERROR
     outcome = str(JobState.ERROR) if ended else RETRY
     tx.run(
@@ -232,7 +231,7 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         failure.ended_at,
         error,
     )
-    if failure.task.startswith(SCHEDULE):
+    if kind == JobKind.TICK:
         tx.units.failed(ref.id)
     if failure.charge and failure.spoils:
         spoil(tx, failure.spoils)

@@ -18,10 +18,11 @@ from penstock.model.job import (
     Edge,
     EdgeKind,
     ErrorCategory,
+    JobKind,
     JobState,
     NewJob,
+    kind_of_name,
 )
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import EnqueueReport
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.row_state import RowState
@@ -30,7 +31,7 @@ from penstock.stores.sql.transaction import LaneSpec, Transaction
 from penstock.stores.unit_rules import no_end
 
 _encode = msgspec.json.Encoder().encode
-_spec: Callable[[NewJob], LaneSpec] = attrgetter("task", "group", "limit_keys")
+_spec: Callable[[NewJob], LaneSpec] = attrgetter("task", "group", "limit_keys", "kind")
 
 _Placed = tuple[NewJob, LaneSpec, int]  # a job and its lane
 
@@ -78,7 +79,7 @@ def _first_of_each(jobs: Iterable[_Placed], created: dict[str, int]) -> list[_Pl
 
 def _arrive(tx: Transaction, jobs: Sequence[_Placed]) -> None:
     """Count new jobs that wait for no other, and let leasing find those that are due."""
-    for (task, group, _), count in Counter([spec for _, spec, _ in jobs]).items():
+    for (task, group, _, _), count in Counter([spec for _, spec, _ in jobs]).items():
         tx.arrive(task, group, JobState.QUEUED, count)
     due = {lane_id for job, _, lane_id in jobs if job.delay_seconds <= 0}
     tx.touch_all(due)
@@ -182,7 +183,7 @@ def _link(
         first = len(edges)
         pending, spoiler = 0, None
         for edge in _strictest(job.after):
-            if edge.key.startswith(SCHEDULE):
+            if kind_of_name(edge.key) is JobKind.TICK:
                 raise no_end(job.key, edge.key)
             if edge.key not in parents:
                 if edge.key in batch:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
+from penstock.model.job import AttemptError, ErrorCategory, JobId, JobKind, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import Retried, Settled
 from penstock.stores.protocol import CHORE_SLICE
 from penstock.stores.sql.dependants import note_ended, revive_later, settle, total
@@ -23,14 +22,14 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
         row = tx.row("open_job", key)
         if row is None:
             continue
-        job_id, lane_id, row_state, token, worker = row
+        job_id, lane_id, row_state, token, worker, kind = row
         tx.run("cancel_job", job_id, tx.now)
         tx.run("close_edges_of", as_json([job_id]))
         if row_state == RowState.IN_PROGRESS:
             outcome = str(JobState.CANCELLED)
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
             tx.run("linger", job_id, token, worker)
-            if key.startswith(SCHEDULE):
+            if kind == JobKind.TICK:
                 tx.units.grown.add(job_id)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
         if row_state == RowState.READY:

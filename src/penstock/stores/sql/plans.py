@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, BootTime
-from penstock.model.dataset import BUILD, START
-from penstock.model.job import JobState
+from penstock.model.dataset import BUILD
+from penstock.model.job import START, JobState
 from penstock.model.plan import LocksTaken, LockView, PlanRow
 from penstock.model.views import Progress
 from penstock.stores.protocol import CHORE_SLICE
@@ -110,7 +110,7 @@ def begin_plan(tx: Transaction, plan_id: str, run_id: str) -> bool:
         return False
     row = tx.row("open_job", f"{BUILD}{plan_id}:start")
     if row is not None and row[2] in _QUEUED:
-        job_id, lane_id, row_state, _, _ = row
+        job_id, lane_id, row_state, *_ = row
         if tx.lane_names([lane_id])[lane_id][0] == START:
             tx.run("finish_job", job_id, tx.now)
             tx.move(lane_id, JobState.QUEUED, JobState.DONE)

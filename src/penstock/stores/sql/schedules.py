@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock import failpoints
-from penstock.model.job import AttemptError, JobState
+from penstock.model.job import AttemptError, JobKind, JobState
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.enqueue import lanes_of
@@ -165,7 +165,7 @@ def arm(tx: Transaction, app: str, units: Sequence[UnitPlan]) -> ArmReport:
 
 
 def _spec(plan: UnitPlan) -> LaneSpec:
-    return plan.task, plan.group, plan.limit_keys
+    return plan.task, plan.group, plan.limit_keys, JobKind.TICK
 
 
 def _find(tx: Transaction, keys: Sequence[str] | dict[str, UnitPlan]) -> dict[str, _Known]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.clock import BootTime
 from penstock.errors import InternalError
-from penstock.model.job import JobState, LeasedJob, WorkerId
+from penstock.model.job import JobKind, JobState, LeasedJob, WorkerId
 from penstock.model.journal import CallKey
 from penstock.model.lease import CommitLevel, StageManifest
 from penstock.model.schedule import FAILED_TICKS_KEPT
@@ -124,7 +124,7 @@ class SliceTallies:
         )
 
 
-LaneSpec = tuple[str, str, tuple[str, ...]]  # task, group, limit keys
+LaneSpec = tuple[str, str, tuple[str, ...], JobKind]  # task, group, limit keys, kind
 
 
 class PayloadsTooLarge(Exception):
@@ -154,7 +154,7 @@ class Transaction(Statements):
 
     def lane_ids(self, specs: Mapping[str, LaneSpec]) -> dict[str, int]:
         """The lanes that a batch needs, by what they are known by; made if need be."""
-        wanted = as_json([(text, s[0], s[1], as_json(s[2])) for text, s in specs.items()])
+        wanted = as_json([(text, s[0], s[1], as_json(s[2]), s[3]) for text, s in specs.items()])
         found = self.array("lane_ids", wanted)
         if len(found) < len(specs):
             self.run("ensure_lanes", wanted)
@@ -239,8 +239,8 @@ class Transaction(Statements):
 
     @staticmethod
     def lane_text(spec: LaneSpec) -> str:
-        """What a lane is known by."""
-        return as_json(spec)
+        """What a lane is known by: all but its kind, which follows from its task."""
+        return as_json(spec[:3])
 
     def note_purged(self, rows: str) -> None:
         """Remember the highest of these ids, so that it is not given again."""

@@ -17,12 +17,13 @@ from penstock.model.job import (
     EdgeKind,
     Job,
     JobId,
+    JobKind,
     JobState,
     WorkerId,
+    kind_of_name,
 )
 from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
-from penstock.model.schedule import SCHEDULE
 from penstock.model.views import (
     FIRST_END,
     Circumstances,
@@ -74,7 +75,7 @@ class SqlReader(Statements):
         schedules: dict[str, dict[JobState, int]] = {}
         states = dict.fromkeys(JobState, 0)
         for task, state, n in self.rows("read_task_counts"):
-            if task.startswith(SCHEDULE):
+            if kind_of_name(task) is JobKind.TICK:
                 schedules.setdefault(task, {})[JobState(state)] = n
                 continue
             tasks.setdefault(task, {})[JobState(state)] = n
@@ -312,6 +313,7 @@ def _job(row: Row) -> Job:
         updated_at=row[21],
         started_at=row[22],
         finished_at=row[23],
+        kind=JobKind(row[24]),
     )
 
 

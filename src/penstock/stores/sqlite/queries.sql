@@ -83,9 +83,9 @@ select max(
 )
 
 -- ensure_lanes --
--- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys], …].
-insert into lanes (spec, task, grp, limit_keys)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1) where true
+-- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys, kind], …].
+insert into lanes (spec, task, grp, limit_keys, kind)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 from jsonb_each(?1) where true
 on conflict (spec) do nothing
 
 -- lane_ids --
@@ -283,7 +283,7 @@ select json_group_array(lane_id) from (
 select json_group_array(json_array(
     jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
     jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    json(iif(lanes.limit_keys = '[]', 'false', 'true'))
+    json(iif(lanes.limit_keys = '[]', 'false', 'true')), lanes.kind
 ))
 from jsonb_each(?1) as wanted cross join lanes on lanes.id = wanted.value
 cross join jobs on jobs.id in (
@@ -315,7 +315,7 @@ where jobs.row_state = 3 and lanes.task in (select value from jsonb_each(?1)) or
 select json_array(
     jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
     jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    json(iif(lanes.limit_keys = '[]', 'false', 'true')), json('true')
+    json(iif(lanes.limit_keys = '[]', 'false', 'true')), lanes.kind, json('true')
 )
 from jobs join lanes on lanes.id = jobs.lane_id where jobs.id = ?1
 
@@ -536,7 +536,9 @@ update jobs set
         when ?4 then null when ?12 is not null then deferred_since else coalesce(deferred_since, ?9)
     end
 where id = ?1 and token = ?2 and worker = ?10 and row_state = 4
-returning row_state, lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
+returning
+    row_state, lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id),
+    (select kind from lanes where lanes.id = lane_id)
 
 -- release_job --
 -- Gives an unstarted job back; a suspect stays one.
@@ -920,8 +922,9 @@ update jobs set row_state = 8, pending = 0, finished_at = ?2, updated_at = ?2, w
 where id = ?1 and row_state < 5
 
 -- open_job --
--- A job that has not ended: [id, lane, row_state, token, worker].
-select id, lane_id, row_state, token, worker from jobs where key = ?1 and row_state < 5
+-- A job that has not ended: [id, lane, row_state, token, worker, kind].
+select jobs.id, lane_id, row_state, token, worker, kind from jobs join lanes on lanes.id = lane_id
+where key = ?1 and row_state < 5
 
 -- revoke_job --
 -- Ends a lease from outside.

@@ -18,7 +18,7 @@ create table lanes (
     head_id integer,
     parked_on text,
     parked_seq integer
-) strict;
+, kind text not null default 'job') strict;
 create index lanes_ready on lanes (grp, head_priority desc, head_at, head_id)
     where head_id is not null and parked_on is null;
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
@@ -316,7 +316,7 @@ select
     jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
     jobs.row_state, jobs.token, workers.id as worker, jobs.attempts, jobs.crashes, jobs.deferred_since,
     jobs.available_at, jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at,
-    jobs.updated_at, jobs.started_at, jobs.finished_at
+    jobs.updated_at, jobs.started_at, jobs.finished_at, lanes.kind
 from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker;
 
 -- A unit as people see it.

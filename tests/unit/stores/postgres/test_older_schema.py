@@ -14,9 +14,9 @@ import pytest
 
 from penstock.errors import SchemaTooNew, StoreError, StoreReadOnly, StoreUnsupported
 from penstock.ids import SystemIds
-from penstock.model.job import Edge, JobId, JobState, NewJob, WorkerId
-from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, WorkerInfo
-from penstock.stores.protocol import JobFilter, Store
+from penstock.model.job import JobId, JobState, WorkerId
+from penstock.model.lease import JobRef, WorkerInfo
+from penstock.stores.protocol import JobFilter
 from penstock.stores.sql.statements import Migration, read_migrations
 from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.open import PACKAGE
@@ -25,68 +25,42 @@ from penstock.stores.sqlite.store import SqliteStore
 from tests.faults.old_stores import build, rows_of
 from tests.postgres.fixtures import MakeCluster
 
-WORKER = WorkerId("w")
+WORKER = WorkerId("w2")
 NEWEST = len(read_migrations(PACKAGE))
-
-
-def fill(store: Store) -> None:
-    """Jobs of every state, with leases, limits and dependants."""
-    jobs = [
-        NewJob(key=key, task="t", payload=f'{{"of":"{key}"}}', group="g", limit_keys=("host:x",))
-        for key in ("done", "failed", "held", "cancelled", "ready")
-    ]
-    jobs += [
-        NewJob(key="late", task="t", payload="{}", group="g", delay_seconds=3600),
-        NewJob(key="skipped", task="t", payload="{}", group="g", after=(Edge("failed"),)),
-        NewJob(key="waiting", task="t", payload="{}", group="g", after=(Edge("held"),)),
-    ]
-    store.enqueue(jobs).result()
-    store.register(WorkerInfo(id=WORKER, run_id="r", tasks=("t",)), 600).result()
-    request = LeaseRequest(worker=WORKER, tasks=("t",), limit=4, caps=ConfiguredCaps())
-    held = {job.key: job for job in store.lease(request).result().jobs}
-    ends = [
-        JobEnd(held["done"], JobState.DONE, 1, 2, result="7"),
-        JobEnd(held["failed"], JobState.ERROR, 1, 2),
-    ]
-    store.ack(WORKER, ends).result()
-    store.cancel(["cancelled"]).result()
-    while store.settle().result().more:
-        continue
-
-
-def seen(store: Store) -> list[object]:
-    return list(store.jobs(JobFilter(), JobId(0), 100).result())
+POSTGRES_NEWEST = len(read_migrations("penstock.stores.postgres"))
 
 
 @pytest.fixture
 def first(postgres_url: str) -> tuple[str, tuple[Migration, ...]]:
     """A database with the first schema and jobs of every state in it."""
-    from penstock.stores.postgres.open import known_steps, open_postgres
+    from penstock.stores.postgres.open import known_steps
+    from tests.postgres import old_stores
 
-    steps = known_steps()
-    store = open_postgres(postgres_url, durability="normal", migrations=steps[:1])
-    fill(store)
-    store.close()
-    return postgres_url, steps
+    old_stores.build(postgres_url, 1)
+    return postgres_url, known_steps()
 
 
-def test_a_first_postgres_store_is_upgraded_with_everything_in_it(
-    first: tuple[str, tuple[Migration, ...]],
+@pytest.mark.parametrize("version", range(1, POSTGRES_NEWEST + 1))
+def test_an_older_postgres_store_is_upgraded_with_everything_in_it(
+    postgres_url: str, version: int
 ) -> None:
     from penstock.stores.postgres.open import open_postgres
+    from tests.postgres import old_stores
 
-    url, steps = first
-    old = open_postgres(url, durability="normal", migrations=steps[:1])
-    before = seen(old)
-    old.close()
+    old_stores.build(postgres_url, version)
+    before = old_stores.rows_of(postgres_url)
 
-    store = open_postgres(url, durability="normal")
+    store = open_postgres(postgres_url, durability="normal")
 
-    assert len(before) == 8
-    assert seen(store) == before
-    assert {job.state for job in before} == set(JobState)  # type: ignore[attr-defined]
+    assert len(before) >= 10
+    assert old_stores.rows_of(postgres_url) == before
+    jobs = store.jobs(JobFilter(), JobId(0), 100).result()
+    assert {job.state for job in jobs} == set(JobState)
     assert store.check().result() == []
     assert store.circumstances("ready").result().held[0].count == 2  # type: ignore[union-attr]
+    assert {job.task: job.kind for job in jobs} == {
+        job.task: old_stores.KINDS.get(job.task, "job") for job in jobs
+    }
     number = store.ask(WORKER, JobRef(JobId(1), 1)).result()
     assert [question.id for question in store.inbox(WORKER).result().questions] == [number]
     store.close()
@@ -99,6 +73,7 @@ def test_a_process_of_the_first_schema_writes_nothing_more_after_the_upgrade(
 
     url, steps = first
     old = open_postgres(url, durability="normal", migrations=steps[:1])
+    old.register(WorkerInfo(id=WORKER, run_id="r", tasks=("t",)), 600).result()
     assert old.beat([WORKER], 600).result() == {WORKER}
     open_postgres(url, durability="normal").close()
 
@@ -142,6 +117,7 @@ def test_a_step_that_fails_leaves_the_older_schema_as_it_was(
     first: tuple[str, tuple[Migration, ...]],
 ) -> None:
     from penstock.stores.postgres.open import open_postgres
+    from tests.postgres import old_stores
 
     url, steps = first
     broken = Migration(len(steps) + 1, "of_the_test.sql", "drop table penstock.meta; select 1/0")
@@ -149,9 +125,8 @@ def test_a_step_that_fails_leaves_the_older_schema_as_it_was(
     with pytest.raises(StoreError):
         open_postgres(url, migrations=(*steps, broken))
 
-    old = open_postgres(url, durability="normal", migrations=steps[:1])
-    assert len(seen(old)) == 8
-    old.close()
+    open_postgres(url, durability="normal", migrations=steps[:1]).close()
+    assert len(old_stores.rows_of(url)) == 10
 
 
 def test_a_doctor_says_that_a_first_schema_will_be_upgraded_and_leaves_it(

@@ -15,10 +15,10 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.model.dataset import builds_slices, slice_of, task_name
-from penstock.model.job import Attempt, AttemptError, Job, JobState
+from penstock.model.job import SCHEDULE, Attempt, AttemptError, Job, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.plan import PlanRow, SlicePayload, Step, StepPayload
-from penstock.model.schedule import SCHEDULE, UnitView
+from penstock.model.schedule import UnitView
 from penstock.model.worker import WorkProgress
 from penstock.observe.phrases import counted
 from penstock.observe.why.facts import JobFacts
