@@ -400,7 +400,7 @@ def test_a_listener_that_calls_back_changes_nothing(seed: int | None) -> None:
             if calls_back:
                 scheduler = worlds[0].run.scheduler
                 scheduler.turn()
-                scheduler.gate_times()
+                scheduler.bottleneck.gates()
                 scheduler.set_limit("unused", event.sequence)
 
         world = GraphWorld(GRAPH, Bodies("left.a"), attempts_max=2, sinks=[nosy])

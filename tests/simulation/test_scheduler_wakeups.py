@@ -21,6 +21,7 @@ from penstock.model.request import PressureSnapshot
 from penstock.model.task import SchedulableTask
 from penstock.testing import VirtualClock, run_virtual
 from penstock.worker.bottleneck import GATES_MAX
+from penstock.worker.scheduler import AsyncTaskScheduler
 from tests.simulation.scheduler_world import GraphWorld
 
 SEEDS = [None, *range(6)]
@@ -214,6 +215,15 @@ def test_groups_at_their_share_are_told_as_capped() -> None:
 # ── Times ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def times(
+    scheduler: AsyncTaskScheduler,
+) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
+    """Seconds and task seconds by gate, and the use of resources, up to now."""
+    gates = scheduler.bottleneck.gates()
+    used = scheduler.bottleneck.used(scheduler.controller.held_leases())
+    return {name: (gate.seconds, gate.task_seconds) for name, gate in gates.items()}, used
+
+
 def test_time_in_gates_and_use_of_resources_are_exact() -> None:
     async def main() -> None:
         begun: dict[str, float] = {}
@@ -231,18 +241,16 @@ def test_time_in_gates_and_use_of_resources_are_exact() -> None:
         scheduler = world.run.scheduler
         running = asyncio.get_running_loop().create_task(world.run.run())
         await asyncio.sleep(3.0)
-        times = scheduler.gate_times()  # in the middle: what runs and waits counts up to now
-        gates = {name: (gate.seconds, gate.task_seconds) for name, gate in times.gates.items()}
+        gates, used = times(scheduler)  # in the middle: what runs and waits counts up to now
         assert gates == {"no_capacity key": (3.0, 2 * 2.0 + 1.0), "policy openai": (3.0, 6.0)}
-        assert times.used == {"submission": 3.0, "key": 3.0}
+        assert used == {"submission": 3.0, "key": 3.0}
 
         await running
-        times = scheduler.gate_times()
-        gates = {name: (gate.seconds, gate.task_seconds) for name, gate in times.gates.items()}
+        gates, used = times(scheduler)
         assert gates == {"no_capacity key": (4.0, 2 * 2.0 + 2.0), "policy openai": (6.0, 12.0)}
-        assert times.used == {"submission": 10.0, "key": 6.0, "async": 4.0}
+        assert used == {"submission": 10.0, "key": 6.0, "async": 4.0}
         await asyncio.sleep(5.0)
-        assert scheduler.gate_times() == times
+        assert times(scheduler) == (gates, used)
 
     run_virtual(main())
 
@@ -259,7 +267,7 @@ def test_the_times_of_very_many_gates_are_bounded_and_counted_once() -> None:
             needs={group: {group: 1} for group in groups},
         )
         await world.run.run()
-        gates = world.run.scheduler.gate_times().gates
+        gates = world.run.scheduler.bottleneck.gates()
 
         assert len(gates) == GATES_MAX + 1
         assert (gates["other"].seconds, gates["other"].task_seconds) == (1.0, 20.0)
@@ -303,6 +311,6 @@ def test_random_graphs_leave_nothing_idle_and_their_use_adds_up(
             seconds[event.correlation.task or ""]
             for event in world.sink.of(Kind.TASK_LEASE_ACQUIRED)
         )
-        assert world.run.scheduler.gate_times().used["submission"] == pytest.approx(spent)
+        assert times(world.run.scheduler)[1]["submission"] == pytest.approx(spent)
 
     run_virtual(main(), seed)

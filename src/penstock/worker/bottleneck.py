@@ -1,126 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What limits this worker, at each instant exactly one thing?
+"""The integrator of waiting time of one worker: what limits it, and how long tasks wait at gates.
 
-Time is charged when something changes, to what stood until then; so all charges together are the
-time that has passed. A worker stands as its last turn left it (`stands`). Where that is a matter of
-what the running attempts do, `Doings` knows: each is in its own code, waits for a reply, or waits
-for a permit, and those in the same place have equal parts of the time. Every change costs O(1):
-parts are counted by a clock that runs slower the more share the time.
+At each instant exactly one cause limits a worker. Time is charged when something changes, to what
+held until then; so all charges together are the time that has passed. A worker is as its last turn
+left it (`turned`). Where that depends on what the running attempts do, each of them is in its own
+code, waits for a reply, or waits for a permit, and those in the same place have equal parts of the
+time. Every change costs O(1): parts are counted by a clock that runs slower the more share the
+time. The tasks that wait at gates meanwhile are counted from turn to turn, by the same clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.queue import BlockedLine
 from penstock.model.provider import ANY, ProviderModelKey
-from penstock.model.request import RequestAdmissionItem
-from penstock.model.run import CAUSES_SHOWN, CauseTime, Doing, LimitKind
+from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
+from penstock.model.run import CAUSES_SHOWN, CauseTime, Doing, GateSeconds, LimitKind
 from penstock.model.task import SchedulerResourceRequest
 
-GATES_MAX = 256  # kept apart; what comes beyond is told under "other"
-
-
-class GateTime(msgspec.Struct):
-    """One thing that kept tasks waiting."""
-
-    seconds: float = 0.0  # in which at least one task waited for it
-    task_seconds: float = 0.0  # summed over the tasks that waited
-
-
-class GateTimesSnapshot(msgspec.Struct, frozen=True):
-    """The integrals up to one moment."""
-
-    gates: Mapping[str, GateTime]  # "reason resource" → how long
-    used: Mapping[str, float]  # resource → amount × seconds
-
-
-class _Spent(msgspec.Struct):
-    """For how long some resources were held; it keeps the request, so that its identity stays."""
-
-    request: SchedulerResourceRequest
-    seconds: float = 0.0
-
-
-class GateTimes:
-    """Owns the integrals of one scheduler."""
-
-    def __init__(self, now_monotonic: float) -> None:
-        self._since = now_monotonic
-        self._blocked: dict[str, int] = {}  # gate → tasks
-        self._gates: dict[str, GateTime] = {}
-        #: Of leases that came back, by the identity of what they asked for: hashing it costs more.
-        self._spent: dict[int, _Spent] = {}
-
-    def waited(self, until_monotonic: float) -> None:
-        """Whoever was said to wait has done so until now."""
-        passed = until_monotonic - self._since
-        self._since = until_monotonic
-        if passed <= 0:
-            return
-        for name, tasks in self._blocked.items():
-            gate = self._gates[name]
-            gate.seconds += passed
-            gate.task_seconds += passed * tasks
-
-    def stands(self, blocked: Iterable[BlockedLine]) -> None:
-        """Who waits from now on, and for what."""
-        found: dict[str, int] = {}
-        for line in blocked:  # several may wait for the same
-            name = self._kept(gate_name(line))
-            found[name] = found.get(name, 0) + line.tasks
-        self._blocked = found
-
-    def released(self, lease: TaskAdmissionLease, now_monotonic: float) -> None:
-        """A lease has come back."""
-        request = lease.item.resource_request
-        spent = self._spent.get(id(request))
-        if spent is None:
-            spent = self._spent[id(request)] = _Spent(request)
-        spent.seconds += now_monotonic - lease.acquired_at
-
-    def snapshot(
-        self, now_monotonic: float, held: Iterable[TaskAdmissionLease]
-    ) -> GateTimesSnapshot:
-        """Everything up to now, with what is still held."""
-        self.waited(now_monotonic)
-        used: dict[str, float] = {}
-        for spent in self._spent.values():
-            _book(used, spent.request.needs, spent.seconds)
-        for lease in held:
-            _book(used, lease.item.resource_request.needs, now_monotonic - lease.acquired_at)
-        gates = {
-            name: msgspec.structs.replace(gate)
-            for name, gate in self._gates.items()
-            if gate.task_seconds
-        }
-        return GateTimesSnapshot(gates, used)
-
-    def _kept(self, name: str) -> str:
-        """The name under which a gate's times are kept."""
-        if name not in self._gates:
-            if len(self._gates) >= GATES_MAX:
-                name = "other"
-            self._gates.setdefault(name, GateTime())
-        return name
-
-
-def gate_name(line: BlockedLine) -> str:
-    """Reason and resource of a line, in words that do not change."""
-    denied = line.denied
-    where = denied.resource if denied.resource is not None else denied.item.request_resource_key
-    return str(denied.reason) if where is None else f"{denied.reason} {where}"
-
-
-def _book(used: dict[str, float], needs: Iterable[tuple[str, int]], seconds: float) -> None:
-    for resource, amount in needs:
-        used[resource] = used.get(resource, 0.0) + amount * seconds
-
-
+GATES_MAX = 256  # kept apart; what comes beyond is counted under "other"
 MODELS_KEPT = 8_192  # whose reasons are known; beyond, all are forgotten
 CAUSES_MAX = 1_000  # kept apart; what comes beyond is charged to `other` of its kind
 OTHER = "other"
@@ -128,8 +32,8 @@ OTHER = "other"
 Ref = tuple[int, int]  # an attempt: its job and its token
 
 
-class Stand(NamedTuple):
-    """How a turn has left a worker.
+class Cause(NamedTuple):
+    """What limits a worker as a turn has left it.
 
     With `gate`, whatever keeps requests to that provider back. With `by_holders`, the cause holds
     unless most of those that run use models whose permits are waited for: then what the waiting
@@ -143,8 +47,8 @@ class Stand(NamedTuple):
     gate: ProviderModelKey | None = None  # its model may be `*`
 
 
-class KeptBack(NamedTuple):
-    """Why requests to a model wait."""
+class RequestLimit(NamedTuple):
+    """The limit that holds requests to a model back."""
 
     kind: LimitKind
     level: float | None  # where the limit stands
@@ -191,14 +95,25 @@ class _Attempt:
         self.place: _Place | None = None
 
 
-class Limiting:
-    """Owns the integrals of one worker. Belongs to one loop; hears of requests as a watch."""
+class _Held(msgspec.Struct):
+    """For how long some resources were held; it keeps the request, so that its identity stays."""
+
+    request: SchedulerResourceRequest
+    seconds: float = 0.0
+
+
+class Bottleneck:
+    """Owns the integrals of one worker. Belongs to one loop; a listener of request admission."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._since = self._began = monotonic()
-        self._stand = Stand(LimitKind.STORE)  # until it has a name there
+        self._since = self._began = self._gates_since = monotonic()
+        self._cause = Cause(LimitKind.STORE)  # until it has a name there
         self._running = 0
+        self._blocked: dict[str, int] = {}  # gate → tasks that wait there
+        self._gates: dict[str, list[float]] = {}  # gate → seconds, task seconds
+        #: Of leases that came back, by the identity of what they asked for: hashing it costs more.
+        self._held: dict[int, _Held] = {}
         self._charged: dict[tuple[LimitKind, str], _Charged] = {}
         self._doing: dict[tuple[LimitKind, str], float] = {}
         self._running_seconds = 0.0  # summed over attempts
@@ -212,19 +127,33 @@ class Limiting:
         self._waiting = 0  # attempts that wait for a permit
         self._outside = 0  # and those that wait for a reply
         self._pressed = 0  # of these: a reply of a model for which others wait for a permit
-        self._kept: dict[ProviderModelKey, KeptBack] = {}
-        self._kept_last: dict[str, ProviderModelKey] = {}  # provider → model
+        self._limits: dict[ProviderModelKey, RequestLimit] = {}
+        self._limited_last: dict[str, ProviderModelKey] = {}  # provider → model
 
     def __repr__(self) -> str:
-        return f"<Limiting {self._stand.kind or 'shared'} {self._stand.where}>"
+        return f"<Bottleneck {self._cause.kind or 'shared'} {self._cause.where}>"
 
     # ── What the worker says ──────────────────────────────────────────────────────────────────
 
-    def stands(self, running: int, stand: Stand) -> None:
-        """From now on a worker stands like this."""
+    def turned(self, running: int, cause: Cause, blocked: Iterable[BlockedLine]) -> None:
+        """A turn has ended: what limits the worker from now on, and which tasks wait at gates."""
         self._charge()
+        self._settle_gates()
         self._running = running
-        self._stand = stand
+        self._cause = cause
+        found: dict[str, int] = {}
+        for line in blocked:  # several may wait for the same
+            name = self._kept(_gate_of(line))
+            found[name] = found.get(name, 0) + line.tasks
+        self._blocked = found
+
+    def came_back(self, lease: TaskAdmissionLease) -> None:
+        """The resources of a task are free again."""
+        request = lease.item.resource_request
+        held = self._held.get(id(request))
+        if held is None:
+            held = self._held[id(request)] = _Held(request)
+        held.seconds += self._monotonic() - lease.acquired_at
 
     def began(self, ref: Ref) -> None:
         """An attempt begins whose requests are to be heard of."""
@@ -239,53 +168,52 @@ class Limiting:
 
     # ── What request admission says ───────────────────────────────────────────────────────────
 
-    def waits(self, item: RequestAdmissionItem) -> None:
-        """A request waits for a permit."""
+    def queued(self, item: RequestAdmissionItem) -> None:
         attempt = self._attempt_of(item)
         if attempt is not None:
             attempt.waiting += 1
             attempt.waits_for = item.resource.provider_model
             self._place(attempt)
 
-    def waits_no_more(self, item: RequestAdmissionItem) -> None:
+    def dequeued(self, item: RequestAdmissionItem) -> None:
         attempt = self._attempt_of(item)
         if attempt is not None and attempt.waiting:
             attempt.waiting -= 1
             self._place(attempt)
 
-    def sent(self, item: RequestAdmissionItem) -> None:
-        """A request leaves."""
-        attempt = self._attempt_of(item)
+    def granted(self, lease: RequestAdmissionLease) -> None:
+        attempt = self._attempt_of(lease.item)
         if attempt is not None:
             attempt.flying += 1
-            attempt.replies_of = item.resource.provider_model
+            attempt.replies_of = lease.item.resource.provider_model
             self._place(attempt)
 
-    def replied(self, item: RequestAdmissionItem) -> None:
-        attempt = self._attempt_of(item)
+    def released(
+        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, now: float
+    ) -> None:
+        attempt = self._attempt_of(lease.item)
         if attempt is not None and attempt.flying:
             attempt.flying -= 1
             self._place(attempt)
+
+    def held_back(self, model: ProviderModelKey, kind: LimitKind, level: float | None) -> None:
+        limit = RequestLimit(kind, level)
+        last = self._limited_last.get(model.provider)
+        if self._limits.get(model) == limit and last == model:
+            return
+        self._charge()
+        for place in self._lines.get(model.provider, ()):
+            self._settle(place)
+        if len(self._limits) >= MODELS_KEPT:
+            self._limits.clear()
+        self._limits[model] = limit
+        self._limited_last[model.provider] = model
 
     def _attempt_of(self, item: RequestAdmissionItem) -> _Attempt | None:
         context = item.event_context
         if context is None or context.job_id is None or context.execution is None:
             return None
         return self._attempts.get((context.job_id, context.execution))
-
-    def kept_back(self, model: ProviderModelKey, kind: LimitKind, level: float | None) -> None:
-        """Requests to a model, or with `*` to a provider, cannot leave now."""
-        why = KeptBack(kind, level)
-        last = self._kept_last.get(model.provider)
-        if self._kept.get(model) == why and last == model:
-            return
-        self._charge()
-        for place in self._lines.get(model.provider, ()):
-            self._settle(place)
-        if len(self._kept) >= MODELS_KEPT:
-            self._kept.clear()
-        self._kept[model] = why
-        self._kept_last[model.provider] = model
 
     # ── What is asked ─────────────────────────────────────────────────────────────────────────
 
@@ -328,6 +256,24 @@ class Limiting:
         found.sort(key=lambda one: -one.seconds)
         return tuple(found[:CAUSES_SHOWN])
 
+    def gates(self) -> dict[str, GateSeconds]:
+        """How long tasks have waited up to now, by "reason resource"; most first."""
+        self._charge()
+        self._settle_gates()
+        longest = sorted(self._gates.items(), key=lambda gate: -gate[1][1])
+        return {name: GateSeconds(*times) for name, times in longest if times[1]}
+
+    def used(self, held: Iterable[TaskAdmissionLease]) -> dict[str, float]:
+        """Resource → amount × seconds, with the leases that are still held."""
+        now = self._monotonic()
+        found: dict[str, float] = {}
+        times = [(one.request, one.seconds) for one in self._held.values()]
+        times += [(lease.item.resource_request, now - lease.acquired_at) for lease in held]
+        for request, seconds in times:
+            for resource, amount in request.needs:
+                found[resource] = found.get(resource, 0.0) + amount * seconds
+        return found
+
     @property
     def seconds(self) -> float:
         """All the time that was charged."""
@@ -336,41 +282,59 @@ class Limiting:
     # ── Charging ──────────────────────────────────────────────────────────────────────────────
 
     def _charge(self) -> None:
-        """Whatever stood until now has done so until now."""
+        """What limited the worker until now has done so until now."""
         now = self._monotonic()
         passed = now - self._since
         if passed <= 0:
             return
         self._since = now
-        stand, waiting = self._stand, self._waiting
+        cause, waiting = self._cause, self._waiting
         running = max(self._running, waiting + self._outside)
         self._running_seconds += passed * running
-        if stand.kind is None or (
-            stand.by_holders and waiting and 2 * (waiting + self._pressed) > running
+        if cause.kind is None or (
+            cause.by_holders and waiting and 2 * (waiting + self._pressed) > running
         ):
             self._shared += passed
-            if stand.kind is None:
+            if cause.kind is None:
                 self._clock += passed / max(running, 1)
             else:
                 self._permit_clock += passed / waiting
-        elif stand.gate is None:
-            self._book(stand.kind, stand.where, passed, stand.level)
+        elif cause.gate is None:
+            self._book(cause.kind, cause.where, passed, cause.level)
         else:
-            kept, where = self._why(stand.gate)
-            self._book(kept.kind, where, passed, kept.level)
+            limit, where = self._limit_of(cause.gate)
+            self._book(limit.kind, where, passed, limit.level)
 
-    def _why(self, model: ProviderModelKey) -> tuple[KeptBack, str]:
-        """What keeps requests to a model back, and which model that is."""
-        last = self._kept_last.get(model.provider)
+    def _settle_gates(self) -> None:
+        """Those that waited at gates have done so up to the last charge."""
+        passed = self._since - self._gates_since
+        self._gates_since = self._since
+        if passed > 0:
+            for name, tasks in self._blocked.items():
+                times = self._gates[name]
+                times[0] += passed
+                times[1] += passed * tasks
+
+    def _kept(self, gate: str) -> str:
+        """The name under which the times of a gate are kept."""
+        if gate not in self._gates:
+            if len(self._gates) >= GATES_MAX:
+                gate = OTHER
+            self._gates.setdefault(gate, [0.0, 0.0])
+        return gate
+
+    def _limit_of(self, model: ProviderModelKey) -> tuple[RequestLimit, str]:
+        """What holds requests to a model back, and which model that is."""
+        last = self._limited_last.get(model.provider)
         first = (
             (last, model)
             if last is not None and ANY in (last.model, model.model)
             else (model, last)
         )
         for key in first:
-            if key is not None and (kept := self._kept.get(key)) is not None:
-                return kept, place_name(key)
-        return KeptBack(LimitKind.ADAPTIVE_LIMIT, None), place_name(model)
+            if key is not None and (limit := self._limits.get(key)) is not None:
+                return limit, place_name(key)
+        return RequestLimit(LimitKind.ADAPTIVE_LIMIT, None), place_name(model)
 
     def _book(self, kind: LimitKind, where: str, seconds: float, level: float | None) -> None:
         key = (kind, where)
@@ -439,18 +403,25 @@ class Limiting:
         if not count:
             return
         if place.waits:
-            kept, where = self._why(place.key)
+            limit, where = self._limit_of(place.key)
         else:
-            kept, where = KeptBack(LimitKind.LATENCY, None), place_name(place.key)
+            limit, where = RequestLimit(LimitKind.LATENCY, None), place_name(place.key)
         if part > 0:
             self._taken += part * count
-            self._book(kept.kind, where, part * count, kept.level)
-        key = (kept.kind, where)
+            self._book(limit.kind, where, part * count, limit.level)
+        key = (limit.kind, where)
         if key not in self._doing and len(self._doing) >= CAUSES_MAX:
-            key = (kept.kind, OTHER)
+            key = (limit.kind, OTHER)
         self._doing[key] = self._doing.get(key, 0.0) + count * (self._since - since)
 
 
 def place_name(model: ProviderModelKey) -> str:
     """What people call a model of a provider."""
     return model.provider if model.model == ANY else f"{model.provider}/{model.model}"
+
+
+def _gate_of(line: BlockedLine) -> str:
+    """Reason and resource of a line, in words that do not change."""
+    denied = line.denied
+    where = denied.resource if denied.resource is not None else denied.item.request_resource_key
+    return str(denied.reason) if where is None else f"{denied.reason} {where}"

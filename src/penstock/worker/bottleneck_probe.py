@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a turn leave the worker: what stops who is next?
+"""Finds the bottleneck of a worker at the end of every turn, from what is at hand.
 
-Asked at the end of every turn, from what is at hand. The store is asked for two things, not more
-often than once a second: whether jobs wait for others, when slots are free while something runs;
-and who holds what is left, when nothing does.
+The store is asked for two things, not more often than once a second: whether jobs wait for others,
+when slots are free while something runs; and who holds what is left, when nothing does.
 """
 
 from __future__ import annotations
@@ -11,98 +10,85 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
-from penstock.clock import Clock
 from penstock.errors import StoreError
 from penstock.model.job import SCHEDULE, STEP, JobState, WorkerId
-from penstock.model.provider import ProviderModelKey, gate_name
+from penstock.model.provider import gate_name
 from penstock.model.run import LimitKind
 from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook
 from penstock.model.worker import read_status, silent_workers
 from penstock.process_identity import is_gone, own_mark
-from penstock.stores.protocol import Store
-from penstock.worker.bottleneck import Limiting, Stand, place_name
-from penstock.worker.completer import Completer
-from penstock.worker.drain import Drain
-from penstock.worker.executor import JobExecutor
-from penstock.worker.lease_loop import LeaseLoop
-from penstock.worker.parts import Background
-from penstock.worker.prefetch import PrefetchWindow
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.bottleneck import Cause, place_name
+from penstock.worker.core import WorkerCore
+from penstock.worker.observer import WorkerObserver
 
-LOOK_SECONDS = 1.0  # between two questions whether jobs wait for others
+ASK_SECONDS = 1.0  # between two questions whether jobs wait for others
 
-_RUNNING = Stand(None)
-_STORE = Stand(LimitKind.STORE)
-_IDLE = Stand(LimitKind.IDLE)
-_PAUSED = Stand(LimitKind.PAUSED)
-_DELAYS = Stand(LimitKind.DELAYS)
-_ELSEWHERE = Stand(LimitKind.ELSEWHERE)
-_SUSPECTS = Stand(LimitKind.SUSPECTS)
-_LOST = Stand(LimitKind.LOST)
-_FAIR_ORDER = Stand(LimitKind.FAIR_ORDER, by_holders=True)
-_DEPENDENCIES = Stand(LimitKind.DEPENDENCIES, by_holders=True)
+_RUNNING = Cause(None)
+_STORE = Cause(LimitKind.STORE)
+_IDLE = Cause(LimitKind.IDLE)
+_PAUSED = Cause(LimitKind.PAUSED)
+_DELAYS = Cause(LimitKind.DELAYS)
+_ELSEWHERE = Cause(LimitKind.ELSEWHERE)
+_SUSPECTS = Cause(LimitKind.SUSPECTS)
+_LOST = Cause(LimitKind.LOST)
+_FAIR_ORDER = Cause(LimitKind.FAIR_ORDER, by_holders=True)
+_DEPENDENCIES = Cause(LimitKind.DEPENDENCIES, by_holders=True)
 
 
-class LimitingLook:
-    """Owns what is known of jobs that wait for others. Decides nothing but what is charged."""
+class BottleneckProbe(WorkerObserver):
+    """Tells the integrator how each turn leaves the worker. Decides nothing but what is charged.
 
-    def __init__(
-        self,
-        limiting: Limiting,
-        run_id: str,
-        kinds: Mapping[str, str],
-        store: Store,
-        clock: Clock,
-        window: PrefetchWindow,
-        slots: JobExecutor,
-        acks: Completer,
-        leasing: LeaseLoop,
-        drain: Drain,
-        background: Background,
-        wake: Callable[[], None],
-        gate_of: Callable[[Hashable], ProviderModelKey | None] | None,
-    ) -> None:
-        self._limiting = limiting
-        self._run_id = run_id
+    Owns what the store last said of jobs that wait for others, and of who holds the rest.
+    """
+
+    def __init__(self, core: WorkerCore) -> None:
+        kinds = core.slot_kinds
+        self._core = core
         self._tasks = tuple(kinds)
-        self._jobs = tuple(kind for kind in kinds if not kind.startswith(STEP))
+        self._jobs = tuple(task for task in kinds if not task.startswith(STEP))
         self._kinds = tuple(dict.fromkeys(kinds.values()))
-        self._store = store
-        self._clock = clock
-        self._window = window
-        self._slots = slots
-        self._acks = acks
-        self._leasing = leasing
-        self._drain = drain
-        self._background = background
-        self._wake = wake
-        self._gate_of = gate_of
-        self._queue = window.scheduler.queue.view()
-        self._is_looking = False
-        self._looked_monotonic = -LOOK_SECONDS
+        self._window = core.window
+        self._executor = core.executor
+        self._lease_loop = core.lease_loop
+        self._drain = core.drain
+        self._bottleneck = core.window.scheduler.bottleneck
+        self._queue = core.window.scheduler.queue.view()
+        self._hears_requests = core.providers is not None
+        self._process = own_mark()
+        self._is_asking = False
+        self._asked_monotonic = -ASK_SECONDS
         self._waiting_jobs = 0  # in the store, for others to end
-        self._mark = own_mark()
         self._holders = _ELSEWHERE  # who seems to hold what is left
 
-    def look(self, goes_on: bool) -> None:
-        """Say how this turn leaves the worker; `goes_on`: it could begin something."""
-        running = len(self._slots.running)
-        self._limiting.stands(running, self._stand(running, goes_on))
+    def turned(self, goes_on: bool) -> None:
+        running = len(self._executor.running)
+        cause = self._cause(running, goes_on)
+        self._bottleneck.turned(running, cause, self._queue.blocked())
 
-    def _stand(self, running: int, goes_on: bool) -> Stand:
-        leasing = self._leasing
-        if running == 1 and next(iter(self._slots.running.values())).job.solo:
+    def started(self, attempt: Attempt) -> None:
+        if self._hears_requests:
+            self._bottleneck.began(attempt.ref)
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if self._hears_requests:
+            self._bottleneck.left(attempt.ref)
+
+    def _cause(self, running: int, goes_on: bool) -> Cause:
+        lease_loop = self._lease_loop
+        if running == 1 and next(iter(self._executor.running.values())).job.solo:
             return _SUSPECTS  # it runs alone
         if self._queue.queued_total:  # 1. something ready waits
             denied = self._queue.binding()
             if denied is None or not goes_on:
                 return _STORE  # ends have to be taken before anything more is begun
             return self._denied(denied)
-        if leasing.knows_more:
+        if lease_loop.knows_more:
             full = self._full_kind()
             if full is not None:
-                return Stand(LimitKind.SLOTS, full, self._slots.count(full), by_holders=True)
-            if leasing.busy:
+                return Cause(LimitKind.SLOTS, full, self._executor.count(full), by_holders=True)
+            if lease_loop.busy:
                 return _STORE
         kept = self._kept_in_store(running)
         if kept is not None:
@@ -111,43 +97,44 @@ class LimitingLook:
             if self._waiting_jobs and self._is_room():
                 return _DEPENDENCIES
             return _RUNNING
-        if leasing.busy or self._acks.pending or not goes_on:
+        if lease_loop.busy or self._core.completer.pending or not goes_on:
             return _STORE  # it asks, tells, or has no name there
-        return self._left(leasing.paused)
+        return self._left(lease_loop.paused)
 
-    def _denied(self, denied: TaskAdmissionDenied) -> Stand:
+    def _denied(self, denied: TaskAdmissionDenied) -> Cause:
         """A leased job waits for something in this worker."""
         if denied.until is Until.GATE:
             return self._gate(denied.item.request_resource_key, denied.resource, denied.numbers)
         kind = _slot_kind(denied)
         if denied.reason is DenialReason.NO_CAPACITY or self._is_full(kind):
-            return Stand(LimitKind.SLOTS, kind, self._slots.count(kind), by_holders=True)
+            return Cause(LimitKind.SLOTS, kind, self._executor.count(kind), by_holders=True)
         return _FAIR_ORDER
 
-    def _gate(self, gate: Hashable, named: str | None, numbers: Mapping[str, float]) -> Stand:
-        model = None if self._gate_of is None else self._gate_of(gate)
+    def _gate(self, gate: Hashable, named: str | None, numbers: Mapping[str, float]) -> Cause:
+        providers = self._core.providers
+        model = None if providers is None else providers.gate_of(gate)
         if numbers.get("cooldown_seconds", 0.0) > 0 or model is None:
             where = named or gate_name(gate)
-            return Stand(LimitKind.COOLDOWN, where if model is None else place_name(model))
-        return Stand(LimitKind.ADAPTIVE_LIMIT, gate=model)
+            return Cause(LimitKind.COOLDOWN, where if model is None else place_name(model))
+        return Cause(LimitKind.ADAPTIVE_LIMIT, gate=model)
 
-    def _kept_in_store(self, running: int) -> Stand | None:
+    def _kept_in_store(self, running: int) -> Cause | None:
         """Jobs are ready in the store, and may not be handed out, or are not asked for."""
         room = self._is_room()
-        blocked = self._leasing.blocked
+        blocked = self._lease_loop.blocked
         if blocked and room:
-            return Stand(LimitKind.KEYED_LIMIT, blocked[0].limit_key, blocked[0].cap)
-        if self._window.held_back and room and self._leasing.knows_more:
+            return Cause(LimitKind.KEYED_LIMIT, blocked[0].limit_key, blocked[0].cap)
+        if self._window.held_back and room and self._lease_loop.knows_more:
             gate = self._window.gate_in_the_way()
             if gate is not None:
                 cooldown = {"cooldown_seconds": gate.cooldown_seconds}
                 return self._gate(gate.resource, None, cooldown)
-        if running and room and not self._leasing.busy:
+        if running and room and not self._lease_loop.busy:
             self._ask(self._find_waiting)
         return None
 
-    def _left(self, paused: bool) -> Stand:
-        """3. Nothing runs: what are the jobs waiting for that are left?"""
+    def _left(self, paused: bool) -> Cause:
+        """3. Nothing runs: what the jobs that are left wait for."""
         if paused:
             return _PAUSED
         outlook = self._drain.outlook
@@ -168,7 +155,7 @@ class LimitingLook:
             return _STORE
         return _DEPENDENCIES if states[JobState.WAITING] else _IDLE
 
-    def _delays(self) -> Stand:
+    def _delays(self) -> Cause:
         """Jobs are for later; those that a provider has put off wait for its cool-down."""
         gate = self._window.gate_in_the_way()
         if gate is None or gate.cooldown_seconds <= 0:
@@ -176,22 +163,22 @@ class LimitingLook:
         return self._gate(gate.resource, None, {"cooldown_seconds": gate.cooldown_seconds})
 
     def _is_room(self) -> bool:
-        free = self._slots.free()
+        free = self._executor.free()
         return any(free[kind] for kind in self._kinds)
 
     def _is_full(self, kind: str) -> bool:
-        return not self._slots.free().get(kind, 0)
+        return not self._executor.free().get(kind, 0)
 
     def _full_kind(self) -> str | None:
         """A kind of which every slot is taken."""
-        free = self._slots.free()
+        free = self._executor.free()
         return next((kind for kind in self._kinds if not free[kind]), None)
 
     def _ask(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
-        now = self._clock.monotonic()
-        if not self._is_looking and now - self._looked_monotonic >= LOOK_SECONDS:
-            self._is_looking, self._looked_monotonic = True, now
-            self._background.spawn(self._find(find))
+        now = self._core.clock.monotonic()
+        if not self._is_asking and now - self._asked_monotonic >= ASK_SECONDS:
+            self._is_asking, self._asked_monotonic = True, now
+            self._core.background.spawn(self._find(find))
 
     async def _find(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
         """Ask the store; what cannot be told now is not said."""
@@ -200,23 +187,23 @@ class LimitingLook:
         except StoreError:
             self._waiting_jobs, self._holders = 0, _ELSEWHERE
         finally:
-            self._is_looking = False
-            self._wake()
+            self._is_asking = False
+            self._core.wake()
 
     async def _find_waiting(self) -> None:
-        """Do jobs wait for others? Steps of builds always do, and hold nothing up."""
-        outlook = await self._store.outlook(WorkerId(""), self._run_id)
+        """Count the jobs that wait; steps of builds always do, and hold nothing up."""
+        outlook = await self._core.store.outlook(WorkerId(""), self._core.config.run_id)
         self._waiting_jobs = _states(outlook, self._jobs)[JobState.WAITING]
 
     async def _find_holders(self) -> None:
-        """Who holds what is left: others that work, one that runs suspects, or one that died?"""
-        views = await self._store.workers()
+        """Others that work, one that runs suspects, or one that died."""
+        views = await self._core.store.workers()
         silent = silent_workers(views, is_gone)
         busy = [
             status
             for view in views
             if view.alive and view.id not in silent and (status := read_status(view.status))
-            if status.process != self._mark and (status.running or status.waiting)
+            if status.process != self._process and (status.running or status.waiting)
         ]
         if busy:
             self._holders = _SUSPECTS if all(one.solo for one in busy) else _ELSEWHERE

@@ -16,6 +16,7 @@ from penstock.events.kinds import current as current_correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask
 from penstock.planning.completion import CompletionSnapshot, CompletionTracker
+from penstock.worker.bottleneck import Cause
 from penstock.worker.scheduler import AsyncTaskScheduler
 
 #: Does the work of one task.
@@ -64,6 +65,8 @@ class GraphRun:
             while self._running or not (self._tracker.is_finished or self._is_stopping):
                 self._wake.clear()
                 self.scheduler.turn()
+                blocked = self.scheduler.queue.view().blocked()
+                self.scheduler.bottleneck.turned(len(self._running), Cause(None), blocked)
                 self._refuse_stand_still()
                 await self._wake.wait()
         finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import lru_cache, partial
 from math import inf
@@ -21,21 +20,15 @@ import msgspec
 from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
 from penstock.admission.requests.algorithm import LearnedLimit, LimitAlgorithm, LimitMode
-from penstock.admission.requests.decisions import RequestAdmissionLease
-from penstock.admission.requests.observers import RequestMaxima, WatchedRequestAdmission
+from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
+from penstock.admission.requests.listeners import ModelCounts, RequestCounts
 from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.provider import Provider
 from penstock.events.sink import RequestEvents
-from penstock.model.lease import ReleaseResult
 from penstock.model.provider import ProviderModelKey, RequestResourceKey, SeveralResources
-from penstock.model.request import (
-    LOCAL_OUTCOMES,
-    ProviderModelPressure,
-    RequestOutcome,
-    RequestReleaseOutcome,
-)
+from penstock.model.request import ProviderModelPressure
 from penstock.model.run import ModelFigures
 from penstock.model.spending import Budget
 from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
@@ -53,77 +46,10 @@ from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
-from penstock.worker.bottleneck import Limiting
+from penstock.worker.bottleneck import Bottleneck
 from penstock.worker.learned_limits import LearnedLimits, lesser
 from penstock.worker.provider_pressure import TaskPressure
 from penstock.worker.slot_lending import SlotLending
-
-MINUTE_SECONDS = 60
-FAILURES = frozenset({RequestOutcome.PROVIDER_FAILURE, RequestOutcome.PROVIDER_TIMEOUT})
-
-
-class ModelCounts:
-    """The last minute of one model, second by second."""
-
-    __slots__ = ("_seconds", "failed", "failed_in_row", "refused", "requests", "tokens")
-
-    def __init__(self) -> None:
-        self._seconds: deque[list[int]] = deque()  # second, requests, tokens
-        self.requests = 0
-        self.tokens = 0
-        self.refused = 0
-        self.failed = 0
-        self.failed_in_row = 0
-
-    def add(self, now: float, tokens: int) -> None:
-        self.requests += 1
-        self.tokens += tokens
-        second = int(now)
-        if not self._seconds or self._seconds[-1][0] != second:
-            self._forget(second)
-            self._seconds.append([second, 0, 0])
-        last = self._seconds[-1]
-        last[1] += 1
-        last[2] += tokens
-
-    def ended(self, outcome: RequestOutcome) -> None:
-        """How one of them has ended; what is our own doing says nothing."""
-        if outcome in FAILURES:
-            self.failed += 1
-            self.failed_in_row += 1
-        elif outcome not in LOCAL_OUTCOMES:
-            self.refused += outcome is RequestOutcome.RATE_LIMITED
-            self.failed_in_row = 0
-
-    def last_minute(self, now: float) -> tuple[int, int]:
-        """Requests and tokens."""
-        self._forget(int(now))
-        return sum(x[1] for x in self._seconds), sum(x[2] for x in self._seconds)
-
-    def _forget(self, second: int) -> None:
-        while self._seconds and self._seconds[0][0] <= second - MINUTE_SECONDS:
-            self._seconds.popleft()
-
-
-class CountedAdmission(RequestAdmissionController):
-    """Request admission that counts what has ended, for whoever looks."""
-
-    counts: dict[ProviderModelKey, ModelCounts]
-
-    def release(
-        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
-    ) -> ReleaseResult:
-        result = super().release(lease, outcome)
-        if result.released and outcome.was_sent:
-            key = lease.item.resource.provider_model
-            counts = self.counts.get(key)
-            if counts is None:
-                counts = self.counts[key] = ModelCounts()
-            tokens = outcome.tokens_served(lease.item.tokens_estimate)
-            counts.add(self._monotonic(), tokens)
-            counts.ended(outcome.outcome)
-        return result
-
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
 END_SECONDS = 2.0  # for what is written down, and for connections, at the end of a run
@@ -172,12 +98,12 @@ class ProviderRun:
         )
         self._policies = {policy.name: policy for policy in self._resolver.policies()}
         self._learned = LearnedLimits(store, clock, share.count)
-        self.limiting = Limiting(clock.monotonic)
-        self._core = WatchedRequestAdmission(
-            self._policies.values(), self._algorithm, self.limiting, share=share, generation=run_id
+        self._core = AdaptiveRequestAdmissionController(
+            self._policies.values(), self._algorithm, share=share, generation=run_id
         )
-        self._admission = CountedAdmission(self._core, clock, events, run_id)
-        self._admission.counts = {}
+        self._counts = RequestCounts(self._core.levels.models)
+        self._core.listen(self._counts)
+        self._admission = RequestAdmissionController(self._core, clock, events, run_id)
         self.pressure = TaskPressure(
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
@@ -193,10 +119,14 @@ class ProviderRun:
     def __repr__(self) -> str:
         return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
 
-    def connect(self, changed: Callable[[Hashable], None], lending: SlotLending) -> None:
-        """Who is told that a task may start which had to wait for its provider; who lends slots."""
+    def connect(
+        self, changed: Callable[[Hashable], None], lending: SlotLending, bottleneck: Bottleneck
+    ) -> None:
+        """Who is told that a task may start which had to wait for its provider, who lends slots,
+        and who accounts for the time that requests take."""
         self.pressure.connect(changed)
         self._lending = lending
+        self._core.listen(bottleneck)
 
     async def begin(self) -> None:
         """Read what was learned, and serve."""
@@ -241,7 +171,6 @@ class ProviderRun:
     def began(self, attempt: Attempt, deadline: float | None) -> AttemptContext:
         """An attempt begins; what its requests are to know of it."""
         ref, gate = attempt.ref, attempt.lease.item.request_resource_key
-        self.limiting.began(ref)
         if gate is not None:
             self.pressure.began(ref, gate)
         context = AttemptContext(
@@ -273,7 +202,6 @@ class ProviderRun:
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
-        self.limiting.left(attempt.ref)
         self.pressure.asked(attempt.ref)
         if self._lending is not None:
             self._lending.wait_ends(attempt)
@@ -293,11 +221,9 @@ class ProviderRun:
 
     def figures(self) -> tuple[ModelFigures, ...]:
         """Every model that was asked for, those with most requests first, over the whole run."""
-        most = self._core.maxima()
-        uses = {ProviderModelKey(one.provider, one.model): one for one in self.uses()}
         return tuple(
-            _figures(use, self._admission.counts.get(key) or ModelCounts(), most.get(key))
-            for key, use in uses.items()
+            _figures(use, self._counts.of(ProviderModelKey(use.provider, use.model)))
+            for use in self.uses()
         )
 
     def declared(self) -> dict[str, dict[str, float]]:
@@ -324,7 +250,7 @@ class ProviderRun:
     @property
     def in_flight_max(self) -> int:
         """Requests of all models that were in flight at once."""
-        return self._core.in_flight_max
+        return self._counts.in_flight_max
 
     def gate_of(self, gate: Hashable) -> ProviderModelKey | None:
         """Which model, or with `*` which provider, the gate of a task stands for."""
@@ -344,7 +270,7 @@ class ProviderRun:
     ) -> ProviderUse:
         policy = self._policies[one.key.provider]
         caps = policy.model_caps(one.key.model).least(policy.caps)
-        counts = self._admission.counts.get(one.key) or ModelCounts()
+        counts = self._counts.of(one.key)
         requests, tokens = counts.last_minute(now)
         until = one.blocked_until
         part = 1 / self._share.count
@@ -424,21 +350,20 @@ class ProviderRun:
         return key if shown == key.model else key._replace(model=shown)
 
 
-def _figures(use: ProviderUse, counts: ModelCounts, most: RequestMaxima | None) -> ModelFigures:
-    most = most or RequestMaxima()
+def _figures(use: ProviderUse, counts: ModelCounts) -> ModelFigures:
     return ModelFigures(
         provider=use.provider,
         model=use.model,
-        domains=tuple(sorted(most.domains)),
+        domains=tuple(sorted(counts.domains)),
         requests=counts.requests,
         refused=counts.refused,
         failed=counts.failed,
         tokens=counts.tokens,
         limit=use.limit,
         limit_max=use.limit_max,
-        limit_reached=most.limit,
-        in_flight_max=most.in_flight,
-        waiting_max=most.waiting,
+        limit_reached=counts.limit_max,
+        in_flight_max=counts.in_flight_max,
+        waiting_max=counts.waiting_max,
         ceiling=use.ceiling,
         rpm=use.rpm,
         tpm=use.tpm,

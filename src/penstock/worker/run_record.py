@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nlargest
+from itertools import islice
 
-from penstock.admission.tasks.controller import TaskAdmissionController
-from penstock.clock import MICROSECONDS, Clock
+from penstock.clock import MICROSECONDS
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobFailure
 from penstock.model.run import (
     GATES_SHOWN,
     AsyncCapacityPlan,
     CapacityValue,
-    GateSeconds,
     LimitKind,
     ModelFigures,
     RunDocument,
@@ -30,15 +29,9 @@ from penstock.model.run import (
 )
 from penstock.model.spending import BudgetStop
 from penstock.model.worker import WorkerStatus
-from penstock.stores.protocol import RunStore
 from penstock.worker.attempt import Attempt, AttemptEnd
-from penstock.worker.bottleneck import Limiting
-from penstock.worker.bottleneck_probe import LimitingLook
 from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
-from penstock.worker.parts import Totals, WorkerConfig
-from penstock.worker.provider_run import ProviderRun
-from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.status import StatusRow
 
 GROUPS_KEPT = 1_000  # whose most is known; whoever comes beyond is not told
@@ -51,28 +44,26 @@ NOBODY_ASKED = "no request was sent"
 _HERE = "this worker"
 
 
-class CapacityWatch:
+class CapacityWatch(WorkerObserver):
     """Owns the maxima of one worker. Belongs to one loop."""
 
-    def __init__(
-        self,
-        configured: Mapping[str, CapacityValue],
-        controller: TaskAdmissionController,
-        providers: ProviderRun | None,
-    ) -> None:
-        self._configured = dict(configured)
-        self._controller = controller
-        self._providers = providers
+    def __init__(self, core: WorkerCore, status: StatusRow) -> None:
+        self._executor = core.executor
+        self._status = status
+        self._configured = dict(core.config.capacity)
+        self._controller = core.window.scheduler.controller
+        self._providers = providers = core.providers
         for where, said in providers.declared().items() if providers is not None else ():
             aliases = CapacityValue({**said}, "code and settings; the least counts")
             self._configured[f"static_caps.{where}.aliases"] = aliases
         self._leases: dict[str, int] = {}  # by resource
         self._queued: dict[str, int] = {}  # by group
         self._running = 0
-        self._status: WorkerStatus | None = None
+        self._seen: WorkerStatus | None = None
 
-    def note_turn(self, running: int) -> None:
-        """A turn has started what it could: only here can more be held than before."""
+    def turned(self, goes_on: bool) -> None:
+        """Only a turn can leave more held than before."""
+        running = len(self._executor.running)
         if running > self._running:
             self._running = running
         leases = self._leases
@@ -80,11 +71,12 @@ class CapacityWatch:
             if amount > leases.get(resource, 0):
                 leases[resource] = amount
 
-    def note_status(self, status: WorkerStatus | None) -> None:
-        """A worker has looked at itself, as it does once a second."""
-        if status is self._status or status is None:
+    def ticked(self, tick: Tick) -> None:
+        """The worker looks at itself once a second; what it saw then counts."""
+        status = self._status.looked
+        if status is self._seen or status is None:
             return
-        self._status = status
+        self._seen = status
         for name, group in status.groups.items():
             known = self._queued.get(name)
             if known is None and len(self._queued) >= GROUPS_KEPT:
@@ -152,30 +144,16 @@ END_SECONDS = 2.0  # for its last word
 log = logging.getLogger("penstock.worker")
 
 
-class RunRecord:
+class RunRecord(WorkerObserver):
     """Owns what one worker tells of its run. Belongs to one loop."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        slots: Mapping[str, int],
-        store: RunStore,
-        clock: Clock,
-        limiting: Limiting,
-        scheduler: AsyncTaskScheduler,
-        capacity: CapacityWatch,
-        totals: Totals,
-        providers: ProviderRun | None,
-    ) -> None:
-        self._config = config
-        self._slots = slots  # of the kinds that its tasks run on
-        self._store = store
-        self._clock = clock
-        self._limiting = limiting
-        self._scheduler = scheduler
+    def __init__(self, core: WorkerCore, capacity: CapacityWatch) -> None:
+        self._core = core
+        self._config = core.config
+        self._clock = clock = core.clock
+        self._totals = core.totals
         self._capacity = capacity
-        self._totals = totals
-        self._providers = providers
+        self._bottleneck = core.window.scheduler.bottleneck
         self._began_at = self._now()
         self._next_monotonic = clock.monotonic()
         self._pause_seconds = FIRST_SECONDS
@@ -185,8 +163,20 @@ class RunRecord:
         self._is_saving = False
         self._said: object = None
         self._cpu_began = clock.cpu()
-        self.late_seconds = 0.0  # of the loop
-        self.stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
+        self._late_seconds = 0.0  # of the loop
+        self._stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
+
+    def ticked(self, tick: Tick) -> None:
+        self._late_seconds += tick.late_seconds
+        if self.is_due(tick.worker):
+            self._core.background.spawn(self.save(tick.worker))
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if type(end) is JobFailure:
+            if end.refused_by is None:
+                self._totals.retries += 1
+            else:
+                self._totals.put_back += 1
 
     def is_due(self, worker: WorkerId) -> bool:
         """Is it time, and is there anything that was not told yet?"""
@@ -206,15 +196,16 @@ class RunRecord:
         try:
             news, document = self._news(), self.document(over=over)
             part = RunPart(self._config.run_id, self._name, document.told_at, document.encoded())
-            await self._store.save_run(part)
+            await self._core.store.save_run(part)
             self._said = news
         except Exception as error:
             log.debug("The record of this run was not saved: %r", error)
         finally:
             self._is_saving = False
 
-    async def end(self, worker: WorkerId) -> None:
-        """The last word, if the store takes it soon."""
+    async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
+        """The worker ends: its last word, if the store takes it soon."""
+        self._stops = tuple(stops)
         try:
             await asyncio.wait_for(self.save(worker, over=True), END_SECONDS)
         except TimeoutError:
@@ -222,9 +213,9 @@ class RunRecord:
 
     def document(self, *, over: bool = False) -> RunDocument:
         """Everything up to now."""
-        totals, times = self._totals, self._scheduler.gate_times()
-        longest = sorted(times.gates.items(), key=lambda gate: -gate[1].task_seconds)
-        models = () if self._providers is None else self._providers.figures()
+        core, totals, bottleneck = self._core, self._totals, self._bottleneck
+        models = () if core.providers is None else core.providers.figures()
+        held = core.window.scheduler.controller.held_leases()
         return RunDocument(
             began_at=self._began_at,
             told_at=self._now(),
@@ -233,101 +224,27 @@ class RunRecord:
             worker=self._worker,
             place=self._config.place,
             solo=self._config.solo,
-            stops=self.stops,
-            causes=self._limiting.causes(),
-            doing=self._limiting.doing(),
+            stops=self._stops,
+            causes=bottleneck.causes(),
+            doing=bottleneck.doing(),
             ended=totals.ended,
             refused=totals.refused,
             retries=totals.retries,
             put_back=totals.put_back,
             cpu_seconds=self._clock.cpu() - self._cpu_began,
-            late_seconds=self.late_seconds,
-            slots=dict(self._slots),
+            late_seconds=self._late_seconds,
+            slots={kind: core.config.slots[kind] for kind in core.slot_kinds.values()},
             models=models,
-            gates={
-                name: GateSeconds(gate.seconds, gate.task_seconds)
-                for name, gate in longest[:GATES_SHOWN]
-            },
-            used=dict(times.used),
+            gates=dict(islice(bottleneck.gates().items(), GATES_SHOWN)),
+            used=bottleneck.used(held),
             capacity=self._capacity.plan(models),
         )
 
     def _news(self) -> object:
         """What must differ for another word to be worth a write; time alone does not."""
-        charged = sum(c.seconds for c in self._limiting.causes() if c.kind is not LimitKind.IDLE)
+        charged = sum(c.seconds for c in self._bottleneck.causes() if c.kind is not LimitKind.IDLE)
         totals = self._totals
         return charged, totals.ended, totals.refused, totals.retries, totals.put_back
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)
-
-
-class RunWatch(WorkerObserver):
-    """Hears of a worker's turns, ticks and ends. Belongs to one loop, and steers nothing."""
-
-    def __init__(
-        self,
-        core: WorkerCore,
-        status: StatusRow,
-    ) -> None:
-        config, clock, providers = core.config, core.clock, core.providers
-        kinds = core.slot_kinds
-        self._slots = core.executor
-        self._status = status
-        self._background = core.background
-        self._totals = core.totals
-        self._hears_requests = providers is not None
-        self._limiting = Limiting(clock.monotonic) if providers is None else providers.limiting
-        self._look = LimitingLook(
-            self._limiting,
-            config.run_id,
-            kinds,
-            core.store,
-            clock,
-            core.window,
-            core.executor,
-            core.completer,
-            core.lease_loop,
-            core.drain,
-            core.background,
-            core.wake,
-            None if providers is None else providers.gate_of,
-        )
-        scheduler = core.window.scheduler
-        self._capacity = CapacityWatch(config.capacity, scheduler.controller, providers)
-        used = {kind: config.slots[kind] for kind in dict.fromkeys(kinds.values())}
-        self._record = RunRecord(
-            config,
-            used,
-            core.store,
-            clock,
-            self._limiting,
-            scheduler,
-            self._capacity,
-            core.totals,
-            providers,
-        )
-
-    def turned(self, goes_on: bool) -> None:
-        self._look.look(goes_on)
-        self._capacity.note_turn(len(self._slots.running))
-
-    def ticked(self, tick: Tick) -> None:
-        self._record.late_seconds += tick.late_seconds
-        self._capacity.note_status(self._status.looked)
-        if self._record.is_due(tick.worker):
-            self._background.spawn(self._record.save(tick.worker))
-
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
-        if type(end) is JobFailure:
-            if end.refused_by is None:
-                self._totals.retries += 1
-            else:
-                self._totals.put_back += 1
-        if self._hears_requests:
-            self._limiting.left(attempt.ref)
-
-    async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
-        """The worker ends: its last word, if the store takes it soon."""
-        self._record.stops = tuple(stops)
-        await self._record.end(worker)

@@ -25,7 +25,7 @@ from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import ReadinessSource, SchedulableTask
 from penstock.timers import Timer
-from penstock.worker.bottleneck import GateTimes, GateTimesSnapshot
+from penstock.worker.bottleneck import Bottleneck
 
 
 class Starter(Protocol):
@@ -45,7 +45,7 @@ class Starter(Protocol):
 
 
 class AsyncTaskScheduler:
-    """Owns the turn of one loop: queue, admission and the integrals of what kept tasks waiting."""
+    """Owns the turn of one loop: queue, admission, and the integrator of waiting time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AsyncTaskScheduler:
         self._monotonic = monotonic
         self._wake = wake
         self.queue = FairTaskQueue()
-        self.times = GateTimes(monotonic())
+        self.bottleneck = Bottleneck(monotonic)
         self._is_turning = False
         self.is_cut_short = False  # the last turn; another follows
         self._timer = Timer(wake, monotonic)  # for what opens by itself
@@ -89,7 +89,6 @@ class AsyncTaskScheduler:
                 self._events.let_go()
 
     def _turn(self) -> int:
-        self.times.waited(self._monotonic())
         self._take_in()
         self.is_cut_short = False
         started = 0
@@ -118,14 +117,13 @@ class AsyncTaskScheduler:
                 asyncio.get_running_loop().call_soon(self._wake)
                 break
             started += self._start(task, decision, correlation)
-        self.times.stands(view.blocked())
         return started
 
     def release(self, lease: TaskAdmissionLease, correlation: Correlation) -> None:
         """The resources of a task are free. Safe to repeat: only the first time counts."""
         result = self.controller.release(lease)
         if result.released:
-            self.times.released(lease, self._monotonic())
+            self.bottleneck.came_back(lease)
             self._wake()
             if self._events.tells_steps:
                 self._events.emit(Kind.TASK_LEASE_RELEASED, correlation)
@@ -153,20 +151,13 @@ class AsyncTaskScheduler:
         self.controller.pressure_changed(gate)
         self._wake()
 
-    def gate_times(self) -> GateTimesSnapshot:
-        """The integrals up to now."""
-        return self.times.snapshot(self._monotonic(), self.controller.held_leases())
-
     def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
         """What a queued task is known to wait for; None if nothing, or if it is not queued."""
         return self.queue.standing(task_id)
 
     def drop_all(self) -> list[SchedulableTask]:
         """Take everything out that has not started."""
-        self.times.waited(self._monotonic())
-        dropped = self.queue.discard_where(lambda _: True)
-        self.times.stands(())
-        return dropped
+        return self.queue.discard_where(lambda _: True)
 
     def _reopen(self) -> bool:
         """Let those be asked for again for whom something has changed; False if nothing has."""

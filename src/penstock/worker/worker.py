@@ -31,6 +31,7 @@ from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop, TaskLimits
 from penstock.worker.attempt_log import AttemptLog
+from penstock.worker.bottleneck_probe import BottleneckProbe
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.completer import Completer
@@ -47,7 +48,7 @@ from penstock.worker.provider_run import ProviderRun
 from penstock.worker.recycling import Wear, WearWatch
 from penstock.worker.registration import Registration
 from penstock.worker.run_end import RunEnd
-from penstock.worker.run_record import RunWatch
+from penstock.worker.run_record import CapacityWatch, RunRecord
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.status import StatusRow
@@ -138,7 +139,7 @@ class Worker:
         scheduler = self._window.scheduler
         if providers is not None:
             lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
-            providers.connect(scheduler.pressure_changed, lending)
+            providers.connect(scheduler.pressure_changed, lending, scheduler.bottleneck)
         self._slots = JobExecutor(
             tasks,
             config.slots,
@@ -212,11 +213,14 @@ class Worker:
         self._window.connect(self._slots, cancellations.take)
         kept = None if config.solo else config.journal_retention_seconds
         pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
-        self._watch = RunWatch(core, self._status)
+        capacity = CapacityWatch(core, self._status)
+        self._record = RunRecord(core, capacity)
         self._observers.subscribe(
             (
                 self.hold,
-                self._watch,
+                BottleneckProbe(core),
+                capacity,
+                self._record,
                 self._telling,
                 Maintenance(core, cancellations, pruning),
                 self._status,
@@ -343,7 +347,7 @@ class Worker:
         self._leasing.cancel()
         self._background.cancel()
         await asyncio.gather(
-            self._watch.end(self.worker_id, self.stops),
+            self._record.end(self.worker_id, self.stops),
             self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is every instant of a worker charged to exactly one thing, and to the right one?"""
+"""Every instant of a worker is charged to exactly one cause, and to the right one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.events.kinds import Correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
-from penstock.model.request import RequestAdmissionItem, RequestGroupSpec
+from penstock.model.request import (
+    RequestAdmissionItem,
+    RequestGroupSpec,
+    RequestOutcome,
+    RequestReleaseOutcome,
+)
 from penstock.model.run import CAUSES_SHOWN, LimitKind
-from penstock.worker.bottleneck import CAUSES_MAX, OTHER, Limiting, Stand
+from penstock.worker.bottleneck import CAUSES_MAX, OTHER, Bottleneck, Cause
 
 MODELS = [ProviderModelKey("a", "m"), ProviderModelKey("a", "n"), ProviderModelKey("b", "m")]
 GROUP = RequestGroupSpec("chat")
+ENDED = RequestReleaseOutcome(RequestOutcome.SUCCESS)
 
 
 class Time:
@@ -36,49 +43,53 @@ def item(job: int, model: ProviderModelKey = MODELS[0]) -> RequestAdmissionItem:
     )
 
 
-def charged(limiting: Limiting) -> dict[tuple[str, str], float]:
-    return {(cause.kind.value, cause.where): cause.seconds for cause in limiting.causes()}
+def lease(item: RequestAdmissionItem) -> RequestAdmissionLease:
+    return RequestAdmissionLease(1, item, 0.0, 1, 1, "g")
 
 
-def done(limiting: Limiting) -> dict[tuple[str, str], float]:
-    return {(one.kind.value, one.where): one.seconds for one in limiting.doing()}
+def charged(bottleneck: Bottleneck) -> dict[tuple[str, str], float]:
+    return {(cause.kind.value, cause.where): cause.seconds for cause in bottleneck.causes()}
+
+
+def done(bottleneck: Bottleneck) -> dict[tuple[str, str], float]:
+    return {(one.kind.value, one.where): one.seconds for one in bottleneck.doing()}
 
 
 def test_time_goes_to_what_stood_until_it_changed() -> None:
     time = Time()
-    limiting = Limiting(time)
+    bottleneck = Bottleneck(time)
 
     time.now += 1
-    limiting.stands(4, Stand(LimitKind.SLOTS, "async", 4))
+    bottleneck.turned(4, Cause(LimitKind.SLOTS, "async", 4), ())
     time.now += 10
-    limiting.stands(0, Stand(LimitKind.IDLE))
+    bottleneck.turned(0, Cause(LimitKind.IDLE), ())
     time.now += 5
 
-    assert charged(limiting) == {("store", ""): 1, ("slots", "async"): 10, ("idle", ""): 5}
-    assert limiting.seconds == 16
-    assert limiting.causes()[0].level == 4
+    assert charged(bottleneck) == {("store", ""): 1, ("slots", "async"): 10, ("idle", ""): 5}
+    assert bottleneck.seconds == 16
+    assert bottleneck.causes()[0].level == 4
 
 
 def test_those_that_run_have_equal_parts_of_the_time() -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(4, Stand(None))
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(4, Cause(None), ())
     for job in range(4):
-        limiting.began((job, 1))
-    limiting.kept_back(MODELS[0], LimitKind.TPM, 600.0)
-    limiting.waits(item(0))
-    limiting.sent(item(1))
-    limiting.sent(item(2, MODELS[2]))
+        bottleneck.began((job, 1))
+    bottleneck.held_back(MODELS[0], LimitKind.TPM, 600.0)
+    bottleneck.queued(item(0))
+    bottleneck.granted(lease(item(1)))
+    bottleneck.granted(lease(item(2, MODELS[2])))
 
     time.now += 8  # one each in: a permit, a reply of a, a reply of b, its own code
 
-    assert charged(limiting) == {
+    assert charged(bottleneck) == {
         ("tpm", "a/m"): 2,
         ("latency", "a/m"): 2,
         ("latency", "b/m"): 2,
         ("own_code", ""): 2,
     }
-    assert done(limiting) == {
+    assert done(bottleneck) == {
         ("tpm", "a/m"): 8,
         ("latency", "a/m"): 8,
         ("latency", "b/m"): 8,
@@ -89,16 +100,16 @@ def test_those_that_run_have_equal_parts_of_the_time() -> None:
 @pytest.mark.parametrize(("waiting", "kind"), [(2, "slots"), (3, "cooldown")])
 def test_slots_count_unless_most_of_their_holders_wait_for_permits(waiting: int, kind: str) -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(4, Stand(LimitKind.SLOTS, "async", 4, by_holders=True))
-    limiting.kept_back(MODELS[0], LimitKind.COOLDOWN, None)
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(4, Cause(LimitKind.SLOTS, "async", 4, by_holders=True), ())
+    bottleneck.held_back(MODELS[0], LimitKind.COOLDOWN, None)
     for job in range(waiting):
-        limiting.began((job, 1))
-        limiting.waits(item(job))
+        bottleneck.began((job, 1))
+        bottleneck.queued(item(job))
 
     time.now += 6
 
-    assert charged(limiting) == {(kind, "a/m" if kind == "cooldown" else "async"): 6}
+    assert charged(bottleneck) == {(kind, "a/m" if kind == "cooldown" else "async"): 6}
 
 
 @pytest.mark.parametrize(("flying", "kind"), [(3, "adaptive_limit"), (1, "slots")])
@@ -106,94 +117,94 @@ def test_slots_do_not_count_if_their_holders_fill_the_limit_of_a_model(
     flying: int, kind: str
 ) -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(4, Stand(LimitKind.SLOTS, "async", 4, by_holders=True))
-    limiting.kept_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 3.0)
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(4, Cause(LimitKind.SLOTS, "async", 4, by_holders=True), ())
+    bottleneck.held_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 3.0)
     for job in range(4):
-        limiting.began((job, 1))
-    limiting.waits(item(0))  # more slots would only let more of them wait
+        bottleneck.began((job, 1))
+    bottleneck.queued(item(0))  # more slots would only let more of them wait
     for job in range(1, 4):
-        limiting.sent(item(job, MODELS[0] if job <= flying else MODELS[2]))
+        bottleneck.granted(lease(item(job, MODELS[0] if job <= flying else MODELS[2])))
 
     time.now += 6
 
-    assert charged(limiting) == {(kind, "a/m" if kind == "adaptive_limit" else "async"): 6}
+    assert charged(bottleneck) == {(kind, "a/m" if kind == "adaptive_limit" else "async"): 6}
 
 
 def test_a_reason_to_wait_that_changes_splits_the_time() -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(1, Stand(None))
-    limiting.began((1, 1))
-    limiting.kept_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
-    limiting.waits(item(1))
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(1, Cause(None), ())
+    bottleneck.began((1, 1))
+    bottleneck.held_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
+    bottleneck.queued(item(1))
 
     time.now += 3
-    limiting.kept_back(MODELS[0], LimitKind.COOLDOWN, None)
+    bottleneck.held_back(MODELS[0], LimitKind.COOLDOWN, None)
     time.now += 4
 
-    assert charged(limiting) == {("adaptive_limit", "a/m"): 3, ("cooldown", "a/m"): 4}
+    assert charged(bottleneck) == {("adaptive_limit", "a/m"): 3, ("cooldown", "a/m"): 4}
 
 
 def test_a_provider_that_is_closed_speaks_for_its_models() -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(1, Stand(None))
-    limiting.began((1, 1))
-    limiting.kept_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
-    limiting.waits(item(1))
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(1, Cause(None), ())
+    bottleneck.began((1, 1))
+    bottleneck.held_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
+    bottleneck.queued(item(1))
 
     time.now += 3
-    limiting.kept_back(ProviderModelKey("a", "*"), LimitKind.RPM, 60.0)
+    bottleneck.held_back(ProviderModelKey("a", "*"), LimitKind.RPM, 60.0)
     time.now += 4
-    limiting.kept_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
+    bottleneck.held_back(MODELS[0], LimitKind.ADAPTIVE_LIMIT, 8.0)
     time.now += 5
 
-    assert charged(limiting) == {("adaptive_limit", "a/m"): 8, ("rpm", "a"): 4}
+    assert charged(bottleneck) == {("adaptive_limit", "a/m"): 8, ("rpm", "a"): 4}
 
 
 def test_a_gate_has_the_reason_of_its_provider() -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.kept_back(MODELS[1], LimitKind.MAX_PARALLEL, 3.0)
-    limiting.stands(3, Stand(LimitKind.ADAPTIVE_LIMIT, gate=ProviderModelKey("a", "*")))
+    bottleneck = Bottleneck(time)
+    bottleneck.held_back(MODELS[1], LimitKind.MAX_PARALLEL, 3.0)
+    bottleneck.turned(3, Cause(LimitKind.ADAPTIVE_LIMIT, gate=ProviderModelKey("a", "*")), ())
 
     time.now += 2
-    limiting.stands(3, Stand(LimitKind.ADAPTIVE_LIMIT, gate=ProviderModelKey("c", "x")))
+    bottleneck.turned(3, Cause(LimitKind.ADAPTIVE_LIMIT, gate=ProviderModelKey("c", "x")), ())
     time.now += 1
 
-    assert charged(limiting) == {("max_parallel", "a/n"): 2, ("adaptive_limit", "c/x"): 1}
+    assert charged(bottleneck) == {("max_parallel", "a/n"): 2, ("adaptive_limit", "c/x"): 1}
 
 
 def test_an_attempt_that_has_ended_does_nothing_more() -> None:
     time = Time()
-    limiting = Limiting(time)
-    limiting.stands(2, Stand(None))
-    limiting.began((1, 1))
-    limiting.sent(item(1))
+    bottleneck = Bottleneck(time)
+    bottleneck.turned(2, Cause(None), ())
+    bottleneck.began((1, 1))
+    bottleneck.granted(lease(item(1)))
     time.now += 2  # half of it is the other's own code
 
-    limiting.left((1, 1))
-    limiting.left((1, 1))
-    limiting.sent(item(1))  # a body that was given up goes on
-    limiting.stands(1, Stand(None))
+    bottleneck.left((1, 1))
+    bottleneck.left((1, 1))
+    bottleneck.granted(lease(item(1)))  # a body that was given up goes on
+    bottleneck.turned(1, Cause(None), ())
     time.now += 3
 
-    assert charged(limiting) == {("latency", "a/m"): 1, ("own_code", ""): 4}
+    assert charged(bottleneck) == {("latency", "a/m"): 1, ("own_code", ""): 4}
 
 
 def test_more_causes_than_are_kept_are_told_as_others_and_none_is_lost() -> None:
     time = Time()
-    limiting = Limiting(time)
+    bottleneck = Bottleneck(time)
     time.now += 1
     for n in range(CAUSES_MAX + 50):
-        limiting.stands(0, Stand(LimitKind.KEYED_LIMIT, f"host:{n}"))
+        bottleneck.turned(0, Cause(LimitKind.KEYED_LIMIT, f"host:{n}"), ())
         time.now += 1
 
-    causes = limiting.causes()
+    causes = bottleneck.causes()
 
     assert len(causes) <= CAUSES_SHOWN + 2
-    assert sum(cause.seconds for cause in causes) == pytest.approx(limiting.seconds)
+    assert sum(cause.seconds for cause in causes) == pytest.approx(bottleneck.seconds)
     assert any(cause.where == OTHER for cause in causes)
 
 
@@ -268,7 +279,7 @@ def test_the_integrals_are_those_of_a_model_that_looks_at_every_instant(
     steps: list[tuple[object, ...]],
 ) -> None:
     time = Time()
-    limiting, slow = Limiting(time), Slow()
+    bottleneck, slow = Bottleneck(time), Slow()
     for name, *rest in steps:
         match name, *rest:
             case "pass", int(seconds):
@@ -277,32 +288,39 @@ def test_the_integrals_are_those_of_a_model_that_looks_at_every_instant(
             case "stands", int(running), str(how):
                 slow.running, slow.stand = running, how
                 kind = {"run": None, "slots": LimitKind.SLOTS, "idle": LimitKind.IDLE}[how]
-                limiting.stands(running, Stand(kind, by_holders=how == "slots"))
+                bottleneck.turned(running, Cause(kind, by_holders=how == "slots"), ())
             case "kept", int(model), str(kind_name):
                 slow.kept.pop(model, None)
                 slow.kept[model] = kind_name
-                limiting.kept_back(MODELS[model], LimitKind(kind_name), None)
+                bottleneck.held_back(MODELS[model], LimitKind(kind_name), None)
             case "began", int(number):
                 if number not in slow.jobs:
                     slow.jobs[number] = {
                         n: [] for n in ("waits", "flies", "last_wait", "last_flight")
                     }
-                    limiting.began((number, 1))
+                    bottleneck.began((number, 1))
             case "left", int(number):
                 slow.jobs.pop(number, None)
-                limiting.left((number, 1))
+                bottleneck.left((number, 1))
             case ("waits" | "sent") as what, int(number), int(model):
                 if number in slow.jobs:
                     job = slow.jobs[number]
                     job["waits" if what == "waits" else "flies"].append(model)
                     job["last_wait" if what == "waits" else "last_flight"].append(model)
-                getattr(limiting, what)(item(number, MODELS[model]))
+                asked = item(number, MODELS[model])
+                if what == "waits":
+                    bottleneck.queued(asked)
+                else:
+                    bottleneck.granted(lease(asked))
             case ("waits_no_more" | "replied") as what, int(number):
                 key = "waits" if what == "waits_no_more" else "flies"
                 if slow.jobs.get(number, {}).get(key):
                     slow.jobs[number][key].pop()
-                getattr(limiting, what)(item(number))
+                if what == "waits_no_more":
+                    bottleneck.dequeued(item(number))
+                else:
+                    bottleneck.released(lease(item(number)), ENDED, time.now)
 
     wanted = {key: seconds for key, seconds in slow.charged.items() if seconds > 1e-9}
-    assert charged(limiting) == pytest.approx(wanted)
-    assert sum(charged(limiting).values()) == pytest.approx(limiting.seconds)
+    assert charged(bottleneck) == pytest.approx(wanted)
+    assert sum(charged(bottleneck).values()) == pytest.approx(bottleneck.seconds)

@@ -22,6 +22,7 @@ from penstock.admission.requests.decisions import (
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.gate import Blocked
+from penstock.admission.requests.listeners import RequestListener, limit_of
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.admission.requests.provider_tree import (
     DomainLevel,
@@ -64,6 +65,7 @@ class AdaptiveRequestAdmissionController:
         self._doomed: list[RequestWaiter] = []  # denied already, to be answered
         self._relieved: dict[RequestResourceKey, None] = {}
         self._is_shut = False
+        self._listeners: tuple[RequestListener, ...] = ()
         self.waiting = 0
         self.changes = 0  # of anything that a snapshot shows
         self.notes = RequestNotes()
@@ -75,6 +77,10 @@ class AdaptiveRequestAdmissionController:
             f"<AdaptiveRequestAdmissionController {len(self._leases)} in flight, "
             f"{self.waiting} waiting>"
         )
+
+    def listen(self, listener: RequestListener) -> None:
+        """Tell it of every change from now on."""
+        self._listeners += (listener,)
 
     # ── Asking ────────────────────────────────────────────────────────────────────────────────
 
@@ -127,6 +133,8 @@ class AdaptiveRequestAdmissionController:
             self.notes.of_item(Kind.REQUEST_QUEUE_FORMED, item)
         if not model.closed_for_all:
             self._sleeping.wake(model)
+        for listener in self._listeners:
+            listener.queued(item)
         return waiter
 
     def withdraw(self, waiter: RequestWaiter) -> RequestAdmissionLease | None:
@@ -185,6 +193,8 @@ class AdaptiveRequestAdmissionController:
             self._sleeping.wake(model)
         if provider.line or provider.closed_for_all:
             self._sleeping.stir(provider)
+        for listener in self._listeners:
+            listener.released(lease, outcome, now)
         return result
 
     def shut(self) -> list[RequestWaiter]:
@@ -284,7 +294,7 @@ class AdaptiveRequestAdmissionController:
             if provider.is_limited:
                 blocked = provider.gate.blocked(now, tokens)
                 if blocked is not None:  # nobody else's turn would change it
-                    self._sleeping.sleep(provider, blocked)
+                    self._sleep(provider, blocked)
                     return
             model.queue.commit(waiter)
             self._left(waiter, model)
@@ -302,8 +312,16 @@ class AdaptiveRequestAdmissionController:
                 return model, waiter
             provider.leave()
             if blocked is not None:
-                self._sleeping.sleep(model, blocked)
+                self._sleep(model, blocked)
         return None
+
+    def _sleep(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
+        """Nobody can leave there now."""
+        self._sleeping.sleep(level, blocked)
+        if self._listeners:
+            limit = limit_of(level, blocked)
+            for listener in self._listeners:
+                listener.held_back(*limit)
 
     def _next_of(
         self, model: ModelLevel, now: float, own_limits_only: bool = False
@@ -353,6 +371,8 @@ class AdaptiveRequestAdmissionController:
             own if model.has_domain_limits else mark,
             tokens,
         )
+        for listener in self._listeners:
+            listener.granted(lease)
         return lease
 
     def _tell_algorithm(
@@ -432,6 +452,8 @@ class AdaptiveRequestAdmissionController:
             self._relieved[resource] = None
         if self.notes.is_on and not model.queue.waiting(resource.domain):
             self.notes.of_item(Kind.REQUEST_QUEUE_DRAINED, waiter.item)
+        for listener in self._listeners:
+            listener.dequeued(waiter.item)
 
     def _relieve(self, model: ModelLevel) -> None:
         if self.tells_relief:
