@@ -14,9 +14,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.model.task import SchedulableTask
-
-CIRCLE_NAMED = 10  # nodes of a circle that its refusal names
-
+from penstock.planning.graph import levels_of
 
 # Where a node is: from zero on, how many others it still waits for; below zero, one of these.
 _ENQUEUED, _COMPLETE, _FAILED, _DROPPED = -1, -2, -3, -4
@@ -53,7 +51,7 @@ class CompletionTracker:
         self._dependants: dict[Hashable, list[Hashable]] = {}
         for node, needs in nodes.items():
             self._connect(node, needs)
-        self._refuse_circles(nodes)
+        levels_of(nodes, "Tasks")  # refuses circles
         self._frontier: dict[Hashable, SchedulableTask | None] = {
             node: None for node, left in self._places.items() if not left
         }
@@ -199,39 +197,3 @@ class CompletionTracker:
                 )
             self._dependants.setdefault(needed, []).append(node)
         self._places[node] = len(needs)
-
-    def _refuse_circles(self, nodes: Mapping[Any, Collection[Hashable]]) -> None:
-        """Let everything end once, on a copy; what never gets ready stands in a circle."""
-        left = {node: count for node, count in self._places.items() if count}
-        ended = [node for node in self._places if node not in left]
-        while ended:
-            for dependant in self._dependants.get(ended.pop(), ()):
-                left[dependant] -= 1
-                if not left[dependant]:
-                    del left[dependant]
-                    ended.append(dependant)
-        if left:
-            raise UsageError(
-                f"Tasks need each other in a circle: {_named(_circle(nodes, left))}. Remove one "
-                "of these dependencies."
-            )
-
-
-def _circle(
-    nodes: Mapping[Any, Collection[Hashable]], stuck: Mapping[Hashable, int]
-) -> list[Hashable]:
-    """Follow what each stuck node needs until one comes again."""
-    node = next(iter(stuck))
-    seen: dict[Hashable, int] = {}
-    while node not in seen:
-        seen[node] = len(seen)
-        node = next(needed for needed in nodes[node] if needed in stuck)
-    return [*list(seen)[seen[node] :], node]
-
-
-def _named(circle: list[Hashable]) -> str:
-    hidden = len(circle) - CIRCLE_NAMED
-    texts = [repr(node) for node in circle]
-    if hidden > 0:
-        texts[CIRCLE_NAMED - 1 : -1] = [f"… ({hidden} more)"]
-    return " → ".join(texts)

@@ -7,9 +7,10 @@ Nothing here recurses: a chain of 100,000 datasets is as good as any other graph
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
+from typing import TypeVar
 
 from penstock.errors import UsageError
 from penstock.model.dataset import DatasetSpec
@@ -19,7 +20,7 @@ CIRCLE_SHOWN = 10  # names of a circle that its refusal prints
 NEAR_SHOWN = 3  # known names that a refusal proposes
 NEAR_AMONG = 2_000  # known names that are compared with an unknown one
 
-Names = Mapping[str, Collection[str]]
+N = TypeVar("N", bound=Hashable)
 
 
 def validate(specs: Iterable[DatasetSpec]) -> None:
@@ -39,9 +40,7 @@ def validate(specs: Iterable[DatasetSpec]) -> None:
                 problems.add(f"Dataset {name!r} needs {need!r}, which is not defined{near}.")
     known = {name: [n for n in wanted if n in needs] for name, wanted in needs.items()}
     for circle in _circles(known):
-        problems.add(
-            f"Datasets need each other in a circle: {_drawn(circle)}. Remove one of these needs."
-        )
+        problems.add(_circle_refusal("Datasets", circle))
     problems.refuse()
 
 
@@ -80,53 +79,38 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closure(specs: Mapping[str, DatasetSpec], targets: Iterable[str]) -> list[str]:
-    """The targets and all that they need, upstream first.
+    """The targets and all that they need in topological order, upstream first.
 
     Raises:
         UsageError: a target or something that is needed is unknown, or there is a circle.
     """
-    order: list[str] = []
-    state: dict[str, bool] = {}  # False: on the way down to it; True: in the order
-    for target in targets:
+    names = list(targets)
+    for target in names:
         if target not in specs:
             raise UsageError(f"No dataset is called {target!r}{nearest(target, specs)}.")
-        if target in state:
+    needs: dict[str, list[str]] = {}
+    for name in names:  # grows meanwhile
+        if name in needs:
             continue
-        state[target] = False
-        path: list[tuple[str, Iterator[str]]] = [(target, _upstream(specs[target]))]
-        while path:
-            name, rest = path[-1]
-            for need in rest:
-                if need not in state:
-                    if need not in specs:
-                        validate(specs.values())
-                    state[need] = False
-                    path.append((need, _upstream(specs[need])))
-                    break
-                if not state[need]:
-                    validate(specs.values())
-            else:
-                path.pop()
-                state[name] = True
-                order.append(name)
-    return order
+        if name not in specs:
+            validate(specs.values())
+        needs[name] = [need.dataset for need in specs[name].needs]
+        names += needs[name]
+    return [name for level in levels_of(needs) for name in level]
 
 
-def _upstream(spec: DatasetSpec) -> Iterator[str]:
-    return iter([need.dataset for need in spec.needs])
-
-
-def levels_of(needs: Names) -> list[list[str]]:
+def levels_of(needs: Mapping[N, Collection[N]], what: str = "Datasets") -> list[list[N]]:
     """Kahn's algorithm: what needs nothing, then what needs only those, and so on.
 
     Args:
-        needs: each name with those that it needs, each once, all of them known.
+        needs: each node with those that it needs, all of them known.
+        what: what the nodes are called in the refusal of a circle.
 
     Raises:
         UsageError: there is a circle, which is printed.
     """
     waits = {name: len(wanted) for name, wanted in needs.items()}
-    dependants: dict[str, list[str]] = {}
+    dependants: dict[N, list[N]] = {}
     for name, wanted in needs.items():
         for need in wanted:
             dependants.setdefault(need, []).append(name)
@@ -145,16 +129,16 @@ def levels_of(needs: Names) -> list[list[str]]:
         level = following
     if placed < len(waits):
         circle = next(_circles(needs))
-        raise UsageError(f"Datasets need each other in a circle: {_drawn(circle)}.")
+        raise UsageError(_circle_refusal(what, circle))
     return levels
 
 
-def _circles(needs: Names) -> Iterator[list[str]]:
-    """One circle of every knot: names that all need each other, in whatever way."""
-    for knot in _knots(needs):
-        members = set(knot)
-        start = min(knot)
-        came: dict[str, str] = {}
+def _circles(needs: Mapping[N, Collection[N]]) -> Iterator[list[N]]:
+    """The shortest circle through one node of every strongly connected component."""
+    for component in _cyclic_components(needs):
+        members = set(component)
+        start = min(component, key=repr)
+        came: dict[N, N] = {}
         queue = deque([start])
         while start not in came:
             name = queue.popleft()
@@ -170,11 +154,11 @@ def _circles(needs: Names) -> Iterator[list[str]]:
         yield [start, *reversed(circle)]
 
 
-def _knots(needs: Names) -> Iterator[list[str]]:
-    """Strongly connected parts of more than one name: Tarjan's algorithm, its stack our own."""
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    open_names: dict[str, None] = {}
+def _cyclic_components(needs: Mapping[N, Collection[N]]) -> Iterator[list[N]]:
+    """Strongly connected components with a circle: Tarjan's algorithm, its stack our own."""
+    number: dict[N, int] = {}
+    low: dict[N, int] = {}
+    open_names: dict[N, None] = {}
     for root in needs:
         if root in number:
             continue
@@ -197,17 +181,18 @@ def _knots(needs: Names) -> Iterator[list[str]]:
                     above = path[-1][0]
                     low[above] = min(low[above], low[name])
                 if low[name] == number[name]:
-                    knot: list[str] = []
-                    while not knot or knot[-1] != name:
-                        knot.append(open_names.popitem()[0])
-                    if len(knot) > 1:
-                        yield knot
+                    component: list[N] = []
+                    while not component or component[-1] != name:
+                        component.append(open_names.popitem()[0])
+                    if len(component) > 1 or name in needs[name]:
+                        yield component
 
 
-def _drawn(circle: list[str]) -> str:
-    """`a → b → a`; the middle of a long one is left out."""
+def _circle_refusal(what: str, circle: Sequence[object]) -> str:
+    """Names the circle as `a → b → a`; the middle of a long one is left out."""
     if len(circle) > CIRCLE_SHOWN + 1:
         half = CIRCLE_SHOWN // 2
         left = len(circle) - 2 * half
         circle = [*circle[:half], f"… {left:,} more …", *circle[-half:]]
-    return " → ".join(circle)
+    shown = " → ".join(map(str, circle))
+    return f"{what} need each other in a circle: {shown}. Remove one of these needs."
