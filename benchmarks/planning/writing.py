@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick, stopwatch
 from benchmarks.runner import Check, Kind, Outcome, Sense, Setup, Table
 from penstock.ids import SystemIds
-from penstock.outputs.paths import Named, moment_of
+from penstock.model.dataset import utc_datetime
+from penstock.outputs.paths import Named
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
@@ -36,7 +37,7 @@ NAMED = Named(dataset="prices", tz="America/New_York", daily=True)
 def rows_of(number: int) -> list[dict[str, Any]]:
     """The rows of one slice."""
     return [
-        {"symbol": f"S{row}", "close": number + row / 7, "volume": row, "at": moment_of(number)}
+        {"symbol": f"S{row}", "close": number + row / 7, "volume": row, "at": utc_datetime(number)}
         for row in range(ROWS)
     ]
 
@@ -55,7 +56,7 @@ def _write_ours(root: OutputRoot, first: int, count: int) -> None:
     if count == 1:
         coming = encode_slices(rows_of(first), ats, NAMED, batch=False)
     else:
-        value = {moment_of(at): rows_of(at // DAY) for at in ats}
+        value = {utc_datetime(at): rows_of(at // DAY) for at in ats}
         coming = encode_slices(value, ats, NAMED, batch=True)
     write_slices(root, NAMED, coming, f"{first}:1")
 

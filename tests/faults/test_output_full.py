@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import OutputFailed
 from penstock.ids import SystemIds
-from penstock.model.dataset import SliceOutput
-from penstock.outputs.paths import Named, at_of
+from penstock.model.dataset import SliceOutput, utc_micros
+from penstock.outputs.paths import Named
 from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
@@ -26,7 +26,7 @@ CONTENT = b"x" * 200_000
 def write(root: OutputRoot, first: int, count: int) -> tuple[SliceOutput, ...]:
     start = datetime(2024, 1, 1, tzinfo=UTC)
     value = {start + timedelta(days=day): CONTENT for day in range(first, first + count)}
-    ats = [at_of(moment) for moment in value]
+    ats = [utc_micros(moment) for moment in value]
     return write_slices(root, PRICES, encode_slices(value, ats, PRICES, batch=True), f"{first}:1")
 
 

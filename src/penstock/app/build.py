@@ -18,7 +18,7 @@ from penstock.errors import UsageError
 from penstock.model.dataset import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
-from penstock.planning.calendars.timestamps import moment_of
+from penstock.planning.calendars.timestamps import parse_moment
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.protocol import BuildSpec
@@ -59,7 +59,7 @@ def build_request(
 
 
 def _range(calendar: Calendar, start: Moment, end: Moment, now: int) -> tuple[int, int]:
-    first, last = moment_of(start, calendar, now), moment_of(end, calendar, now)
+    first, last = parse_moment(start, calendar, now), parse_moment(end, calendar, now)
     if first > last:
         raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
     if isinstance(end, str) and end.strip() == NOW:

@@ -17,7 +17,7 @@ from penstock.model.dataset import SliceOutput
 from penstock.outputs.paths import named_as
 from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, find_root, open_root
-from penstock.planning.calendars.timestamps import moment_of
+from penstock.planning.calendars.timestamps import parse_moment
 from penstock.stores.protocol import ManifestStore, SlicePage, SliceRange
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class CommittedSlices:
 
     def _range(self, start: Moment | None, end: Moment | None) -> tuple[int, int]:
         calendar, now = self._dataset.calendar, to_micros(SystemClock().now())
-        first = -EVER if start is None else moment_of(start, calendar, now)
-        return first, EVER if end is None else moment_of(end, calendar, now)
+        first = -EVER if start is None else parse_moment(start, calendar, now)
+        return first, EVER if end is None else parse_moment(end, calendar, now)
 
     def _page(self, first: int, last: int) -> SlicePage:
         return self._store.slices([SliceRange(self._dataset.name, first, last - 1)]).result()

@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 
 from penstock.definitions.context import Context, JobInfo
-from penstock.definitions.dataset import Dataset, to_moment
+from penstock.definitions.dataset import Dataset
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
-from penstock.model.dataset import SliceOutput, built_as, task_name
+from penstock.model.dataset import SliceOutput, built_as, task_name, utc_datetime
 from penstock.model.job import SLICE, STEP, AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import (
     CommitLevel,
@@ -212,7 +213,8 @@ def _arguments(dataset: Dataset[..., Any], at: list[int], order: SliceOrder) -> 
         raise Skip(f"upstream failed: {inputs.failed}")
     if inputs.missing is not None:
         raise UsageError(inputs.missing)
-    moments = [to_moment(one, dataset.calendar.tz) for one in at]
+    zone = ZoneInfo(dataset.calendar.tz)
+    moments = [utc_datetime(one).astimezone(zone) for one in at]
     arguments: dict[str, Any] = {"at": moments if dataset.batch > 1 else moments[0]}
     for need, given in zip(dataset.needs, inputs.needs, strict=True):
         arguments[need.argument] = Slices(given)

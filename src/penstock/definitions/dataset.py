@@ -7,10 +7,9 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Protocol
-from zoneinfo import ZoneInfo
 
 from penstock.definitions.context import Context
 from penstock.definitions.task import P, R, Task, TaskOptions
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
 
 #: A time, a date (its midnight), or a text of either; what names no zone is local to a calendar.
 Moment = datetime | date | str
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICRO = timedelta(microseconds=1)
-
-
-def to_moment(micros: int, tz: str) -> datetime:
-    """Microseconds since 1970 UTC, as the clocks of a place show them."""
-    return (_EPOCH + micros * _MICRO).astimezone(ZoneInfo(tz))
-
 
 BATCH_MAX = 10_000  # slices of one job
 LOOKBACK_MAX = 1_000_000  # slices

@@ -16,6 +16,10 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.model.job import SLICE, JobKind, kind_of_name
 
+MICROSECONDS = 1_000_000  # per second
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
 #: Calendars have moments from the third day of year 1 to 9999-12-29, microseconds since 1970 UTC:
 #: every one has a local time in every place.
 CALENDAR_FIRST_AT = -62_135_424_000_000_000
@@ -154,6 +158,16 @@ def slice_name(dataset: str, at: int, calendar: Days) -> str:
     return f"{dataset}@{moment_name(at, calendar)}"
 
 
+def utc_datetime(at: int) -> datetime:
+    """Microseconds since 1970 UTC as an aware time of UTC, exactly."""
+    return EPOCH + timedelta(microseconds=at)
+
+
+def utc_micros(moment: datetime) -> int:
+    """An aware time as microseconds since 1970 UTC."""
+    return (moment - EPOCH) // MICROSECOND
+
+
 def utc_text(at: int) -> str:
     """A moment as an ISO time of UTC; with a fraction if it has one."""
     seconds, micros = divmod(at, 1_000_000)
@@ -173,7 +187,6 @@ LOOKBACK_MAX = 1_000_000  # slices
 SHOWN_MAX = 80  # characters of a name in a sentence
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def latest(name: str) -> Need:
@@ -201,7 +214,7 @@ def window(name: str, duration: timedelta) -> Need:
     given: object = duration
     if not isinstance(given, timedelta) or given <= timedelta():
         raise UsageError(f"A window of {name!r} takes a timedelta above 0, got {given!r}.")
-    return Need(dataset=_name(name), rule=Rule.WINDOW, micros=given // _MICROSECOND)
+    return Need(dataset=_name(name), rule=Rule.WINDOW, micros=given // MICROSECOND)
 
 
 def _name(name: object) -> str:

@@ -14,14 +14,14 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.model.dataset import DatasetSpec, moment_name
+from penstock.model.dataset import DatasetSpec, moment_name, utc_datetime
 
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block
@@ -133,8 +133,6 @@ _STAGED = re.compile(
     rf"([A-Za-z][A-Za-z0-9_.-]{{0,127}})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
 )
 _FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,19 +170,9 @@ def check_name(dataset: str) -> str:
     return dataset
 
 
-def moment_of(at: int) -> datetime:
-    """A time of UTC."""
-    return _EPOCH + timedelta(microseconds=at)
-
-
-def at_of(moment: datetime) -> int:
-    """Microseconds since 1970 of an aware time."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
 def folder_name(at: int) -> str:
     """The folder of a moment; in order of time."""
-    text = moment_of(at).replace(tzinfo=None).isoformat().replace(":", "")
+    text = utc_datetime(at).replace(tzinfo=None).isoformat().replace(":", "")
     second, _, fraction = text.partition(".")
     return f"{second}Z.{fraction}" if fraction else f"{second}Z"
 

@@ -17,15 +17,13 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from penstock.errors import DatasetDamaged, OutputFailed, UsageError
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import SliceOutput, utc_datetime, utc_micros
 from penstock.outputs.parquet import NoTable, decoded, disagreement, joined, type_in
 from penstock.outputs.paths import (
     PARQUET,
     RAW,
     Named,
-    at_of,
     checksum_of,
-    moment_of,
     read_all,
     reason,
     split_path,
@@ -175,7 +173,7 @@ class Slices:
     def timestamps(self) -> list[datetime]:
         """Their moments, in the zone of the dataset's calendar."""
         zone = ZoneInfo(self._given.named.tz)
-        return [moment_of(output.at).astimezone(zone) for output in self._outputs]
+        return [utc_datetime(output.at).astimezone(zone) for output in self._outputs]
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of all slices, in order of time; a column that a slice lacks is None."""
@@ -199,7 +197,7 @@ class Slices:
         """What one timestamp of a batch needs."""
         if at.utcoffset() is None:
             raise UsageError("of(at) takes one of the given timestamps; this one has no zone.")
-        needed = self._given.needed_by.get(at_of(at))
+        needed = self._given.needed_by.get(utc_micros(at))
         if needed is None:
             raise UsageError(
                 f"of({at.isoformat()}) is none of the timestamps that this job was given."

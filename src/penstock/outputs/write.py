@@ -19,7 +19,7 @@ import msgspec
 
 from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import SliceOutput, utc_micros
 from penstock.outputs.parquet import NoTable, arrow, encoded, table_in
 from penstock.outputs.paths import (
     PARQUET,
@@ -27,7 +27,6 @@ from penstock.outputs.paths import (
     STAGING,
     Disk,
     Named,
-    at_of,
     attempt_mark,
     check_name,
     checksum_of,
@@ -386,7 +385,7 @@ def _parts(value: object, ats: Sequence[int], named: Named) -> dict[int, object]
                 f"{asked}, and a key of what it returned is no datetime with a zone: "
                 "use the given timestamps."
             )
-        parts[at_of(moment)] = part
+        parts[utc_micros(moment)] = part
     if len(parts) < len(value):
         raise UsageError(f"{asked}, and two keys of what it returned are the same moment.")
     missing, extra = sorted(set(ats) - parts.keys()), sorted(parts.keys() - set(ats))

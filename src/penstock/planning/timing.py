@@ -69,7 +69,7 @@ def read_cron(expression: str) -> tuple[str, CronSim]:
     return text, sim
 
 
-def is_rhythm(sim: CronSim) -> bool:
+def runs_every_hour(sim: CronSim) -> bool:
     """Whether it runs in every hour."""
     return len(sim.hours) == 24
 
@@ -153,7 +153,7 @@ class _Cron:
     def __init__(self, expression: str, sim: CronSim, name: str, zone: ZoneInfo) -> None:
         self._sim = sim  # in naive local times
         self._zone = zone
-        self._in_every_hour = is_rhythm(sim)
+        self._in_every_hour = runs_every_hour(sim)
         self._counted: tuple[int, int, int] | None = None  # due_at, the last that passed, how many
         self.text = f"cron {expression} {name}"
 

@@ -8,7 +8,7 @@ twice is passed the first time. Local times are seconds since 1970 as a clock sh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.errors import UsageError
+from penstock.model.dataset import utc_datetime
 
 DAY_SECONDS = 86_400
 SHOWN_MAX = 80  # characters of a name in a sentence
@@ -130,6 +131,12 @@ def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
             if first < change < until:
                 spans.append(Span(_seconds(change - _EPOCH), _seconds(offset_at(change, zone))))
     return spans
+
+
+def is_daily(moments: Iterable[int], zone: ZoneInfo) -> bool:
+    """Whether no two neighbours of some moments lie on one local date."""
+    days = (utc_datetime(at).astimezone(zone).toordinal() for at in moments)
+    return all(one != two for one, two in pairwise(days))
 
 
 @lru_cache(maxsize=256)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from penstock import Context, Penstock, Slices
 from penstock.calendars import Daily, Exchange
-from penstock.definitions.dataset import to_moment
 from penstock.errors import UsageError
-from penstock.model.dataset import Need, Rule
-from penstock.planning.calendars.timestamps import moment_of
+from penstock.model.dataset import Need, Rule, utc_datetime
+from penstock.planning.calendars.timestamps import parse_moment
 
 DAILY = Daily()
 
@@ -192,12 +192,12 @@ def test_an_unknown_target_is_refused_with_the_nearest(app: Penstock) -> None:
     ],
 )
 def test_a_moment_is_meant_by_the_clocks_of_its_calendar(moment: Any, tz: str, shown: str) -> None:
-    at = moment_of(moment, Daily(tz=tz), now=0)
+    at = parse_moment(moment, Daily(tz=tz), now=0)
 
-    assert to_moment(at, tz).isoformat() == shown
+    assert utc_datetime(at).astimezone(ZoneInfo(tz)).isoformat() == shown
 
 
 @pytest.mark.parametrize("moment", ["soon", "", 5, None])
 def test_what_is_no_moment_is_refused(moment: Any) -> None:
     with pytest.raises(UsageError, match=r"is not a time|from one datetime or date"):
-        moment_of(moment, DAILY, now=0)
+        parse_moment(moment, DAILY, now=0)

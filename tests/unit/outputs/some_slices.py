@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from penstock.model.dataset import SliceOutput
-from penstock.outputs.paths import Named, at_of
+from penstock.model.dataset import SliceOutput, utc_micros
+from penstock.outputs.paths import Named
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.write import encode_slices, write_slices
 
@@ -17,5 +17,5 @@ SLICES = 6  # of a batch: enough for syncs side by side
 
 def write(root: OutputRoot, count: int = SLICES, attempt: str = "1:1") -> tuple[SliceOutput, ...]:
     value = {AT + timedelta(days=day): b"slice %d" % day for day in range(count)}
-    ats = [at_of(moment) for moment in value]
+    ats = [utc_micros(moment) for moment in value]
     return write_slices(root, PRICES, encode_slices(value, ats, PRICES, batch=True), attempt)

@@ -17,9 +17,9 @@ import pytest
 from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import SliceOutput, utc_micros
 from penstock.outputs.garbage import sweep
-from penstock.outputs.paths import Disk, at_of, attempt_mark, checksum_of, part_stem
+from penstock.outputs.paths import Disk, attempt_mark, checksum_of, part_stem
 from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
@@ -163,7 +163,7 @@ def test_a_death_leaves_old_files_and_whole_new_ones(
 
 def _is_whole(part: Path) -> bool:
     """Its name is made of its content."""
-    at = at_of(datetime.strptime(part.parent.name, "%Y-%m-%dT%H%M%S%z"))
+    at = utc_micros(datetime.strptime(part.parent.name, "%Y-%m-%dT%H%M%S%z"))
     stems = {
         part_stem(checksum_of(part.read_bytes()), at, attempt_mark(attempt))
         for attempt in ("1:1", "2:1")
@@ -241,7 +241,7 @@ def test_a_full_disk_says_so_in_words(failing: tuple[OutputRoot, FailingDisk]) -
 def test_what_fails_to_be_encoded_leaves_nothing(tmp_path: Path) -> None:
     root = open_root(tmp_path / "datasets", SeededIds(1))
     value = {AT: b"fine", AT + timedelta(days=1): None}
-    ats = [at_of(moment) for moment in value]
+    ats = [utc_micros(moment) for moment in value]
 
     with pytest.raises(UsageError, match="returned nothing"):
         write_slices(root, PRICES, encode_slices(value, ats, PRICES, batch=True), "1:1")

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import SliceOutput, utc_micros
 from penstock.outputs.garbage import Swept, forget, sweep
-from penstock.outputs.paths import Disk, Named, at_of, attempt_mark
+from penstock.outputs.paths import Disk, Named, attempt_mark
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> OutputRoot:
 
 
 def write(root: OutputRoot, day: int, attempt: str, dataset: str = "prices") -> SliceOutput:
-    named, at = Named(dataset=dataset), at_of(AT + timedelta(days=day))
+    named, at = Named(dataset=dataset), utc_micros(AT + timedelta(days=day))
     (output,) = write_slices(
         root, named, encode_slices(b"content", [at], named, batch=False), attempt
     )
@@ -189,7 +189,7 @@ def test_an_attempt_removes_what_those_before_it_left_of_its_slices(root: Output
     staging = Path(root.path) / ".staging"
     for attempt in ("1:1", "2:1"):
         (staging / f"prices@{'0' * 24}{attempt_mark(attempt)}").touch()
-    at = at_of(AT)
+    at = utc_micros(AT)
     before = files(root)
     forget(root, "prices", [at], {attempt_mark("1:1")})
     gone = {dead.path, f".staging/prices@{'0' * 24}{attempt_mark('1:1')}"}

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import DatasetDamaged, OutputFailed, UsageError
 from penstock.ids import SeededIds
-from penstock.model.dataset import SliceOutput
-from penstock.outputs.paths import Disk, Named, at_of, folder_name, is_folder_name, split_path
+from penstock.model.dataset import SliceOutput, utc_micros
+from penstock.outputs.paths import Disk, Named, folder_name, is_folder_name, split_path
 from penstock.outputs.read import Slices, SlicesGiven, read_content, read_raw, read_table
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> OutputRoot:
 
 
 def write(root: OutputRoot, value: object, day: int = 0) -> SliceOutput:
-    at = at_of(AT + timedelta(days=day))
+    at = utc_micros(AT + timedelta(days=day))
     return write_slices(root, PRICES, encode_slices(value, [at], PRICES, batch=False), "1:1")[0]
 
 
@@ -229,7 +229,7 @@ def test_tables_are_not_bytes_and_bytes_are_no_table(root: OutputRoot) -> None:
 
 def test_folders_of_moments_are_in_order_of_time() -> None:
     second = 1_000_000
-    ats = [-62135596800 * second, -1, 0, 1, 500_000, second, second + 1, at_of(AT)]
+    ats = [-62135596800 * second, -1, 0, 1, 500_000, second, second + 1, utc_micros(AT)]
 
     names = [folder_name(at) for at in ats]
 
@@ -243,10 +243,10 @@ def test_folders_of_moments_are_in_order_of_time() -> None:
 def test_the_command_that_mends_names_the_second_where_a_day_has_several() -> None:
     hourly = Named(dataset="ticks")
 
-    assert hourly.rebuilding(at_of(AT)) == (
+    assert hourly.rebuilding(utc_micros(AT)) == (
         "penstock build ticks --from 2024-01-05T21:00:00Z --to 2024-01-05T21:00:01Z --force"
     )
-    assert hourly.rebuilding(at_of(AT) + 1) == (
+    assert hourly.rebuilding(utc_micros(AT) + 1) == (
         "penstock build ticks --from 2024-01-05T21:00:00.000001Z --to 2024-01-05T21:00:01Z --force"
     )
 

@@ -14,8 +14,9 @@ import pytest
 
 from penstock.errors import DatasetDamaged, UsageError
 from penstock.ids import SeededIds
+from penstock.model.dataset import utc_micros
 from penstock.outputs import read
-from penstock.outputs.paths import Disk, Named, at_of
+from penstock.outputs.paths import Disk, Named
 from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
@@ -24,7 +25,7 @@ from tests.processes import REPOSITORY
 
 ZONE = ZoneInfo("America/New_York")
 DAYS = [datetime(2024, 3, 8 + day, 16, tzinfo=ZONE).astimezone(UTC) for day in range(4)]
-ATS = [at_of(day) for day in DAYS]
+ATS = [utc_micros(day) for day in DAYS]
 PRICES = Named(dataset="prices", tz="America/New_York", daily=True)
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.ids import SeededIds
-from penstock.model.dataset import SliceOutput
-from penstock.outputs.paths import Named, at_of
+from penstock.model.dataset import SliceOutput, utc_micros
+from penstock.outputs.paths import Named
 from penstock.outputs.read import Slices, SlicesGiven
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> OutputRoot:
 
 def write(root: OutputRoot, value: object, at: datetime = AT, attempt: str = "1:1") -> SliceOutput:
     (output,) = write_slices(
-        root, PRICES, encode_slices(value, [at_of(at)], PRICES, batch=False), attempt
+        root, PRICES, encode_slices(value, [utc_micros(at)], PRICES, batch=False), attempt
     )
     return output
 
@@ -52,7 +52,7 @@ def slices(root: OutputRoot, *outputs: SliceOutput, **more: Any) -> Slices:
 
 def refusal(value: object) -> str:
     with pytest.raises(UsageError) as caught:
-        list(encode_slices(value, [at_of(AT)], PRICES, batch=False))
+        list(encode_slices(value, [utc_micros(AT)], PRICES, batch=False))
     return str(caught.value)
 
 
@@ -247,7 +247,7 @@ def test_duckdb_and_polars_read_the_same_values(root: OutputRoot) -> None:
         ).fetchall()
     bears = polars.read_parquet(path).to_dicts()
 
-    assert ducks == [tuple({**row, "moment": at_of(row["moment"])}.values()) for row in rows]
+    assert ducks == [tuple({**row, "moment": utc_micros(row["moment"])}.values()) for row in rows]
     assert bears == rows
 
 
@@ -256,12 +256,12 @@ EMPTY_STRUCTS = pyarrow.array([{}, {}], pyarrow.struct([]))
 
 def batch(value: object) -> str:
     with pytest.raises(UsageError) as caught:
-        list(encode_slices(value, [at_of(AT), at_of(NEXT)], PRICES, batch=True))
+        list(encode_slices(value, [utc_micros(AT), utc_micros(NEXT)], PRICES, batch=True))
     return str(caught.value)
 
 
 def test_a_batch_writes_one_file_for_each_asked_moment(root: OutputRoot) -> None:
-    ats = [at_of(AT), at_of(NEXT)]
+    ats = [utc_micros(AT), utc_micros(NEXT)]
     value = {NEXT.astimezone(ZONE): [{"a": 2}], AT: [{"a": 1}]}
 
     outputs = write_slices(root, PRICES, encode_slices(value, ats, PRICES, batch=True), "1:1")

@@ -23,7 +23,7 @@ from penstock.definitions.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.model.dataset import Calendar, SliceOutput, moment_name
 from penstock.observe.phrases import counted
-from penstock.planning.calendars.timestamps import moment_of
+from penstock.planning.calendars.timestamps import parse_moment
 from penstock.stores.protocol import DatasetView, SliceRow
 from penstock.terminal_text import (
     escaped,
@@ -146,8 +146,8 @@ def _range(
     dataset: Dataset[..., Any], start: str | None, end: str | None, now: int
 ) -> tuple[int, int]:
     """From when to when, as it was typed."""
-    first = -EVER if start is None else moment_of(start, dataset.calendar, now)
-    last = EVER if end is None else moment_of(end, dataset.calendar, now)
+    first = -EVER if start is None else parse_moment(start, dataset.calendar, now)
+    last = EVER if end is None else parse_moment(end, dataset.calendar, now)
     if first > last:
         raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
     return first, last

@@ -36,7 +36,7 @@ from penstock.observe.why.slice import (
     several_slices,
     slice_facts,
 )
-from penstock.planning.calendars.timestamps import find_slice, moment_of
+from penstock.planning.calendars.timestamps import find_slice, parse_moment
 from penstock.planning.needs import CalendarReader, needed_moments, spacing
 from penstock.planning.timing import timing_of
 from penstock.process_identity import is_gone
@@ -73,7 +73,7 @@ def why_slice(target: Target, key: str) -> Explanation | None:
         now = to_micros(SystemClock().now())
         found = find_slice(dataset.calendar, text)
         if not found:
-            near = _nearest_slices(dataset, moment_of(text, dataset.calendar, now))
+            near = _nearest_slices(dataset, parse_moment(text, dataset.calendar, now))
             return no_slice(key, dataset.calendar.text, near)
         if len(found) > 1:
             names = [slice_name(name, at, dataset.calendar) for at in found[:3]]

@@ -11,24 +11,21 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock.errors import UsageError
-from penstock.planning.calendars.local import ByText
-from penstock.planning.zones import day_of
+from penstock.model.dataset import MICROSECONDS
+from penstock.planning.calendars.local import CalendarBase
+from penstock.planning.zones import day_of, is_daily
 
 FIRST_DAY = date(1970, 1, 1)  # of sessions that are asked for
 LAST_DAY = date(2049, 12, 31)
 EXCHANGES_KEPT = 256  # calendars of sessions
 PROBE = {"start": "2024-01-01", "end": "2024-03-01"}  # a range that each of them knows
 CODE_LENGTH_MAX = 20  # characters
-MICROSECONDS = 1_000_000  # per second
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Sessions(NamedTuple):
@@ -42,7 +39,7 @@ class _Sessions(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exchange(ByText):
+class Exchange(CalendarBase):
     """`Exchange("XNYS")`: the closes of the New York Stock Exchange."""
 
     code: str
@@ -56,7 +53,7 @@ class Exchange(ByText):
         side: object = self.at
         if side not in ("close", "open"):
             raise UsageError(f'Exchange takes at="close" or at="open", got {side!r}.')
-        object.__setattr__(self, "text", f"exchange {given} {side}")
+        self._set(text=f"exchange {given} {side}")
 
     @property
     def tz(self) -> str:
@@ -126,7 +123,5 @@ def _sessions(code: str, side: str) -> _Sessions:
         ) from error
     moments = array("q", sorted(set(micros.tolist())))
     zone = ZoneInfo(str(known.tz))
-    days = ((_EPOCH + timedelta(microseconds=at)).astimezone(zone).toordinal() for at in moments)
-    is_daily = all(one != two for one, two in pairwise(days))
     start, end = day_of(first, zone)[0] * MICROSECONDS, day_of(last, zone)[1] * MICROSECONDS
-    return _Sessions(moments, zone.key, is_daily, first, last, start, end)
+    return _Sessions(moments, zone.key, is_daily(moments, zone), first, last, start, end)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date
 from difflib import get_close_matches
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -23,18 +23,29 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from penstock.errors import UsageError
-from penstock.model.dataset import CALENDAR_END_AT, CALENDAR_FIRST_AT
-from penstock.planning.timing import is_rhythm, read_cron
+from penstock.model.dataset import (
+    CALENDAR_END_AT,
+    CALENDAR_FIRST_AT,
+    EPOCH,
+    MICROSECONDS,
+    utc_datetime,
+)
+from penstock.planning.timing import read_cron, runs_every_hour
 from penstock.planning.zones import DAY_SECONDS, may_share_a_day, passed, shown, zone_named
 
 
-class ByText:
-    """Calendars with the same text are equal."""
+class CalendarBase:
+    """A frozen calendar; those with the same text are equal."""
 
     text: str
 
+    def _set(self, **fields: object) -> None:
+        """Set what `__post_init__` derives from what was given."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByText) and self.text == other.text
+        return isinstance(other, CalendarBase) and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -59,14 +70,13 @@ def second_of_day(text: str) -> int:
     return hour * 3_600 + minute * 60 + second
 
 
-def clock_text(second: int) -> str:
+def format_time(second: int) -> str:
     """Canonical: "16:00", or with seconds if there are any."""
     minutes, seconds = divmod(second, 60)
     text = f"{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{text}:{seconds:02d}" if seconds else text
 
 
-MICROSECONDS = 1_000_000  # per second
 BLOCKS_KEPT = 4_096  # of all calendars
 TIMES_KEPT_MAX = 24  # times a day of a calendar whose blocks are kept
 AROUND_SECONDS = 2 * DAY_SECONDS  # no clock is further from UTC, no change is bigger
@@ -75,16 +85,17 @@ EXACT_SINCE = 0
 FIRST_MONTH = 12  # months since year 0
 LAST_MONTH = 9999 * 12 + 11
 
-_EPOCH = datetime(1970, 1, 1)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH_DAY = EPOCH.toordinal()
 
 
-class LocalCalendar(ByText):
+@dataclass(frozen=True, eq=False, repr=False)
+class LocalCalendar(CalendarBase):
     """Some days of each month, at the same times."""
 
-    zone: ZoneInfo
-    times: tuple[int, ...]  # seconds of the day, in order
-    is_rhythm = False
+    text: str = field(init=False)
+    zone: ZoneInfo = field(init=False)
+    times: tuple[int, ...] = field(init=False)  # seconds of the day, in order
+    runs_every_hour = False
     may_be_adjacent = True  # two days that follow each other
 
     def days(self, year: int, month: int) -> Sequence[int]:
@@ -136,7 +147,7 @@ class LocalCalendar(ByText):
         return 12 if len(self.times) == 1 else 1
 
     def _block_at(self, at: int) -> int:
-        moment = _EPOCH + timedelta(microseconds=at)
+        moment = utc_datetime(at)
         return (moment.year * 12 + moment.month - 1) // self.block_months
 
     def _block(self, number: int) -> array[int]:
@@ -161,7 +172,7 @@ def _found_block(calendar: LocalCalendar, number: int) -> array[int]:
         if start - AROUND_SECONDS <= midnight < end + AROUND_SECONDS
     ]
     times = [midnight + time for midnight in days for time in calendar.times]
-    if calendar.is_rhythm:
+    if calendar.runs_every_hour:
         seconds = shown(times, calendar.zone)
     else:
         seconds = passed(times, calendar.zone, EXACT_SINCE)
@@ -198,19 +209,15 @@ class Hourly(LocalCalendar):
 
     minute: int = 0
     tz: str = "UTC"
-    text: str = field(init=False)
-    zone: ZoneInfo = field(init=False)
-    times: tuple[int, ...] = field(init=False)
-    is_rhythm = True
+    runs_every_hour = True
 
     def __post_init__(self) -> None:
         given: object = self.minute
         if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= 59:
             raise UsageError(f"The minute of an hour is a number from 0 to 59, got {given!r}.")
         times = tuple(hour * 3_600 + given * 60 for hour in range(24))
-        object.__setattr__(self, "zone", zone_named(self.tz))
-        object.__setattr__(self, "times", times)
-        object.__setattr__(self, "text", f"hourly :{given:02d} {self.tz}")
+        text = f"hourly :{given:02d} {self.tz}"
+        self._set(zone=zone_named(self.tz), times=times, text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         return every_day(year, month)
@@ -222,15 +229,11 @@ class Daily(LocalCalendar):
 
     at: str = "00:00"
     tz: str = "UTC"
-    text: str = field(init=False)
-    zone: ZoneInfo = field(init=False)
-    times: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         time = second_of_day(self.at)
-        object.__setattr__(self, "zone", zone_named(self.tz))
-        object.__setattr__(self, "times", (time,))
-        object.__setattr__(self, "text", f"daily {clock_text(time)} {self.tz}")
+        text = f"daily {format_time(time)} {self.tz}"
+        self._set(zone=zone_named(self.tz), times=(time,), text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         return every_day(year, month)
@@ -246,20 +249,14 @@ class Weekly(LocalCalendar):
     day: str | int = "monday"
     at: str = "00:00"
     tz: str = "UTC"
-    text: str = field(init=False)
-    zone: ZoneInfo = field(init=False)
-    times: tuple[int, ...] = field(init=False)
     weekday: int = field(init=False)
     may_be_adjacent = False
 
     def __post_init__(self) -> None:
         weekday = _weekday(self.day)
         time = second_of_day(self.at)
-        object.__setattr__(self, "weekday", weekday)
-        object.__setattr__(self, "zone", zone_named(self.tz))
-        object.__setattr__(self, "times", (time,))
-        text = f"weekly {WEEKDAYS[weekday]} {clock_text(time)} {self.tz}"
-        object.__setattr__(self, "text", text)
+        text = f"weekly {WEEKDAYS[weekday]} {format_time(time)} {self.tz}"
+        self._set(zone=zone_named(self.tz), times=(time,), text=text, weekday=weekday)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         first = 1 + (self.weekday - date(year, month, 1).weekday()) % 7
@@ -286,9 +283,6 @@ class Monthly(LocalCalendar):
     day: int = 1
     at: str = "00:00"
     tz: str = "UTC"
-    text: str = field(init=False)
-    zone: ZoneInfo = field(init=False)
-    times: tuple[int, ...] = field(init=False)
     may_be_adjacent = False
 
     def __post_init__(self) -> None:
@@ -298,9 +292,8 @@ class Monthly(LocalCalendar):
                 f"The day of a month is 1 to 31, or -1 (the last) to -31, got {given!r}."
             )
         time = second_of_day(self.at)
-        object.__setattr__(self, "zone", zone_named(self.tz))
-        object.__setattr__(self, "times", (time,))
-        object.__setattr__(self, "text", f"monthly {given} {clock_text(time)} {self.tz}")
+        text = f"monthly {given} {format_time(time)} {self.tz}"
+        self._set(zone=zone_named(self.tz), times=(time,), text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         last = every_day(year, month)[-1]
@@ -314,24 +307,15 @@ class Cron(LocalCalendar):
 
     expression: str
     tz: str = "UTC"
-    text: str = field(init=False)
-    zone: ZoneInfo = field(init=False)
-    times: tuple[int, ...] = field(init=False)
-    is_rhythm: bool = field(init=False)
+    runs_every_hour: bool = field(init=False)
     fields: CronSim = field(init=False)
 
     def __post_init__(self) -> None:
         text, fields = read_cron(self.expression)
-        times = (
-            hour * 3_600 + minute * 60
-            for hour in sorted(fields.hours)
-            for minute in sorted(fields.minutes)
-        )
-        object.__setattr__(self, "zone", zone_named(self.tz))
-        object.__setattr__(self, "fields", fields)
-        object.__setattr__(self, "times", tuple(times))
-        object.__setattr__(self, "is_rhythm", is_rhythm(fields))
-        object.__setattr__(self, "text", f"cron {text} {self.tz}")
+        hours, minutes = sorted(fields.hours), sorted(fields.minutes)
+        times = tuple(hour * 3_600 + minute * 60 for hour in hours for minute in minutes)
+        self._set(zone=zone_named(self.tz), times=times, text=f"cron {text} {self.tz}")
+        self._set(fields=fields, runs_every_hour=runs_every_hour(fields))
 
     def days(self, year: int, month: int) -> Sequence[int]:
         fields = self.fields

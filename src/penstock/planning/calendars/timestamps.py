@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from penstock.errors import UsageError
-from penstock.model.dataset import CALENDAR_END_AT, CALENDAR_FIRST_AT, Calendar
+from penstock.model.dataset import (
+    CALENDAR_END_AT,
+    CALENDAR_FIRST_AT,
+    MICROSECOND,
+    MICROSECONDS,
+    Calendar,
+    utc_datetime,
+    utc_micros,
+)
 from penstock.planning.zones import day_of, passed, zone_named
 
-MICROSECONDS = 1_000_000  # per second
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
-_MICROSECOND = timedelta(microseconds=1)
 _SECOND = timedelta(seconds=1)
 
 
@@ -29,7 +33,7 @@ def generate_timestamps(
     if first > last:
         raise UsageError(f"The range starts at {start}, after its end {end}; swap them.")
     zone = zone_named(calendar.tz)
-    found = [_EPOCH + timedelta(microseconds=at) for at in calendar.between(first, last)]
+    found = [utc_datetime(at) for at in calendar.between(first, last)]
     return found if zone.key == "UTC" else [moment.astimezone(zone) for moment in found]
 
 
@@ -37,7 +41,7 @@ def micros_of(moment: datetime | date, calendar: Calendar) -> int:
     """A moment, or a local time of the calendar's zone, in microseconds since 1970 UTC."""
     given: object = moment  # whatever a user without a type checker wrote
     if isinstance(given, datetime) and given.tzinfo is not None:
-        return (given - _EPOCH) // _MICROSECOND
+        return utc_micros(given)
     if isinstance(given, datetime):
         local = given
     elif isinstance(given, date):
@@ -45,11 +49,11 @@ def micros_of(moment: datetime | date, calendar: Calendar) -> int:
     else:
         raise UsageError(f"A range goes from one datetime or date to another, got {given!r}.")
     seconds, rest = divmod(local - _LOCAL_EPOCH, _SECOND)
-    shown_at = seconds * MICROSECONDS + rest // _MICROSECOND
+    shown_at = seconds * MICROSECONDS + rest // MICROSECOND
     if not CALENDAR_FIRST_AT <= shown_at < CALENDAR_END_AT:
         return shown_at  # beyond all calendars; a day more or less is the same
     passed_at = passed((seconds,), zone_named(calendar.tz))[0] * MICROSECONDS
-    return passed_at + rest // _MICROSECOND
+    return passed_at + rest // MICROSECOND
 
 
 SHOWN_MAX = 80  # characters of a text in a sentence
@@ -60,7 +64,7 @@ _TIME = re.compile(
 )
 
 
-def moment_of(given: datetime | date | str, calendar: Calendar, now: int) -> int:
+def parse_moment(given: datetime | date | str, calendar: Calendar, now: int) -> int:
     """Of a date or a time, local to the calendar unless it has an offset, "now" or "today"."""
     if not isinstance(given, str):
         return micros_of(given, calendar)
@@ -98,4 +102,4 @@ def _read(text: str) -> datetime | date:
 
 
 def _local_date(at: int, calendar: Calendar) -> date:
-    return (_EPOCH + timedelta(microseconds=at)).astimezone(zone_named(calendar.tz)).date()
+    return utc_datetime(at).astimezone(zone_named(calendar.tz)).date()

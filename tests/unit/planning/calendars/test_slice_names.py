@@ -10,7 +10,7 @@ import pytest
 from penstock.calendars import Daily, Hourly
 from penstock.errors import UsageError
 from penstock.model.dataset import moment_name
-from penstock.planning.calendars.timestamps import find_slice, moment_of
+from penstock.planning.calendars.timestamps import find_slice, parse_moment
 
 CAIRO = Daily(tz="Africa/Cairo")
 NOW = int(datetime(2024, 4, 25, 23, 30, tzinfo=UTC).timestamp()) * 1_000_000 + 5
@@ -34,13 +34,13 @@ def utc(at: int) -> str:
     ],
 )
 def test_a_text_means_a_moment(text: str, expected: str) -> None:
-    assert utc(moment_of(text, CAIRO, NOW)) == expected
+    assert utc(parse_moment(text, CAIRO, NOW)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2024-02-31", "20240101", "2024-W01-1", "1e9"])
 def test_anything_else_is_no_time(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time; write a date such as"):
-        moment_of(text, CAIRO, NOW)
+        parse_moment(text, CAIRO, NOW)
 
 
 def test_a_date_names_all_slices_of_its_local_day() -> None:
