@@ -13,24 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.clock import Duration, to_seconds
 from penstock.definitions.dataset import Dataset, DatasetDecorator, Moment
 from penstock.definitions.partitions import Partitions
-from penstock.definitions.preflight import (
-    Preflight,
-    PreflightOf1,
-    PreflightOf2,
-    PreflightOf3,
-    PreflightOnce,
-    PreflightOptions,
-)
+from penstock.definitions.preflight import Preflight, PreflightDecorator, PreflightOptions
 from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
 from penstock.definitions.request import check_name
-from penstock.definitions.schedule import (
-    EveryOf1,
-    EveryOf2,
-    EveryOf3,
-    EveryOnce,
-    Schedule,
-    ScheduleOptions,
-)
+from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
 from penstock.definitions.task import (
     CONFIGURED,
     LimitValue,
@@ -281,7 +267,7 @@ class DaemonDefinitions(Definitions):
     @overload
     def every(
         self, when: Duration | str, over: tuple[()] = (), **options: Unpack[ScheduleOptions]
-    ) -> EveryOnce: ...
+    ) -> ScheduleDecorator[[]]: ...
 
     @overload
     def every(
@@ -289,7 +275,7 @@ class DaemonDefinitions(Definitions):
         when: Duration | str,
         over: Partitions[A] | tuple[Partitions[A]],
         **options: Unpack[ScheduleOptions],
-    ) -> EveryOf1[A]: ...
+    ) -> ScheduleDecorator[[A]]: ...
 
     @overload
     def every(
@@ -297,7 +283,7 @@ class DaemonDefinitions(Definitions):
         when: Duration | str,
         over: tuple[Partitions[A], Partitions[B]],
         **options: Unpack[ScheduleOptions],
-    ) -> EveryOf2[A, B]: ...
+    ) -> ScheduleDecorator[[A, B]]: ...
 
     @overload
     def every(
@@ -305,7 +291,7 @@ class DaemonDefinitions(Definitions):
         when: Duration | str,
         over: tuple[Partitions[A], Partitions[B], Partitions[C]],
         **options: Unpack[ScheduleOptions],
-    ) -> EveryOf3[A, B, C]: ...
+    ) -> ScheduleDecorator[[A, B, C]]: ...
 
     def every(
         self,
@@ -367,24 +353,24 @@ class DaemonDefinitions(Definitions):
     @overload
     def preflight(
         self, over: tuple[()] = (), **options: Unpack[PreflightOptions]
-    ) -> PreflightOnce: ...
+    ) -> PreflightDecorator[[]]: ...
 
     @overload
     def preflight(
         self, over: Partitions[A] | tuple[Partitions[A]], **options: Unpack[PreflightOptions]
-    ) -> PreflightOf1[A]: ...
+    ) -> PreflightDecorator[[A]]: ...
 
     @overload
     def preflight(
         self, over: tuple[Partitions[A], Partitions[B]], **options: Unpack[PreflightOptions]
-    ) -> PreflightOf2[A, B]: ...
+    ) -> PreflightDecorator[[A, B]]: ...
 
     @overload
     def preflight(
         self,
         over: tuple[Partitions[A], Partitions[B], Partitions[C]],
         **options: Unpack[PreflightOptions],
-    ) -> PreflightOf3[A, B, C]: ...
+    ) -> PreflightDecorator[[A, B, C]]: ...
 
     def preflight(
         self,

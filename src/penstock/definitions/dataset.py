@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
@@ -12,9 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Protocol
 
 from penstock.definitions.context import Context
-from penstock.definitions.task import P, R, Task, TaskOptions
+from penstock.definitions.task import P, R, Task, TaskOptions, hints_of, parameters_of
 from penstock.errors import UsageError
-from penstock.model.dataset import Calendar, DatasetSpec, Need, Rule
+from penstock.model.dataset import (
+    Calendar,
+    DatasetSpec,
+    Need,
+    check_dataset_name,
+    exact,
+    latest,
+    lookback,
+    window,
+)
 from penstock.model.job import SLICE
 
 if TYPE_CHECKING:
@@ -24,10 +32,8 @@ if TYPE_CHECKING:
 Moment = datetime | date | str
 
 BATCH_MAX = 10_000  # slices of one job
-LOOKBACK_MAX = 1_000_000  # slices
 VERSION_LENGTH_MAX = 100
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _CALENDAR_PARTS = ("text", "tz", "daily", "between", "before")
 _MISSING = object()
 _ONE = (datetime,)
@@ -67,7 +73,7 @@ class Dataset(Generic[P, R]):
         source: SliceSource,
     ) -> None:
         what = f"Dataset {name!r}"
-        _check_name(name)
+        check_dataset_name(name)
         _check_calendar(what, calendar)
         self.name = name
         self.function = function
@@ -106,29 +112,19 @@ class Dataset(Generic[P, R]):
 
     def latest(self) -> Need:
         """The newest slice at or before each moment; the same as the dataset alone."""
-        return Need(dataset=self.name)
+        return latest(self.name)
 
     def exact(self) -> Need:
         """The slice at that very moment."""
-        return Need(dataset=self.name, rule=Rule.EXACT)
+        return exact(self.name)
 
     def lookback(self, count: int) -> Need:
         """The newest `count` slices at or before each moment."""
-        if type(count) is not int or not 1 <= count <= LOOKBACK_MAX:
-            raise UsageError(
-                f"{self.name}.lookback(n) takes a whole number from 1 to {LOOKBACK_MAX:,}, got "
-                f"{count!r:.100}."
-            )
-        return Need(dataset=self.name, rule=Rule.LOOKBACK, count=count)
+        return lookback(self.name, count)
 
     def window(self, span: timedelta) -> Need:
         """All slices of a span that ends with each moment: after `at - span`, up to `at`."""
-        given: object = span  # whatever a user without a type checker wrote
-        if not isinstance(given, timedelta) or given <= timedelta():
-            raise UsageError(
-                f"{self.name}.window(span) takes a timedelta above 0, got {span!r:.100}."
-            )
-        return Need(dataset=self.name, rule=Rule.WINDOW, micros=span // timedelta(microseconds=1))
+        return window(self.name, span)
 
     def read(self, start: Moment | None = None, end: Moment | None = None) -> pyarrow.Table:
         """The committed slices from `start` up to, and without, `end`, as one Arrow table.
@@ -154,14 +150,6 @@ def _shape(ctx: Context, at: list[int]) -> NoReturn:
 
 async def _async_shape(ctx: Context, at: list[int]) -> NoReturn:
     _shape(ctx, at)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(
-            f"The dataset name {name!r:.150} must begin with a letter and have up to 128 letters, "
-            "digits, '_', '.' and '-', so that it can be a folder."
-        )
 
 
 def _check_calendar(what: str, calendar: object) -> None:
@@ -196,8 +184,7 @@ def _need(what: str, given: object) -> Need:
     if isinstance(given, Dataset):
         return given.latest()
     if isinstance(given, str):
-        _check_name(given)
-        return Need(dataset=given)
+        return latest(given)
     raise UsageError(
         f"{what}: a need is a dataset, its name, or such as prices.lookback(20), got "
         f"{given!r:.100}."
@@ -236,10 +223,7 @@ def _check_parameters(
     what: str, function: Callable[..., Any], needs: tuple[Need, ...], batch: int
 ) -> None:
     """`(ctx, at, one parameter for each need, named like it)`."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise UsageError(f"{what} is no function whose parameters can be read.") from None
+    parameters = parameters_of(what, function)
     wanted = ["ctx", "at", *(need.argument for need in needs)]
     wants = f"({', '.join(wanted)})"
     names = [parameter.name for parameter in parameters]
@@ -265,14 +249,7 @@ def _check_parameters(
 
 
 def _check_at(what: str, function: Callable[..., Any], batch: int) -> None:
-    try:
-        hints = typing.get_type_hints(function, include_extras=False)
-    except Exception as error:
-        raise UsageError(
-            f"The annotations of {what[0].lower()}{what[1:]} cannot be resolved: {error}. Names "
-            "that are only imported for type checking must be imported for real."
-        ) from None
-    kind = hints.get("at")
+    kind = hints_of(what, function).get("at")
     if kind is None or kind is Any:
         return
     if batch == 1 and kind not in _ONE:

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.definitions.context import Context
 from penstock.definitions.request import JobRequest, check_name
-from penstock.definitions.task import P, R, Task, TaskOptions
+from penstock.definitions.task import P, R, Task, TaskOptions, parameters_of, rebuild_model
 from penstock.errors import PayloadError, UsageError
 
 DEPTH_MAX = 8  # of parts inside parts
@@ -208,8 +208,8 @@ class Partitions(Generic[T]):
         values = []
         for index, raw in enumerate(configured):
             try:
-                values.append(msgspec.convert(raw, self.of, strict=True, dec_hook=_rebuild))
-            except (msgspec.ValidationError, TypeError) as error:
+                values.append(msgspec.convert(raw, self.of, strict=True, dec_hook=rebuild_model))
+            except (msgspec.ValidationError, ValueError, TypeError) as error:
                 raise UsageError(
                     f"partitions.{self.name}[{index}] cannot become "
                     f"{getattr(self.of, '__name__', self.of)}: {_lowered(str(error))}."
@@ -249,17 +249,6 @@ def dimensions_of(what: str, over: object) -> tuple[Partitions[Any], ...]:
         if names.count(name) > 1:
             raise UsageError(f"{what}: over= names the partitions {name!r} twice.")
     return tuple(given)
-
-
-def _rebuild(kind: Any, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
-    validate = getattr(kind, "model_validate", None)  # a pydantic model
-    if not callable(validate):
-        raise TypeError(f"a {getattr(kind, '__name__', kind)} cannot be made of settings")
-    try:
-        return validate(value)
-    except ValueError as error:
-        lines = str(error).splitlines()
-        raise TypeError("; ".join(line.strip() for line in lines[1:3]) or lines[0]) from None
 
 
 def _lowered(text: str) -> str:
@@ -332,11 +321,7 @@ def _check_parameters(
     what: str, function: Callable[..., Any], over: tuple[Partitions[Any], ...]
 ) -> None:
     """One parameter for each dimension, in order, each with a type."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise UsageError(f"{what} is no function whose parameters can be read.") from None
-    own = parameters[1:]
+    own = parameters_of(what, function)[1:]
     if len(own) != len(over):
         wants = "one parameter for each dimension of over=" if over else "no parameter"
         raise UsageError(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Any, Concatenate, NamedTuple, Protocol, TypedDict
 
 from penstock.clock import Duration
 from penstock.definitions.context import Context
@@ -15,10 +15,6 @@ from penstock.errors import UsageError
 from penstock.model.job import PREFLIGHT
 
 HINT_LENGTH_MAX = 500  # characters
-
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
 
 
 class Preflight(Spec[P, R]):
@@ -91,25 +87,7 @@ class PreflightOptions(TypedDict, total=False):
     hint: str | None
 
 
-class PreflightOnce(Protocol):
-    """What `@app.preflight(...)` is without dimensions."""
+class PreflightDecorator(Protocol[P]):
+    """What `@app.preflight(...)` is: its function takes one value of each dimension."""
 
-    def __call__(self, function: Callable[[Context], R], /) -> Preflight[[], R]: ...
-
-
-class PreflightOf1(Protocol[A]):
-    """What it is over one dimension."""
-
-    def __call__(self, function: Callable[[Context, A], R], /) -> Preflight[[A], R]: ...
-
-
-class PreflightOf2(Protocol[A, B]):
-    """What it is over two."""
-
-    def __call__(self, function: Callable[[Context, A, B], R], /) -> Preflight[[A, B], R]: ...
-
-
-class PreflightOf3(Protocol[A, B, C]):
-    """What it is over three."""
-
-    def __call__(self, function: Callable[[Context, A, B, C], R], /) -> Preflight[[A, B, C], R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Preflight[P, R]: ...

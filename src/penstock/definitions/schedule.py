@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, Concatenate, Protocol, TypedDict
 
 from penstock.clock import Duration
 from penstock.definitions.context import TickContext
@@ -14,10 +14,6 @@ from penstock.definitions.task import LimitValue, P, R, TaskOptions
 from penstock.model.job import SCHEDULE
 from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
-
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
 
 
 class Schedule(Spec[P, R]):
@@ -47,27 +43,7 @@ class ScheduleOptions(TypedDict, total=False):
     metadata: MetadataSource | None
 
 
-class EveryOnce(Protocol):
-    """What `@app.every(...)` is without dimensions."""
+class ScheduleDecorator(Protocol[P]):
+    """What `@app.every(...)` is: its function takes one value of each dimension."""
 
-    def __call__(self, function: Callable[[TickContext], R], /) -> Schedule[[], R]: ...
-
-
-class EveryOf1(Protocol[A]):
-    """What it is over one dimension."""
-
-    def __call__(self, function: Callable[[TickContext, A], R], /) -> Schedule[[A], R]: ...
-
-
-class EveryOf2(Protocol[A, B]):
-    """What it is over two."""
-
-    def __call__(self, function: Callable[[TickContext, A, B], R], /) -> Schedule[[A, B], R]: ...
-
-
-class EveryOf3(Protocol[A, B, C]):
-    """What it is over three."""
-
-    def __call__(
-        self, function: Callable[[TickContext, A, B, C], R], /
-    ) -> Schedule[[A, B, C], R]: ...
+    def __call__(self, function: Callable[Concatenate[TickContext, P], R], /) -> Schedule[P, R]: ...

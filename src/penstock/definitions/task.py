@@ -35,6 +35,37 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
+def parameters_of(what: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function; `what` begins the refusal."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise UsageError(f"{what} is no function whose parameters can be read.") from None
+
+
+def hints_of(what: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of a function's parameters, by name; `what` begins the refusal."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise UsageError(
+            f"{what} has annotations that cannot be resolved: {error}. Names that are only "
+            "imported for type checking must be imported for real."
+        ) from None
+
+
+def rebuild_model(kind: Any, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
+    """A pydantic model from its JSON value, without importing pydantic."""
+    validate = getattr(kind, "model_validate", None)
+    if not callable(validate):
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be rebuilt from JSON")
+    try:
+        return validate(value)
+    except ValueError as error:
+        lines = str(error).splitlines()
+        raise ValueError("; ".join(line.strip() for line in lines[1:3]) or lines[0]) from None
+
+
 def _given(value: Any) -> Any:  # noqa: ANN401 (a default of the user's)
     return value
 
@@ -48,7 +79,7 @@ class ArgumentCodec:
         """Read a signature; `context` is what its first parameter will be given."""
         self.task = task
         self._context = context
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = parameters_of(f"Task {task!r}", function)
         if not parameters or parameters[0].kind not in (
             _POSITIONAL,
             inspect.Parameter.POSITIONAL_ONLY,
@@ -70,11 +101,11 @@ class ArgumentCodec:
         self._keyword_only = tuple(p.name for p in self._parameters if p.kind is _KEYWORD)
         self._positional_count = len(self.names) - len(self._keyword_only)
         self._struct = self._build(function)
-        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=self._rebuild)
+        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=rebuild_model)
 
     def _refuse_other_context(self, first: inspect.Parameter, function: Callable[..., Any]) -> None:
         """The first parameter is the context: by its annotation, or without one by its name."""
-        kind = self._hints(function).get(first.name)
+        kind = hints_of(f"Task {self.task!r}", function).get(first.name)
         if kind is None and first.name in ("ctx", "context"):
             return
         fits = isinstance(kind, type) and issubclass(kind, Context)
@@ -86,17 +117,8 @@ class ArgumentCodec:
                 f"`ctx: {self._context.__name__}`."
             )
 
-    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
-        try:
-            return typing.get_type_hints(function, include_extras=True)
-        except Exception as error:
-            raise UsageError(
-                f"The annotations of task {self.task!r} cannot be resolved: {error}. Names that "
-                f"are only imported for type checking must be imported for real."
-            ) from None
-
     def _build(self, function: Callable[..., Any]) -> type[msgspec.Struct]:
-        hints = self._hints(function)
+        hints = hints_of(f"Task {self.task!r}", function)
         fields: list[Any] = []
         for parameter in self._parameters:
             kind = hints.get(parameter.name, Any)
@@ -187,18 +209,6 @@ class ArgumentCodec:
     def _unknown(self, name: str) -> str:
         known = ", ".join(repr(known) for known in self.names) or "none"
         return f"Task {self.task!r} has no argument {name!r}; it takes: {known}."
-
-    def _rebuild(self, kind: Any, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
-        validate = getattr(kind, "model_validate", None)  # a pydantic model
-        if callable(validate):
-            try:
-                return validate(value)
-            except ValueError as error:
-                first = str(error).splitlines()
-                raise ValueError(
-                    "; ".join(line.strip() for line in first[1:3]) or first[0]
-                ) from None
-        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be rebuilt from JSON")
 
 
 P = ParamSpec("P")

@@ -184,19 +184,28 @@ def moment_name(at: int, calendar: Days) -> str:
 
 
 LOOKBACK_MAX = 1_000_000  # slices
-SHOWN_MAX = 80  # characters of a name in a sentence
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+DATASET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+
+
+def check_dataset_name(name: object) -> str:
+    """The name of a dataset, which is that of its folder, too; UsageError if it cannot be one."""
+    if isinstance(name, str) and DATASET_NAME.fullmatch(name):
+        return name
+    raise UsageError(
+        f"A dataset cannot be called {name!r:.100}: at most 128 letters, digits, '_', '.' and '-', "
+        "beginning with a letter, so that it can be a folder."
+    )
 
 
 def latest(name: str) -> Need:
     """The newest slice at or before a timestamp."""
-    return Need(dataset=_name(name), rule=Rule.LATEST)
+    return Need(dataset=check_dataset_name(name), rule=Rule.LATEST)
 
 
 def exact(name: str) -> Need:
     """The slice of that very timestamp."""
-    return Need(dataset=_name(name), rule=Rule.EXACT)
+    return Need(dataset=check_dataset_name(name), rule=Rule.EXACT)
 
 
 def lookback(name: str, count: int) -> Need:
@@ -204,24 +213,15 @@ def lookback(name: str, count: int) -> Need:
     given: object = count
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LOOKBACK_MAX:
         raise UsageError(
-            f"A lookback of {name!r} takes from 1 to {LOOKBACK_MAX:,} slices, got {given!r}."
+            f"A lookback of {name!r} takes a whole number from 1 to {LOOKBACK_MAX:,}, got "
+            f"{given!r:.100}."
         )
-    return Need(dataset=_name(name), rule=Rule.LOOKBACK, count=given)
+    return Need(dataset=check_dataset_name(name), rule=Rule.LOOKBACK, count=given)
 
 
 def window(name: str, duration: timedelta) -> Need:
-    """All slices of so long a time, up to and with the timestamp."""
+    """All slices of a duration that ends with the timestamp: after `at - duration`, up to `at`."""
     given: object = duration
     if not isinstance(given, timedelta) or given <= timedelta():
-        raise UsageError(f"A window of {name!r} takes a timedelta above 0, got {given!r}.")
-    return Need(dataset=_name(name), rule=Rule.WINDOW, micros=given // MICROSECOND)
-
-
-def _name(name: object) -> str:
-    if isinstance(name, str) and _NAME.fullmatch(name):
-        return name
-    shown = name[:SHOWN_MAX] if isinstance(name, str) else name
-    raise UsageError(
-        "A dataset has a name of at most 128 letters, digits, `_`, `.` and `-` that begins with a "
-        f"letter, got {shown!r}."
-    )
+        raise UsageError(f"A window of {name!r} takes a timedelta above 0, got {given!r:.100}.")
+    return Need(dataset=check_dataset_name(name), rule=Rule.WINDOW, micros=given // MICROSECOND)

@@ -19,10 +19,10 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.errors import OutputFailed
+from penstock.model.dataset import check_dataset_name
 from penstock.outputs.paths import (
     STAGING,
     Disk,
-    check_name,
     folder_name,
     is_folder_name,
     mark_of_part,
@@ -58,7 +58,7 @@ def sweep(
             lost that is being written, or is named, meanwhile.
         alive: marks (`attempt_mark`) of attempts that may still end well; theirs is left alone.
     """
-    check_name(dataset)
+    check_dataset_name(dataset)
     try:
         with root.entered() as folder:
             return _Sweep(root.disk, dataset, alive).run(folder, named)
@@ -76,7 +76,7 @@ def forget(root: OutputRoot, dataset: str, ats: Iterable[int], dead: Container[s
     Args:
         dead: marks (`attempt_mark`) of attempts that can name no file any more.
     """
-    check_name(dataset)
+    check_dataset_name(dataset)
     with contextlib.suppress(OSError), root.entered() as folder:
         with root.disk.folder(folder, STAGING) as staging:
             _forget_in(root.disk, staging, lambda name: mark_of_staged(name, dataset), dead)

@@ -20,8 +20,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import UsageError
-from penstock.model.dataset import DatasetSpec, moment_name, utc_datetime
+from penstock.model.dataset import DATASET_NAME, DatasetSpec, moment_name, utc_datetime
 
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block
@@ -125,12 +124,11 @@ CHECKSUM_BYTES = 16
 CONTENT_DIGITS = 24  # of a part's name
 MARK_DIGITS = 16
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _PART = re.compile(
     rf"part-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})\.(?:parquet|bin)"
 )
 _STAGED = re.compile(
-    rf"([A-Za-z][A-Za-z0-9_.-]{{0,127}})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
+    rf"({DATASET_NAME.pattern})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
 )
 _FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
 
@@ -158,16 +156,6 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 def named_as(spec: DatasetSpec) -> Named:
     """How outputs call a dataset and its slices."""
     return Named(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
-
-
-def check_name(dataset: str) -> str:
-    """The name of a dataset, which is that of its folder."""
-    if not _NAME.fullmatch(dataset):
-        raise UsageError(
-            f"A dataset cannot be called {dataset!r}: at most 128 letters, digits, '_', '.' and "
-            "'-', beginning with a letter."
-        )
-    return dataset
 
 
 def folder_name(at: int) -> str:
@@ -219,7 +207,7 @@ def split_path(path: str) -> tuple[str, str, str] | None:
     if len(parts) != 3:
         return None
     dataset, folder, part = parts
-    if _NAME.fullmatch(dataset) and _FOLDER.fullmatch(folder) and _PART.fullmatch(part):
+    if DATASET_NAME.fullmatch(dataset) and _FOLDER.fullmatch(folder) and _PART.fullmatch(part):
         return dataset, folder, part
     return None
 

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
-from penstock.model.dataset import SliceOutput, utc_micros
+from penstock.model.dataset import SliceOutput, check_dataset_name, utc_micros
 from penstock.outputs.parquet import NoTable, arrow, encoded, table_in
 from penstock.outputs.paths import (
     PARQUET,
@@ -28,7 +28,6 @@ from penstock.outputs.paths import (
     Disk,
     Named,
     attempt_mark,
-    check_name,
     checksum_of,
     folder_name,
     part_name,
@@ -233,7 +232,7 @@ def write_slices(
     Args:
         attempt: what no other attempt of any job is called by, such as its id and token.
     """
-    check_name(named.dataset)
+    check_dataset_name(named.dataset)
     job = _Writing(root, named, attempt_mark(attempt))
     with root.entered() as folder:
         try:

@@ -82,7 +82,7 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (plain, {"batch": True}, "batch= is a whole number"),
     (plain, {"version": 1.5}, "version= is a whole number or a text, got 1.5"),
     (plain, {"version": ""}, "version= has 1 to 100 printable characters"),
-    (plain, {"name": "1st"}, "must begin with a letter"),
+    (plain, {"name": "1st"}, "beginning with a letter"),
     (plain, {"name": "a/b"}, "so that it can be a folder"),
     (plain, {"calendar": "daily"}, "is a calendar of penstock.calendars such as Daily"),
     (plain, {"calendar": Daily}, "is a calendar of penstock.calendars"),
@@ -94,7 +94,7 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (plain, {"limits": {"host": lambda at: "x"}}, "the limit 'host' of a dataset is a text"),
     (plain, {"max_attempts": 0}, "max_attempts must be at least 1"),
     (plain, {"executor": "thread"}, "executor must be 'process' or left out"),
-    (of_nobody, {}, "annotations of dataset 'x' cannot be resolved"),
+    (of_nobody, {}, "Dataset 'x' has annotations that cannot be resolved"),
 ]
 
 

@@ -23,9 +23,9 @@ def test_needs_by_name() -> None:
 @pytest.mark.parametrize(
     ("refused", "sentence"),
     [
-        (lambda: latest("7up"), "begins with a letter, got '7up'"),
+        (lambda: latest("7up"), "cannot be called '7up'"),
         (lambda: exact("a" * 129), "at most 128"),
-        (lambda: lookback("prices", 0), "from 1 to 1,000,000 slices, got 0"),
+        (lambda: lookback("prices", 0), "from 1 to 1,000,000, got 0"),
         (lambda: window("prices", timedelta(0)), "a timedelta above 0"),
     ],
 )
