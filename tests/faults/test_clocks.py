@@ -21,7 +21,7 @@ from penstock.ids import SystemIds
 from penstock.model.job import JobState, NewJob
 from penstock.model.lease import Verdict
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.supervisor.store_access import SupervisorBeat
+from penstock.supervisor.store_access import LeaseHeartbeat
 from penstock.testing import ManualClock
 from penstock.worker.heartbeat import BeatThread
 from penstock.worker.slot_table import SlotTable
@@ -249,7 +249,7 @@ def test_f20_a_suspended_owner_stops_believing_with_the_first_beat_after_it(tmp_
 
     assert store.ack(alone, [done(job)]).result() == [Verdict.STALE]
     beat.run_once()
-    SupervisorBeat(store, lambda: [table], clock, TTL, 10.0).run_once()
+    LeaseHeartbeat(store, lambda: [table], clock, TTL, 10.0).run_once()
     assert beat.believed_until() < clock.monotonic()
     assert table.lease_until() < clock.monotonic()
     heir = register(store, "heir", TTL)

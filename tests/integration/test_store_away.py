@@ -123,7 +123,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     wait_until(lambda: len(shop.bodies()) == 1)
     ((_, pid, _),) = shop.bodies()
     goes_away(shop)
-    said = hears(run, "runs on after the end of its lease and is killed")
+    said = hears(run, "runs jobs after the end of its lease and is killed")
     wait_until(lambda: not is_alive(pid))
     said += hears(run, "It is waited for.")  # the next worker, however long
     comes_back(shop)
@@ -145,7 +145,7 @@ def test_a_worker_that_dies_while_the_server_is_away_is_buried_when_it_is_back(
     (worker,) = children_of(run.pid)
     goes_away(shop)
     os.kill(worker, signal.SIGKILL)
-    said = hears(run, "which is dead, come back when the store answers")
+    said = hears(run, "come back when the store answers")
     comes_back(shop)
     said += rest_of(run)
 

@@ -15,7 +15,7 @@ from penstock.app.daemon import begun_now, checked_values, preflight_run
 from penstock.app.queue import Queue
 from penstock.app.registry import DatasetDefinitions
 from penstock.builds.build import EmbeddedBuild
-from penstock.builds.locks import LockBeat
+from penstock.builds.locks import LockHeartbeat
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded
@@ -182,7 +182,7 @@ class Runner:
         )
         embedded = EmbeddedBuild(build)
         ttl = times.lease_ttl_seconds
-        beat = LockBeat(
+        beat = LockHeartbeat(
             store, run_id, clock, ttl, times.beat_seconds, embedded.has_locks, embedded.lost
         )
 

@@ -42,7 +42,7 @@ def lost_locks(locks: Sequence[LockView], names: Collection[str], run_id: str) -
 log = logging.getLogger("penstock.build")
 
 
-class LockBeat(RepeatingThread):
+class LockHeartbeat(RepeatingThread):
     """Renews the locks of one run, from when they are taken until they are let go."""
 
     def __init__(

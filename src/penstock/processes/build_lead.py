@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the first worker of a build do before anybody works? Locks, and the plan."""
+"""What the first worker of a build does before the work: locks, then the plan."""
 
 from __future__ import annotations
 

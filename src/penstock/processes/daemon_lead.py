@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the first worker of a daemon do before anybody works, and what does it tell of it?"""
+"""What the first worker of a daemon does before the work: preflights, then arming schedules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DaemonLead:
         self._table = table
         self._check_only = order.spec.check
         self._alone = frozenset(order.alone)
-        self._blamed = {blamed.unit: blamed.problem for blamed in order.blamed}
+        self._crashed = {one.unit: one.problem for one in order.crashed}
         self._ended = [0, 0]  # how many have passed and failed in earlier rounds
         self._start = DaemonStart(
             _Rounds(self._look) if plan.preflights else None,
@@ -69,9 +69,9 @@ class DaemonLead:
     async def _look(self) -> list[PreflightResult]:
         """All together; after a death those that ran then come last, one by one."""
         found = {
-            plan.unit: self._died(plan, self._blamed[shown])
+            plan.unit: self._died(plan, self._crashed[shown])
             for plan in self._plan.preflights
-            if (shown := unit_name(plan.name, plan.partition)) in self._blamed
+            if (shown := unit_name(plan.name, plan.partition)) in self._crashed
         }
         left = [plan for plan in self._plan.preflights if plan.unit not in found]
         alone = [plan for plan in left if unit_name(plan.name, plan.partition) in self._alone]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in the process of a task with `executor="process"`?
+"""Entry point of the process of a task with `executor="process"`.
 
 Started by a worker, never by a person. It imports the user's app and runs one body after another,
 until its worker is gone or kills it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a worker process, from its order to its end?
+"""Entry point of a worker process.
 
 Started by the supervisor, never by a person. It imports the user's app, tells the supervisor
 where the store is, works, and obeys the supervisor's socket; the end of that socket means that
@@ -63,15 +63,15 @@ from penstock.worker.worker import Worker
 
 
 class Lead(Protocol):
-    """What comes before the work."""
+    """What the first worker does before the work: preflights, or the plan of a build."""
 
     def stop(self) -> None: ...
 
     async def run(self) -> bool: ...
 
 
-class Reins:
-    """Passes words on to whoever is at work in this process. Belongs to its loop."""
+class CommandRelay:
+    """Passes the supervisor's commands on to whoever is at work here. Belongs to its loop."""
 
     def __init__(self) -> None:
         self._lead: Lead | None = None
@@ -79,7 +79,7 @@ class Reins:
         self._kept: list[protocol.ToWorker] = []  # said before there was a worker
         self._is_stopped = False
 
-    async def led_by(self, lead: Lead) -> bool:
+    async def run_lead(self, lead: Lead) -> bool:
         """Let this come first; False if no work shall follow."""
         self._lead = lead
         try:
@@ -90,23 +90,23 @@ class Reins:
     def take(self, worker: Worker) -> None:
         """From now on the worker obeys, also what was said before."""
         self._worker = worker
-        for word in self._kept:
-            self.obey(word)
+        for command in self._kept:
+            self.obey(command)
         self._kept.clear()
 
-    def obey(self, word: protocol.ToWorker) -> None:
-        if isinstance(word, protocol.Stop | protocol.Abort):
+    def obey(self, command: protocol.ToWorker) -> None:
+        if isinstance(command, protocol.Stop | protocol.Abort):
             self._is_stopped = True
             if self._lead is not None:
                 self._lead.stop()
         if self._worker is None:
-            self._kept.append(word)
+            self._kept.append(command)
             return
-        match word:
+        match command:
             case protocol.Drain():
                 self._worker.drain()
             case protocol.Held():
-                self._worker.hold.held_elsewhere(word.stops)
+                self._worker.hold.held_elsewhere(command.stops)
             case protocol.Stop():
                 self._worker.stop(Stopping.GRACEFUL)
             case protocol.Abort():
@@ -189,7 +189,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
     if spec.build is not None and order.leads:
         build_lead.check(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
-    store = _opened_when_it_can(
+    store = _open_when_reachable(
         lambda: open_store(url, durability=settings.durability, folder=folder),
         order,
         channel,
@@ -213,18 +213,18 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     protocol.send(channel, hello)
     lines = protocol.Lines()
-    words = _first_words(channel, lines)
-    if words is None:
+    commands = _first_commands(channel, lines)
+    if commands is None:
         store.close()
         return protocol.Finished()
     try:
         with embedded.tuned():
-            return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, words))
+            return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, commands))
     finally:
         store.close()
 
 
-def _opened_when_it_can(
+def _open_when_reachable(
     open_store: Callable[[], Store], order: protocol.WorkerOrder, channel: socket.socket
 ) -> Store | None:
     """The store, also if its server comes up later; None if the supervisor does not wait for it.
@@ -255,18 +255,20 @@ def _opened_when_it_can(
         raise
 
 
-def _first_words(channel: socket.socket, lines: protocol.Lines) -> list[protocol.ToWorker] | None:
+def _first_commands(
+    channel: socket.socket, lines: protocol.Lines
+) -> list[protocol.ToWorker] | None:
     """Wait for the word to begin; that and what was said with it.
 
     None: it is the end already, or nobody is there any more.
     """
     with contextlib.suppress(ConnectionResetError):  # it died before it had read our own
         while data := channel.recv(4096):
-            words = [protocol.decode_to_worker(line) for line in lines.feed(data)]
-            if any(isinstance(word, protocol.Stop | protocol.Abort) for word in words):
+            commands = [protocol.decode_to_worker(line) for line in lines.feed(data)]
+            if any(isinstance(command, protocol.Stop | protocol.Abort) for command in commands):
                 return None
-            if words:
-                return words
+            if commands:
+                return commands
     return None
 
 
@@ -278,7 +280,7 @@ async def _run(
     table: SlotTable,
     channel: socket.socket,
     lines: protocol.Lines,
-    words: list[protocol.ToWorker],
+    commands: list[protocol.ToWorker],
 ) -> protocol.Finished:
     settings = loaded.settings
     loop = asyncio.get_running_loop()
@@ -288,10 +290,10 @@ async def _run(
     )
     keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
     spec = order.spec
-    reins = Reins()
+    relay = CommandRelay()
     listener = threading.Thread(
         target=_listen,
-        args=(channel, lines, words, loop, reins),
+        args=(channel, lines, commands, loop, relay),
         name="penstock-orders",
         daemon=True,
     )
@@ -303,7 +305,7 @@ async def _run(
         plan_id = order.plan_id
         if order.leads:
             builder = BuildLead(app, spec.build, loaded, clock, channel, order.run_id)
-            if not await reins.led_by(builder):
+            if not await relay.run_lead(builder):
                 return protocol.Finished()
             plan_id = builder.plan_id
         tasks = tasks_of(app, spec.build, loaded)
@@ -311,7 +313,7 @@ async def _run(
     if plan is not None and order.leads:
         seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
         lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
-        if not await reins.led_by(lead):
+        if not await relay.run_lead(lead):
             return protocol.Finished()
     task_order = TaskOrder(
         app=settings.app,
@@ -330,7 +332,7 @@ async def _run(
         task_order=task_order,
         providers=app.providers,
         share=ProcessShare(order.index, spec.processes),
-        worn=lambda reason: protocol.send(channel, protocol.Worn(reason)),
+        worn=lambda reason: protocol.send(channel, protocol.Recycle(reason)),
         sources=loaded.sources,
         policy=app.retry_policy,
         preflights=app.preflights.values(),
@@ -338,7 +340,7 @@ async def _run(
     )
     watch = LoopWatch(loop, table, clock, worker.name_of)
     watch.start()
-    reins.take(worker)
+    relay.take(worker)
     await worker.run()
     watch.stop()
     return protocol.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
@@ -347,22 +349,22 @@ async def _run(
 def _listen(
     channel: socket.socket,
     lines: protocol.Lines,
-    words: list[protocol.ToWorker],
+    commands: list[protocol.ToWorker],
     loop: asyncio.AbstractEventLoop,
-    reins: Reins,
+    relay: CommandRelay,
 ) -> None:
     """Obey the supervisor; when it is gone, be gone too."""
     while True:
-        for word in words:
-            _tell(loop, partial(reins.obey, word))
+        for command in commands:
+            _tell(loop, partial(relay.obey, command))
         try:
             data = channel.recv(4096)
         except OSError:
             data = b""
         if not data:
             break
-        words = [protocol.decode_to_worker(line) for line in lines.feed(data)]
-    _tell(loop, partial(reins.obey, protocol.Abort()))
+        commands = [protocol.decode_to_worker(line) for line in lines.feed(data)]
+    _tell(loop, partial(relay.obey, protocol.Abort()))
     blocking_sleep(ORPHAN_SECONDS)
     os._exit(1)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does the store hear of a worker's death, also if it cannot be reached just then?
+"""Reports dead workers to the store: their jobs are given back, and what ran becomes suspect.
 
-Each burial waits for the store in a thread of its own and asks again until it is answered, so that
-whoever watches the living is not held up.
+Each report waits for the store in a thread of its own and asks again until it is answered, so that
+whoever watches the other workers is not held up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("penstock.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class DeadWorker:
     """A worker process that has ended, and what is known of it."""
 
     worker: WorkerId
@@ -45,8 +45,8 @@ class Death:
     max_crashes: int
 
 
-class Burials:
-    """Owns the burials that are not done yet."""
+class DeadWorkers:
+    """Owns the reports that the store has not answered yet."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdSource) -> None:
         self._store = store
@@ -55,29 +55,28 @@ class Burials:
         self._open: list[Reply[None]] = []
         self._over = threading.Event()
 
-    def begin(self, death: Death) -> None:
+    def report(self, dead: DeadWorker) -> None:
         """Give back what it held; what ran is suspect."""
-        burial = aside(lambda: self._bury(death))
+        report = aside(lambda: self._report(dead))
         self._open = [other for other in self._open if not other.done]
-        self._open.append(burial)
-        _wait(burial, AT_ONCE_SECONDS)
+        self._open.append(report)
+        _wait(report, AT_ONCE_SECONDS)
 
     def finish(self, seconds: float) -> None:
         """Wait for those that are not done, all in all so long; then nobody asks again."""
         until = self._clock.monotonic() + seconds
-        for burial in self._open:
-            _wait(burial, max(until - self._clock.monotonic(), 0.0))
+        for report in self._open:
+            _wait(report, max(until - self._clock.monotonic(), 0.0))
         self._open = []
         self._over.set()
 
-    def _bury(self, death: Death) -> None:
+    def _report(self, dead: DeadWorker) -> None:
         begins = (
-            f"The jobs of worker {death.pid}, which is dead, come back when the store answers or "
-            "its lease ends"
+            f"The jobs of dead worker {dead.pid} come back when the store answers or its lease ends"
         )
         try:
             retry_in_thread(
-                lambda: self._try(death),
+                lambda: self._try(dead),
                 self._clock,
                 RetryDelay(self._ids.random),
                 Outage(log, self._clock, begins, None),
@@ -89,23 +88,23 @@ class Burials:
         except PenstockError as error:
             log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
 
-    def _try(self, death: Death) -> None:
+    def _try(self, dead: DeadWorker) -> None:
         """Repeated after a doubt it changes nothing: a worker that has ended holds nothing."""
-        store, worker = self._store, death.worker
-        if death.in_order:
+        store, worker = self._store, dead.worker
+        if dead.in_order:
             while store.retire(worker).result(ANSWER_SECONDS).more:
                 pass
-        overdue = [self._time_out(record) for record in death.overdue]
+        overdue = [self._time_out(record) for record in dead.overdue]
         while True:
-            reply = store.bury(worker, death.started, death.cause, death.max_crashes, overdue)
+            reply = store.bury(worker, dead.started, dead.cause, dead.max_crashes, overdue)
             if not reply.result(ANSWER_SECONDS).more:
                 break
             overdue = []
-        if not death.in_order:
-            self._tell(death)
+        if not dead.in_order:
+            self._log(dead)
 
     def _time_out(self, record: SlotRecord) -> JobFailure:
-        """What an attempt has earned that only its worker's death could stop."""
+        """The failure of an attempt that only its worker's death could stop."""
         now_at = to_micros(self._clock.now())
         job = self._job(record.ref)
         message = "ran past its time limit and could only be stopped with its worker"
@@ -121,15 +120,15 @@ class Burials:
             max_attempts=record.max_attempts,
         )
 
-    def _tell(self, death: Death) -> None:
+    def _log(self, dead: DeadWorker) -> None:
         """Name what ran in a worker that died, and what became of it."""
-        found = [self._job(ref) for ref in death.ran[:NAMED_MAX]]
+        found = [self._job(ref) for ref in dead.ran[:NAMED_MAX]]
         jobs = [job for job in found if job is not None]
         names = ", ".join(repr(job.key) for job in jobs) + (
-            f" and {len(death.ran) - NAMED_MAX} more" if len(death.ran) > NAMED_MAX else ""
+            f" and {len(dead.ran) - NAMED_MAX} more" if len(dead.ran) > NAMED_MAX else ""
         )
         ran = f"; it ran {names}" if names else ""
-        log.error("Worker %d died: %s%s.", death.pid, death.cause, ran)
+        log.error("Worker %d died: %s%s.", dead.pid, dead.cause, ran)
         for job in jobs:
             if job.state is JobState.ERROR and job.last_error is not None:
                 log.error("Job %r ended in error: %s.", job.key, job.last_error.message)
@@ -139,8 +138,8 @@ class Burials:
         return found[0] if found and found[0].id == ref.id else None
 
 
-def _wait(burial: Reply[None], seconds: float) -> None:
+def _wait(report: Reply[None], seconds: float) -> None:
     try:
-        within(burial, seconds)
+        within(report, seconds)
     except TimeoutError:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who shows a run to a person, and hears what that person wishes?"""
+"""The display of a run, and the keyboard commands of the person who looks at it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.stores.store_future import Question
 from penstock.supervisor.protocol import Checking
 
 
-class Wish(StrEnum):
-    """What a person may ask of a run while it goes."""
+class RunCommand(StrEnum):
+    """A command that a person may give to a run while it goes."""
 
     PAUSE = "pause"  # nobody gets further jobs
     RESUME = "resume"
@@ -26,7 +26,7 @@ class Wish(StrEnum):
 
 
 class Course(StrEnum):
-    """Where does a run go?"""
+    """What a run is doing, as it is shown."""
 
     CHECKING = "checking"  # preflights run, or schedules are armed: no work yet
     PLANNING = "planning"  # a build waits for its datasets, or is planned: no work yet
@@ -36,11 +36,11 @@ class Course(StrEnum):
 
 
 class Display(Protocol):
-    """A face of the supervisor; it only looks, and passes wishes on."""
+    """A face of the supervisor; it only looks, and passes commands on."""
 
     @property
     def pipes_workers(self) -> bool:
-        """Shall what workers write come through `line`?"""
+        """True if what workers write shall come through `line`."""
         ...
 
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None: ...
@@ -57,8 +57,8 @@ class Display(Protocol):
         """The descriptor that a person types on; None: nobody can, now."""
         ...
 
-    def typed(self) -> Sequence[Wish]:
-        """What was wished for; called when there is something to read."""
+    def typed(self) -> Sequence[RunCommand]:
+        """The commands that were typed; called when there is something to read."""
         ...
 
     def close(self, run_id: str | None) -> None:
@@ -71,8 +71,8 @@ KEYS = "keys"  # what the selector calls them
 log = logging.getLogger("penstock.supervisor")
 
 
-class Wishes:
-    """Owns what was wished for and is not done yet. Nobody has to wish for anything."""
+class KeyboardCommands:
+    """Owns the commands that were typed and are not done yet."""
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class Wishes:
 
     def hear(self, store: Store | None) -> None:
         """Do what was typed."""
-        for wish in self._display.typed():
-            if wish is Wish.STOP:
+        for command in self._display.typed():
+            if command is RunCommand.STOP:
                 self._stop()
-            elif wish is Wish.DRAIN:
+            elif command is RunCommand.DRAIN:
                 self._drain()
             elif store is not None:
-                paused = wish is Wish.PAUSE
+                paused = command is RunCommand.PAUSE
                 self._pausing.append((paused, Question(partial(store.set_paused, paused))))
         self.go_on()
 
     def go_on(self) -> None:
-        """Look whether the store has done what was wished for, in the order of wishes."""
+        """Look whether the store has done what was typed, in that order."""
         while self._pausing:
             paused, question = self._pausing[0]
             try:

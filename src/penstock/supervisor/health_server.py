@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the daemon alive, and does it do its work? For probes, over HTTP on loopback.
+"""Health checks of a daemon: liveness and readiness, over HTTP on loopback.
 
 `/live`: its loop turns. `/ready`: every preflight has passed, schedules and queue are worked on,
 and the store answers. The answer is a line of text and 200 or 503.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which phase is a run, and what does that let it do?
+"""The phases of a run: preflights, arming or planning, then work.
 
 A daemon begins with one worker, the lead, which runs the preflights and then arms the schedules;
 a build with one that takes the locks and plans. Only then does anybody work. A run of the queue
@@ -18,10 +18,10 @@ from penstock.model.spending import BudgetStop
 from penstock.model.views import Outlook
 from penstock.supervisor.protocol import (
     Armed,
-    Blamed,
     Check,
     Checked,
     Checking,
+    CrashedPreflight,
     Failed,
     Planned,
     RunSpec,
@@ -35,18 +35,18 @@ BLOCKS = (
 )
 
 
-class Blame:
-    """Owns what is known of the deaths of one start."""
+class PreflightCrashes:
+    """Owns what is known of the processes that died in one start, and which preflight did it."""
 
     def __init__(self) -> None:
         self.alone: tuple[str, ...] = ()  # suspects, as people are shown them
-        self.blamed: tuple[Blamed, ...] = ()
+        self.crashed: tuple[CrashedPreflight, ...] = ()
         self._deaths = 0
 
     def died(
         self, cause: str, running: Sequence[str], ended: Sequence[Check], *, blocked: bool
     ) -> bool:
-        """A process died while these ran; shall another one look?
+        """A process died while these ran; True if another one shall look again.
 
         Args:
             cause: how it died, for people.
@@ -59,7 +59,7 @@ class Blame:
         suspects = dict.fromkeys(name for name in self.alone if name not in passed)
         if len(running) == 1:
             problem = BLOCKS if blocked else f"the process died while it ran ({cause})"
-            self.blamed += (Blamed(running[0], problem),)
+            self.crashed += (CrashedPreflight(running[0], problem),)
             suspects.pop(running[0], None)
         else:
             suspects.update(dict.fromkeys(running))
@@ -67,7 +67,7 @@ class Blame:
         return bool(running) and self._deaths < DEATHS_MAX
 
 
-class RunStops:
+class BudgetStops:
     """Owns what the workers of one run have said about budgets when they ended."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class RunStops:
         return tuple(self._stops.values())
 
     def hold_up(self, outlook: Outlook | None) -> bool:
-        """Is anything left that waits for them? Another worker may have had what it needed."""
+        """True if something still waits for them; another worker may have had what it needed."""
         if outlook is None:
             return bool(self._stops)
         held = {task for stop in self._stops.values() for task in stop.tasks}
@@ -114,7 +114,7 @@ class Phases:
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self.phase = _first(spec)
-        self.blame = Blame()
+        self.crashes = PreflightCrashes()
         self._checks: dict[str, Check] = {}  # those that failed; with --check all of them
         self.checking: Checking | None = None  # how far they are
         self.checked: Checked | None = None
@@ -127,7 +127,7 @@ class Phases:
 
     @property
     def needs_lead(self) -> bool:
-        """Shall the next worker be one that checks and arms before it works?"""
+        """True if the next worker shall check and arm, or plan, before it works."""
         return self.phase in (Phase.CHECKING, Phase.ARMING, Phase.PLANNING)
 
     def starters(self) -> range:
@@ -162,12 +162,12 @@ class Phases:
         return self.is_working
 
     @property
-    def words(self) -> str:
+    def status(self) -> str:
         """What comes before the work, for whoever asks how the run is."""
         return "A build is planned." if self.phase is Phase.PLANNING else "Preflights run."
 
     @property
-    def ready_words(self) -> str:
+    def ready_status(self) -> str:
         """What is served when the work begins."""
         if self.planned is not None:
             return "The build is planned, and its jobs run."
@@ -191,20 +191,20 @@ class Phases:
             cause: how it died, for people.
             overdue: preflights past their limit for which it was killed.
             running: those that had not ended.
-            has_begun: had it read the app?
+            has_begun: it had read the app.
         """
-        words = self.death_words(cause, overdue, running, has_begun=has_begun)
+        message = self.format_lead_death(cause, overdue, running, has_begun=has_begun)
         if self.phase is Phase.CHECKING:
-            looks_again = self.blame.died(cause, running, self.checks, blocked=bool(overdue))
-            for blamed in self.blame.blamed:
-                name, _, partition = blamed.unit.partition(":")
-                self._checks[blamed.unit] = Check(
-                    name=name, partition=partition, passed=False, problem=blamed.problem
+            looks_again = self.crashes.died(cause, running, self.checks, blocked=bool(overdue))
+            for crashed in self.crashes.crashed:
+                name, _, partition = crashed.unit.partition(":")
+                self._checks[crashed.unit] = Check(
+                    name=name, partition=partition, passed=False, problem=crashed.problem
                 )
             if looks_again:
-                log.error("%s Another process looks again.", words)
+                log.error("%s Another process looks again.", message)
                 return None
-        return Failed(words, self.exit_code() or 1)
+        return Failed(message, self.exit_code() or 1)
 
     def known(self) -> Checked:
         """How many have passed and failed, also if the last word was never said."""
@@ -218,7 +218,7 @@ class Phases:
         codes = {Phase.WORKING: None, Phase.ENOUGH: 0, Phase.PLANNING: 1}
         return codes.get(self.phase, EXIT_PREFLIGHT_FAILED)
 
-    def death_words(
+    def format_lead_death(
         self,
         cause: str,
         overdue: Sequence[str] = (),
@@ -254,7 +254,7 @@ def _first(spec: RunSpec) -> Phase:
     return Phase.CHECKING if spec.daemon else Phase.WORKING
 
 
-def armed_words(checked: Checked | None, armed: Armed) -> str:
+def format_armed(checked: Checked | None, armed: Armed) -> str:
     """What is said when the second phase begins."""
     passed = 0 if checked is None else checked.passed
     head = f"All {passed:,} preflights have passed" if passed > 1 else "The preflight has passed"

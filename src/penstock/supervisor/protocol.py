@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do supervisor and worker say to each other?
+"""The messages between supervisor and worker.
 
 JSON lines over a socket pair. The end of the stream is a message too: the other one is gone.
 """
@@ -46,8 +46,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
 
 
-class Blamed(msgspec.Struct, frozen=True):
-    """A preflight that is known to end its process, and so does not run again."""
+class CrashedPreflight(msgspec.Struct, frozen=True):
+    """A preflight that crashes its process or blocks it, and so does not run again."""
 
     unit: str  # as people are shown it
     problem: str
@@ -65,8 +65,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     leads: bool = False  # runs the preflights and arms the schedules, or plans, before it works
     plan_id: str | None = None  # what is built, if that is planned already
     alone: tuple[str, ...] = ()  # preflights that ran when one died: they run last, each alone
-    blamed: tuple[Blamed, ...] = ()  # preflights that do not run again
-    table_fd: int
+    crashed: tuple[CrashedPreflight, ...] = ()  # preflights that do not run again
+    table_fd: int = -1  # of its slot table
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -97,7 +97,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended the run
 
 
-class Worn(msgspec.Struct, frozen=True, tag="worn"):
+class Recycle(msgspec.Struct, frozen=True, tag="recycle"):
     """A worker leases nothing more and ends when what runs has ended: start another one."""
 
     reason: str
@@ -192,7 +192,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 Checks = ToCheck | Check | Checking | Checked | Armed
-FromWorker = Hello | Failed | Finished | Worn | Checks | Locked | Planned
+FromWorker = Hello | Failed | Finished | Recycle | Checks | Locked | Planned
 ToWorker = Go | Drain | Held | Stop | Abort
 
 

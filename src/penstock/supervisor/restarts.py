@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When is another worker started in the place of one that has gone?"""
+"""Restart back-off: when another worker is started in the place of one that has gone."""
 
 from __future__ import annotations
 

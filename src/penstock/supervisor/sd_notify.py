@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom does a supervisor tell how it is: a service manager, probes, or nobody?"""
+"""Tells systemd (sd_notify) and health probes whether a supervisor is ready and alive."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from typing import Protocol
 
 from penstock.clock import Clock
+from penstock.supervisor.health_server import Health
 
 WAIT_SECONDS = 1.0  # for a manager that has not read what it was told before
 WATCHDOG_SHARE = 0.4  # of what systemd waits for a sign of life
 
 
-class Readiness:
+class SdNotify:
     """Owns the socket to the service manager, if there is one."""
 
     def __init__(self, environ: Mapping[str, str], pid: int) -> None:
@@ -28,7 +28,7 @@ class Readiness:
             self._socket = socket.socket(socket.AF_UNIX, kind)
 
     @classmethod
-    def of_this_process(cls) -> Readiness:
+    def of_this_process(cls) -> SdNotify:
         """As whoever started us wishes; what we start is not the service, and is not told."""
         found = cls(os.environ, os.getpid())
         for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
@@ -85,77 +85,46 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-class ServiceManager(Protocol):
-    """A service manager."""
-
-    def ready(self, status: str) -> None: ...
-
-    def status(self, status: str) -> None: ...
-
-    def stopping(self) -> None: ...
-
-    def alive(self, now: float) -> None: ...
-
-
-class Health(Protocol):
-    """What probes are told."""
-
-    def turned(self) -> None: ...
-
-    def ready(self) -> None: ...
-
-    def not_ready(self, why: str) -> None: ...
-
-
 class Announcer:
-    """Passes on what a supervisor is about; either, both or nobody may listen."""
+    """Passes on what a supervisor is about, to systemd and to health probes, if they listen."""
 
     def __init__(
-        self, clock: Clock, readiness: ServiceManager | None = None, health: Health | None = None
+        self, clock: Clock, notify: SdNotify | None = None, health: Health | None = None
     ) -> None:
         self._clock = clock
-        self._readiness = readiness
-        self._health = health
+        self._notify = notify or SdNotify({}, 0)
+        self._health = health or Health(clock)
         self._is_ready = False
         self._is_unreachable = False
 
     def turned(self) -> None:
         """The loop has come round."""
-        if self._readiness is not None:
-            self._readiness.alive(self._clock.monotonic())
-        if self._health is not None:
-            self._health.turned()
+        self._notify.alive(self._clock.monotonic())
+        self._health.turned()
 
     def begins(self, what: str) -> None:
         """Something goes on before the work, such as preflights."""
-        if self._readiness is not None:
-            self._readiness.status(what)
-        if self._health is not None:
-            self._health.not_ready(what)
+        self._notify.status(what)
+        self._health.not_ready(what)
 
     def ready(self, status: str) -> None:
         """The work has begun."""
         self._is_ready = True
-        if self._readiness is not None:
-            self._readiness.ready(status)
-        if self._health is not None:
-            self._health.ready()
+        self._notify.ready(status)
+        self._health.ready()
 
     def store(self, *, unreachable: bool) -> None:
         """Whether the store can be reached; told at every look."""
         if unreachable == self._is_unreachable or not self._is_ready:
             return
         self._is_unreachable = unreachable
-        if self._health is not None:
-            if unreachable:
-                self._health.not_ready("The store is unreachable.")
-            else:
-                self._health.ready()
+        if unreachable:
+            self._health.not_ready("The store is unreachable.")
+        else:
+            self._health.ready()
 
     def stopping(self) -> None:
         """The end has begun; nothing makes it ready again."""
         self._is_ready = False
-        if self._readiness is not None:
-            self._readiness.stopping()
-        if self._health is not None:
-            self._health.not_ready("The run is stopping.")
+        self._notify.stopping()
+        self._health.not_ready("The run is stopping.")

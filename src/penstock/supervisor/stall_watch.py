@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a worker stand still, and over which jobs?
+"""Stall watch: warns of a worker that is not responding, and names the jobs that it runs.
 
 A worker warns of a blocked loop itself, from a thread. A C call that keeps the GIL silences that
 thread as well; only another process can see it then.
@@ -53,7 +53,9 @@ class StallWatch:
                 names = _checks(checks) if checks else self._names(snapshot, store)
             except (StoreError, TimeoutError) as error:
                 names = f"jobs that cannot be named ({error})"
-            log.warning("Worker %d has stood still for %.1f s; it runs %s.", pid, now - turn, names)
+            log.warning(
+                "Worker %d has not responded for %.1f s; it runs %s.", pid, now - turn, names
+            )
         return True
 
     def forget(self, pid: int) -> None:

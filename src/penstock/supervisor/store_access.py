@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a supervisor have of the store, from the first worker's word to the end of the run?
+"""Store access of a supervisor: opening, heartbeat, dead workers, and how the run stands.
 
-It is opened where the first worker says it is, as soon as it can be reached. Then leases are
-renewed, the dead are buried, and now and again somebody asks how the run stands.
+The store is opened where the first worker says it is, as soon as it can be reached.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from penstock.builds.locks import LockBeat, lost_locks
+from penstock.builds.locks import LockHeartbeat, lost_locks
 from penstock.clock import Clock
 from penstock.errors import (
     TRANSIENT,
@@ -31,7 +30,7 @@ from penstock.stores.protocol import JobStore, Store
 from penstock.stores.retry import Outage, StoreRetry
 from penstock.stores.store_future import Question, aside
 from penstock.supervisor import protocol
-from penstock.supervisor.dead_workers import Burials, Death
+from penstock.supervisor.dead_workers import DeadWorker, DeadWorkers
 from penstock.worker.heartbeat import LOST_MONOTONIC, RepeatingThread, margin
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.slot_table import SlotTable
@@ -41,7 +40,7 @@ RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past 
 beat_log = logging.getLogger("penstock.beat")
 
 
-class SupervisorBeat(RepeatingThread):
+class LeaseHeartbeat(RepeatingThread):
     """Renews the leases of all workers of a run, one row each."""
 
     def __init__(
@@ -90,7 +89,7 @@ class SupervisorBeat(RepeatingThread):
                 continue
             try:
                 snapshot = table.snapshot()
-            except ValueError:  # the worker has just been buried and its table closed
+            except ValueError:  # the worker has just been reaped and its table closed
                 continue
             overdue = any(
                 record.deadline_monotonic and now > record.deadline_monotonic + RENEWED_PAST_SECONDS
@@ -119,7 +118,7 @@ class SupervisorBeat(RepeatingThread):
         return len(alive)
 
 
-BURY_SECONDS = 10.0  # how long the end of a run waits for burials
+REPORT_SECONDS = 10.0  # how long the end of a run waits for reports of dead workers
 UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
 READ_FAILS = "The store cannot be read"
@@ -129,8 +128,8 @@ log = logging.getLogger("penstock.supervisor")
 OpenStore = Callable[[str, str], Store]
 
 
-class RunStore:
-    """Owns the store of a run, with what renews leases and buries the dead in it."""
+class StoreAccess:
+    """Owns the store of a run, with what renews leases and reports dead workers to it."""
 
     def __init__(
         self,
@@ -148,9 +147,9 @@ class RunStore:
         self._retry = StoreRetry(log, clock, ids.random)
         self._hello: protocol.Hello | None = None
         self._opening: Question[Store] | None = None
-        self._burials: Burials | None = None
-        self._beat: SupervisorBeat | None = None
-        self._locks: LockBeat | None = None
+        self._dead_workers: DeadWorkers | None = None
+        self._beat: LeaseHeartbeat | None = None
+        self._locks: LockHeartbeat | None = None
         self._lost_locks: str | None = None  # why, if somebody else has them
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
@@ -159,7 +158,7 @@ class RunStore:
 
     @property
     def unreachable(self) -> bool:
-        """Can it not be reached just now?"""
+        """True while it cannot be reached."""
         return self._retry.unreachable
 
     def meet(self, hello: protocol.Hello) -> None:
@@ -190,8 +189,8 @@ class RunStore:
         self._opening = None
         self.store = store
         self.outlook = Question(lambda: store.outlook(WorkerId(""), self._run_id))
-        self._burials = Burials(store, self._clock, self._ids)
-        self._beat = SupervisorBeat(
+        self._dead_workers = DeadWorkers(store, self._clock, self._ids)
+        self._beat = LeaseHeartbeat(
             store, self._tables, self._clock, hello.lease_ttl_seconds, hello.beat_seconds
         )
         self._beat.start()
@@ -205,7 +204,7 @@ class RunStore:
         hello, store = self._hello, self.store
         if self._locks is not None or hello is None or store is None:
             return
-        self._locks = LockBeat(
+        self._locks = LockHeartbeat(
             store,
             self._run_id,
             self._clock,
@@ -269,17 +268,17 @@ class RunStore:
                 break
         return None
 
-    def bury(self, death: Death) -> None:
+    def report_dead(self, dead: DeadWorker) -> None:
         """Give back what a worker held."""
-        if self._burials is not None:
-            self._burials.begin(death)
+        if self._dead_workers is not None:
+            self._dead_workers.report(dead)
 
-    def finish_burials(self) -> None:
-        """Wait for them; not long, if it is unreachable."""
-        if self._burials is not None:
-            self._burials.finish(UNREACHABLE_SECONDS if self.unreachable else BURY_SECONDS)
+    def finish_reports(self) -> None:
+        """Wait until all dead workers are reported; not long, if the store is unreachable."""
+        if self._dead_workers is not None:
+            self._dead_workers.finish(UNREACHABLE_SECONDS if self.unreachable else REPORT_SECONDS)
 
-    def stop_beating(self) -> None:
+    def stop_heartbeats(self) -> None:
         if self._locks is not None:
             self._locks.stop()
         if self._beat is not None:

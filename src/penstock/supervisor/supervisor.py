@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches the workers?
+"""Supervisor of worker processes.
 
-A small process that imports no user code. It starts workers, renews their leases, buries the
-dead, runs suspects alone in a fresh worker, and turns signals into an orderly end.
+A small process that imports no user code. It starts workers, renews their leases, reports the
+dead, runs suspects alone in a fresh worker, and turns signals into a graceful shutdown.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from penstock.model.job import JobState
 from penstock.model.spending import BudgetStop
 from penstock.stores.protocol import Store
 from penstock.supervisor import protocol
-from penstock.supervisor.display import KEYS, Course, Display, Wishes
-from penstock.supervisor.phases import Phases, RunStops, armed_words
+from penstock.supervisor.display import KEYS, Course, Display, KeyboardCommands
+from penstock.supervisor.phases import BudgetStops, Phases, format_armed
 from penstock.supervisor.protocol import RunSpec
 from penstock.supervisor.restarts import Restarts, SoloTurns
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.stall_watch import StallWatch
-from penstock.supervisor.store_access import OpenStore, RunStore
-from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET, Child, kill_overstaying
+from penstock.supervisor.store_access import OpenStore, StoreAccess
+from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET, WorkerHandle, kill_overdue
 from penstock.worker.signals import SignalInbox
 
 TICK_SECONDS = 0.25  # display and looking around
-STILLBORN_MAX = 3  # workers in a row that die before they say hello
+FAILED_STARTS_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
-WORN_MAX = 2  # for each process: worn workers that still run something
-OPEN_SECONDS = 1.0  # how long the supervisor stands still to open the store
+RECYCLING_MAX = 2  # for each process: recycled workers that still run something
+OPEN_SECONDS = 1.0  # how long the supervisor waits for the store to open
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -65,11 +65,11 @@ class Supervisor:
         self._announcer = announcer or Announcer(self._clock)
         self.run_id = self._ids.new_id("run")
         self._selector = selectors.DefaultSelector()
-        self._children: list[Child] = []
-        self._kept = RunStore(
+        self._workers: list[WorkerHandle] = []
+        self._access = StoreAccess(
             self.run_id,
             open_store,
-            lambda: [child.table for child in list(self._children)],
+            lambda: [worker.table for worker in list(self._workers)],
             self._clock,
             self._ids,
         )
@@ -78,16 +78,16 @@ class Supervisor:
         self._stop_signal: int | None = None
         self._failed: protocol.Failed | None = None
         self._restarts = Restarts()
-        self._stillborn = 0
+        self._failed_starts = 0
         self._left_behind = 0
         self._tick_at = 0.0
         self._solo_turns = SoloTurns()
-        self._owed: list[int] = []  # in whose place to start one when one that is worn has ended
+        self._postponed: list[int] = []  # in whose place to start one when a recycled one has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
         interrupt = partial(self._stop, signal.SIGINT)
-        self._wishes = Wishes(display, self._selector, self._begin_drain, interrupt)
-        self.stops = RunStops()
+        self._keyboard = KeyboardCommands(display, self._selector, self._begin_drain, interrupt)
+        self.stops = BudgetStops()
         self._is_out_of_money = False  # although it would not end with its work
 
     def run(self) -> int:
@@ -95,26 +95,26 @@ class Supervisor:
         self._selector.register(self._signals, selectors.EVENT_READ, "signal")
         try:
             if not self.phases.is_working:
-                self._announcer.begins(self.phases.words)
+                self._announcer.begins(self.phases.status)
             for index in self.phases.starters():
                 self._start(index)
             while not self._over():
                 self._turn()
-            self._kept.finish_burials()  # they may end jobs in error
+            self._access.finish_reports()  # their jobs may end in error
             return self._exit_code()
         finally:
-            for child in list(self._children):
-                child.kill()
-                child.process.wait()
-                self._bury(child)
-            self._kept.finish_burials()
-            self._kept.stop_beating()
-            self._display.close(self._told_as())
-            self._kept.close()
+            for worker in list(self._workers):
+                worker.kill()
+                worker.process.wait()
+                self._reap(worker)
+            self._access.finish_reports()
+            self._access.stop_heartbeats()
+            self._display.close(self._summarised_run())
+            self._access.close()
             self._signals.close()  # last: a signal must not tear the end in two
 
     def _over(self) -> bool:
-        if self._children:
+        if self._workers:
             return False
         if self._stop_signal is not None or self._failed is not None:
             return True
@@ -129,23 +129,23 @@ class Supervisor:
             return 1 if self._forced else 0
         if (code := self.phases.exit_code()) is not None:
             return code
-        outlook = self._kept.last_outlook(self._is_stopped)
+        outlook = self._access.last_outlook(self._is_stopped)
         if self._is_out_of_money or self.stops.hold_up(outlook):
             return EXIT_OVER_BUDGET
         has_failed = outlook is not None and outlook.ended_in_run.get(JobState.ERROR, 0)
         return 1 if has_failed or self._left_behind else 0
 
     def _is_stopped(self, wait_seconds: float) -> bool:
-        """Has a signal come, or does one within this time?"""
+        """True if a signal has come, or comes within this time."""
         if wait_seconds:
             self._selector.select(wait_seconds)
         for number in self._signals.take():
             self._stop(number)
         return self._stop_signal is not None
 
-    def _told_as(self) -> str | None:
+    def _summarised_run(self) -> str | None:
         """The run in the closing line, if there is to be one."""
-        if self._failed is not None or self._kept.unreachable or not self.phases.is_working:
+        if self._failed is not None or self._access.unreachable or not self.phases.is_working:
             return None
         return self.run_id
 
@@ -159,127 +159,129 @@ class Supervisor:
         timeout = max(self._restarts.next_at(self._tick_at) - now, 0.0)
         for key, _ in self._selector.select(min(timeout, TICK_SECONDS)):
             if key.data == KEYS:
-                self._wishes.hear(self._kept.store)
+                self._keyboard.hear(self._access.store)
             elif key.data != "signal":
-                kind, child = key.data
-                self._hear(kind, child, key.fileobj)
+                kind, worker = key.data
+                self._read(kind, worker, key.fileobj)
         for number in self._signals.take():
             self._stop(number)
-        for child in [child for child in self._children if not child.alive]:
-            self._ended(child)
+        for worker in [worker for worker in self._workers if not worker.alive]:
+            self._ended(worker)
         self._restart_due()
         if self._clock.monotonic() >= self._tick_at:
             self._tick_at = self._clock.monotonic() + TICK_SECONDS
             self._look_around()
-            self._announcer.store(unreachable=self._kept.unreachable)
+            self._announcer.store(unreachable=self._access.unreachable)
         self._announcer.turned()
 
-    def _hear(self, kind: str, child: Child, source: Any) -> None:  # noqa: ANN401
+    def _read(self, kind: str, worker: WorkerHandle, source: Any) -> None:  # noqa: ANN401
         if kind == "pid":
             return  # the death itself is seen below
         if kind == "output":
-            if not self._pass_on(child):
+            if not self._pass_on(worker):
                 self._selector.unregister(source)
             return
-        child.read()
-        if child.channel_ended:
-            self._selector.unregister(child.channel)  # the death itself is seen below
-        if child.hello is not None and self.hello is None:
-            self._meet(child.hello)
-        self._let_go(child)
-        self._follow(child)
-        if child.worn is not None and not child.replaced:
-            self._replace(child)
-        self._fail_as(child.failed)
+        worker.read()
+        if worker.channel_ended:
+            self._selector.unregister(worker.channel)  # the death itself is seen below
+        if worker.hello is not None and self.hello is None:
+            self._meet(worker.hello)
+        self._tell_to_begin(worker)
+        self._follow(worker)
+        if worker.recycle is not None and not worker.replaced:
+            self._replace(worker)
+        self._fail_as(worker.failed)
 
-    def _follow(self, child: Child) -> None:
+    def _follow(self, worker: WorkerHandle) -> None:
         """Go on to the next phase when the lead says so; the others start when work begins."""
-        self.phases.checking = child.checking or self.phases.checking
-        if child.locked is not None:
-            self._kept.keep_locks(child.locked)
-        if not child.leads:
+        self.phases.checking = worker.checking or self.phases.checking
+        if worker.locked is not None:
+            self._access.keep_locks(worker.locked)
+        if not worker.leads:
             return
-        checked = self.phases.hear(child.take_checks(), child.checked, child.armed)
-        if checked or self.phases.hear_plan(child.planned):
-            if child.armed is not None and child.armed.units:
-                log.info("%s", armed_words(self.phases.checked, child.armed))
-            self._announcer.ready(self.phases.ready_words)
+        checked = self.phases.hear(worker.take_checks(), worker.checked, worker.armed)
+        if checked or self.phases.hear_plan(worker.planned):
+            if worker.armed is not None and worker.armed.units:
+                log.info("%s", format_armed(self.phases.checked, worker.armed))
+            self._announcer.ready(self.phases.ready_status)
             if self._may_start():
                 for index in self.phases.followers():
                     self._start(index)
 
-    def _replace(self, child: Child) -> None:
-        """Start another worker beside one that is worn; while there are many of those, later."""
-        child.replaced = True
-        worn = sum(other.replaced for other in self._children)
-        if worn > WORN_MAX * self._spec.processes:
-            self._owed.append(child.index)  # what runs in them is not their fault: it ends first
+    def _replace(self, worker: WorkerHandle) -> None:
+        """Start another worker beside one that is recycled; later, if there are many of those."""
+        worker.replaced = True
+        recycled = sum(other.replaced for other in self._workers)
+        if recycled > RECYCLING_MAX * self._spec.processes:
+            self._postponed.append(
+                worker.index
+            )  # what runs in them is not their fault: it ends first
         elif self._may_start():
-            self._restart(child, child.index)
+            self._restart(worker, worker.index)
 
-    def _pass_on(self, child: Child) -> bool:
+    def _pass_on(self, worker: WorkerHandle) -> bool:
         """Show what a worker wrote; False if it has nothing (more) to say."""
-        data = child.output()
-        for line in child.output_lines.feed(data or b""):
+        data = worker.output()
+        for line in worker.output_lines.feed(data or b""):
             self._display.line(line.decode("utf-8", "replace"))
         return bool(data)
 
     def _meet(self, hello: protocol.Hello) -> None:
         """The first worker has told where the store is."""
         self.hello = hello
-        self._kept.meet(hello)
+        self._access.meet(hello)
         self._open(OPEN_SECONDS)
 
     def _open(self, wait_seconds: float) -> None:
         """Open the store, if it can be reached; the workers wait for the word to begin."""
         try:
-            is_new = self._kept.open(wait_seconds)
+            is_new = self._access.open(wait_seconds)
         except PenstockError as error:
             self._fail(error)
             return
-        if is_new and self._kept.store is not None:
-            self._display.started(self._kept.store, self.run_id, self._course())
+        if is_new and self._access.store is not None:
+            self._display.started(self._access.store, self.run_id, self._course())
 
-    def _let_go(self, child: Child) -> None:
+    def _tell_to_begin(self, worker: WorkerHandle) -> None:
         """Tell a worker to begin, once both it and the store are there."""
-        if child.hello is None or child.told_to_go or self._kept.store is None:
+        if worker.hello is None or worker.told_to_go or self._access.store is None:
             return
-        child.told_to_go = True
+        worker.told_to_go = True
         if self._may_start():
-            child.tell(protocol.Go())
+            worker.tell(protocol.Go())
             if self.phases.is_working:
                 self._announcer.ready("The queue is served.")
-            if self._spec.drain:  # it may have been started before that was wished for
-                child.tell(protocol.Drain())
+            if self._spec.drain:  # it may have been started before that was asked for
+                worker.tell(protocol.Drain())
             if self.stops:
-                child.tell(protocol.Held(self.stops.all()))
+                worker.tell(protocol.Held(self.stops.all()))
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
         now = self._clock.monotonic()
-        if kill_overstaying(self._children, now, self.hello):
+        if kill_overdue(self._workers, now, self.hello):
             self._forced = True
-        self._wishes.listen()
-        self._wishes.go_on()
+        self._keyboard.listen()
+        self._keyboard.go_on()
         self._open(0.0)
-        store = self._kept.store
+        store = self._access.store
         if store is None:
             return
-        for child in self._children:
-            self._let_go(child)
-            checks = child.unfinished_checks()[1]
-            self._stalls.look(child.process.pid, child.snapshot(), now, store, checks)
+        for worker in self._workers:
+            self._tell_to_begin(worker)
+            checks = worker.unfinished_checks()[1]
+            self._stalls.look(worker.process.pid, worker.snapshot(), now, store, checks)
         try:
-            self._kept.look(lambda: self._show(store))
+            self._access.look(lambda: self._show(store))
         except (StoreError, BuildLost) as error:
             self._fail(error)
-        if not self._kept.suspects:
+        if not self._access.suspects:
             self._solo_turns.nothing_left()
         elif self._may_work() and self._solo_turns.is_due(now) and not self._solos():
             self._start(0, solo=True)
 
-    def _solos(self) -> list[Child]:
-        return [child for child in self._children if child.solo]
+    def _solos(self) -> list[WorkerHandle]:
+        return [worker for worker in self._workers if worker.solo]
 
     def _show(self, store: Store) -> None:
         self._display.tick(store, self._course(), self.phases.checking)
@@ -294,22 +296,24 @@ class Supervisor:
             self._tell_all(protocol.Abort())
 
     def _start(self, index: int, *, solo: bool = False) -> None:
-        child = Child(
-            self._spec,
-            self.run_id,
+        leads, crashes = self.phases.needs_lead, self.phases.crashes
+        order = protocol.WorkerOrder(
+            spec=self._spec,
+            run_id=self.run_id,
             solo=solo,
             patient=self.hello is not None,
-            first=not self._children,
+            first=not self._workers,
             index=index,
-            leads=self.phases.needs_lead,
+            leads=leads,
             plan_id=self.phases.plan_id,
-            blame=self.phases.blame,
-            pipe_output=self._display.pipes_workers,
-            now=self._clock.monotonic(),
+            alone=crashes.alone if leads else (),
+            crashed=crashes.crashed if leads else (),
         )
-        self._children.append(child)
-        for kind, source in child.sources():
-            self._selector.register(source, selectors.EVENT_READ, (kind, child))
+        now = self._clock.monotonic()
+        worker = WorkerHandle(order, pipe_output=self._display.pipes_workers, now=now)
+        self._workers.append(worker)
+        for kind, source in worker.sources():
+            self._selector.register(source, selectors.EVENT_READ, (kind, worker))
 
     def _may_work(self) -> bool:
         return self.phases.is_working and self._may_start()
@@ -317,35 +321,35 @@ class Supervisor:
     def _may_start(self) -> bool:
         return not (self._stop_signal or self._failed or self._is_out_of_money)
 
-    def _ended(self, child: Child) -> None:
+    def _ended(self, worker: WorkerHandle) -> None:
         """A worker process is gone: in good order, or not."""
-        child.read_rest()
-        if child.hello is not None and self.hello is None:
-            self._meet(child.hello)
-        self._follow(child)
-        self._fail_as(child.failed)
-        while self._pass_on(child):
+        worker.read_rest()
+        if worker.hello is not None and self.hello is None:
+            self._meet(worker.hello)
+        self._follow(worker)
+        self._fail_as(worker.failed)
+        while self._pass_on(worker):
             pass
-        for line in child.output_lines.flush():
+        for line in worker.output_lines.flush():
             self._display.line(line.decode("utf-8", "replace"))
-        unfinished = child.unfinished_checks()
-        self._bury(child)
-        if child.finished is not None:
-            if child.solo:
+        unfinished = worker.unfinished_checks()
+        self._reap(worker)
+        if worker.finished is not None:
+            if worker.solo:
                 self._solo_turns.ended(self._clock.monotonic())
-            self._left_behind = max(self._left_behind, child.finished.left_behind)
-            self._note_stops(child, child.finished.stops)
-            self._end_with(child.finished.ended_schedules)
-        elif self._may_start() and child.leads and not self.phases.is_working:
-            has_begun = child.hello is not None
-            failed = self.phases.lead_died(child.cause(), *unfinished, has_begun=has_begun)
+            self._left_behind = max(self._left_behind, worker.finished.left_behind)
+            self._note_stops(worker, worker.finished.stops)
+            self._end_with(worker.finished.ended_schedules)
+        elif self._may_start() and worker.leads and not self.phases.is_working:
+            has_begun = worker.hello is not None
+            failed = self.phases.lead_died(worker.cause(), *unfinished, has_begun=has_begun)
             self._fail_as(failed)
             if failed is None:
                 self._start(0)
-        elif self._may_start() and not child.replaced:
-            self._plan_restart(child)
-        if child.replaced and self._owed and self._may_start():
-            self._restart(child, self._owed.pop(0))
+        elif self._may_start() and not worker.replaced:
+            self._plan_restart(worker)
+        if worker.replaced and self._postponed and self._may_start():
+            self._restart(worker, self._postponed.pop(0))
 
     def _end_with(self, schedules: Sequence[str]) -> None:
         """A schedule has ended for good: everything else comes to its end in good order."""
@@ -353,45 +357,45 @@ class Supervisor:
             self._failed = protocol.Failed(" ".join(schedules), 1)
             self._wind_down()
 
-    def _note_stops(self, child: Child, stops: Sequence[BudgetStop]) -> None:
+    def _note_stops(self, worker: WorkerHandle, stops: Sequence[BudgetStop]) -> None:
         """What is left waits for a budget, says one: then a run ends, drained or not."""
         if not stops:
             return
         self.stops.note(stops)
         self._tell_all(protocol.Held(self.stops.all()))
-        if not (self._spec.drain or child.solo):
+        if not (self._spec.drain or worker.solo):
             self._is_out_of_money = True
             self._restarts.forget()
             self._tell_all(protocol.Stop())
 
-    def _bury(self, child: Child) -> None:
+    def _reap(self, worker: WorkerHandle) -> None:
         """Give back what it held; what ran is suspect."""
-        child.kill()  # what its tasks left behind, before the same jobs run again
-        self._children.remove(child)
-        self._stalls.forget(child.process.pid)
-        for _, source in child.sources():
+        worker.kill()  # what its tasks left behind, before the same jobs run again
+        self._workers.remove(worker)
+        self._stalls.forget(worker.process.pid)
+        for _, source in worker.sources():
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(source)
-        death = child.death(self.hello.max_crashes if self.hello else 3)
-        if death is not None:
-            self._kept.bury(death)
-        child.close()
+        dead = worker.as_dead(self.hello.max_crashes if self.hello else 3)
+        if dead is not None:
+            self._access.report_dead(dead)
+        worker.close()
 
-    def _plan_restart(self, child: Child) -> None:
-        if child.hello is None:
-            self._stillborn += 1
-            if self._stillborn >= STILLBORN_MAX:
-                self._fail_as(protocol.Failed(f"No worker could be started: {child.cause()}.", 1))
+    def _plan_restart(self, worker: WorkerHandle) -> None:
+        if worker.hello is None:
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS_MAX:
+                self._fail_as(protocol.Failed(f"No worker could be started: {worker.cause()}.", 1))
                 return
         else:
-            self._stillborn = 0
-        self._restart(child, child.index)
+            self._failed_starts = 0
+        self._restart(worker, worker.index)
 
-    def _restart(self, child: Child, index: int) -> None:
+    def _restart(self, worker: WorkerHandle, index: int) -> None:
         """Start another worker in the place of this one; the later, the sooner they go."""
-        if not child.solo:  # else the next look around starts another, if there are suspects
+        if not worker.solo:  # else the next look around starts another, if there are suspects
             now = self._clock.monotonic()
-            self._restarts.plan(index, now - child.started_monotonic, now)
+            self._restarts.plan(index, now - worker.started_monotonic, now)
 
     def _restart_due(self) -> None:
         due = self._restarts.take_due(self._clock.monotonic())
@@ -417,17 +421,17 @@ class Supervisor:
         self._announcer.stopping()
         self._tell_all(protocol.Stop())
         until = self._clock.monotonic() + grace + AFTER_GRACE_SECONDS
-        for child in self._children:
-            child.kill_at_monotonic = min(child.kill_at_monotonic, until)
+        for worker in self._workers:
+            worker.kill_at_monotonic = min(worker.kill_at_monotonic, until)
         self._restarts.forget()
 
     def _begin_drain(self) -> None:
-        """Somebody wishes that the run ends when nothing is left."""
+        """End the run when nothing is left."""
         if not self._spec.drain:
             log.info("Draining: the run ends when nothing is left.")
             self._spec = msgspec.structs.replace(self._spec, drain=True)
-            for child in [one for one in self._children if one.told_to_go]:
-                child.tell(protocol.Drain())  # others are told with the word to begin
+            for worker in [one for one in self._workers if one.told_to_go]:
+                worker.tell(protocol.Drain())  # others are told with the word to begin
 
     def _course(self) -> Course:
         if self._stop_signal is not None or self._failed is not None:
@@ -440,7 +444,7 @@ class Supervisor:
 
     def _tell_all(self, message: protocol.ToWorker) -> None:
         now = self._clock.monotonic()
-        for child in self._children:
-            child.tell(message)
+        for worker in self._workers:
+            worker.tell(message)
             if isinstance(message, protocol.Abort):
-                child.kill_at_monotonic = min(child.kill_at_monotonic, now + ABORT_SECONDS)
+                worker.kill_at_monotonic = min(worker.kill_at_monotonic, now + ABORT_SECONDS)

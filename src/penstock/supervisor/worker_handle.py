@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a supervisor know of one worker process?"""
+"""One worker process as the supervisor sees it: start, messages, slot table, kill and end."""
 
 from __future__ import annotations
 
@@ -13,41 +13,38 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from penstock.process_identity import describe_exit
 from penstock.supervisor import protocol
-from penstock.supervisor.dead_workers import Death
-from penstock.supervisor.phases import Blame
+from penstock.supervisor.dead_workers import DeadWorker
 from penstock.worker.heartbeat import Overrun, margin
 from penstock.worker.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
 EXIT_OVER_BUDGET = 4  # of a run whose work waits for a budget
+OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
+OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 
+log = logging.getLogger("penstock.supervisor")
 
 #: How a worker process is started; a test launcher may put itself in front.
 worker_command: list[str] = [sys.executable, "-m", "penstock.processes.worker"]
 
 
-class Child:
+class WorkerHandle:
     """Owns one worker process: its pipe, its slot table, its end."""
 
-    def __init__(
-        self,
-        spec: protocol.RunSpec,
-        run_id: str,
-        *,
-        solo: bool,
-        patient: bool,
-        first: bool,
-        index: int,
-        leads: bool = False,
-        plan_id: str | None = None,
-        blame: Blame,
-        pipe_output: bool,
-        now: float,
-    ) -> None:
-        self.solo = solo
-        self.index = index
-        self.leads = leads
+    def __init__(self, order: protocol.WorkerOrder, *, pipe_output: bool, now: float) -> None:
+        """Start the process.
+
+        Args:
+            order: what it shall do; its slot table is added here.
+            pipe_output: read what it writes, instead of letting it write to our own streams.
+            now: by the monotonic clock.
+        """
+        self.solo = order.solo
+        self.index = order.index
+        self.leads = order.leads
         self._to_check: list[str] = []  # the n-th is job n of the first phase
         self.checks: list[protocol.Check] = []
         self.checking: protocol.Checking | None = None
@@ -59,8 +56,8 @@ class Child:
         self.hello: protocol.Hello | None = None
         self.failed: protocol.Failed | None = None
         self.finished: protocol.Finished | None = None
-        self.worn: protocol.Worn | None = None
-        self.replaced = False  # another one was started in the place of a worn one
+        self.recycle: protocol.Recycle | None = None
+        self.replaced = False  # another one was started in its place, while it ends
         self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
         self.outlived_lease = False  # it was killed because its bodies did not stop in time
         self._overrun = Overrun()
@@ -72,37 +69,24 @@ class Child:
         self._table: SlotTable | None = None
         self._table_fd = os.memfd_create("penstock-slots", 0)
         self.channel, theirs = socket.socketpair()
-        order = protocol.WorkerOrder(
-            spec=spec,
-            run_id=run_id,
-            solo=solo,
-            patient=patient,
-            first=first,
-            index=index,
-            leads=leads,
-            plan_id=plan_id,
-            alone=blame.alone if leads else (),
-            blamed=blame.blamed if leads else (),
-            table_fd=self._table_fd,
-        )
         self.process = subprocess.Popen(
             [*worker_command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=(self._table_fd, theirs.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipe_output else None,
             stderr=subprocess.STDOUT if pipe_output else None,
-            cwd=spec.folder,
+            cwd=order.spec.folder,
             process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
         )
         theirs.close()
-        protocol.send(self.channel, order)
+        protocol.send(self.channel, msgspec.structs.replace(order, table_fd=self._table_fd))
         self.channel.setblocking(False)
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
         self.pidfd = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else -1
 
     def __repr__(self) -> str:
-        return f"<Child {self.process.pid}{' solo' if self.solo else ''}>"
+        return f"<WorkerHandle {self.process.pid}{' solo' if self.solo else ''}>"
 
     @property
     def alive(self) -> bool:
@@ -137,7 +121,7 @@ class Child:
         )
 
     def outlives_lease(self, now: float, patience_seconds: float) -> bool:
-        """Do bodies still run so long after the end of the lease, by our own clock?
+        """Compare its lease with our own clock; True if bodies still run so long after its end.
 
         The worker stops them itself; one whose loop is blocked, or whose threads do not listen,
         cannot.
@@ -185,8 +169,8 @@ class Child:
                 self.hello = message
             case protocol.Failed():
                 self.failed = message
-            case protocol.Worn():
-                self.worn = message
+            case protocol.Recycle():
+                self.recycle = message
             case protocol.ToCheck():
                 kept = [] if message.first else self._to_check
                 self._to_check = [*kept, *message.names]
@@ -207,7 +191,7 @@ class Child:
 
     @property
     def holds_work(self) -> bool:
-        """May it have leased something? A lead that has not armed or planned has not."""
+        """False if it cannot have leased anything: a lead that has not armed or planned yet."""
         begun = self.armed is not None or self.planned is not None
         return self.told_to_go and (begun or not self.leads)
 
@@ -238,13 +222,13 @@ class Child:
         """How the process ended, for people."""
         return describe_exit(self.process.returncode)
 
-    def death(self, max_crashes: int) -> Death | None:
-        """What there is to bury; None if it never had a name."""
+    def as_dead(self, max_crashes: int) -> DeadWorker | None:
+        """What the store is to be told of its death; None if it never had a name."""
         snapshot = self.snapshot()
         if snapshot is None or snapshot.worker is None:
             return None
         ran = tuple(record.ref for record in snapshot.running)
-        return Death(
+        return DeadWorker(
             worker=snapshot.worker,
             pid=self.process.pid,
             cause=self.cause(),
@@ -258,7 +242,7 @@ class Child:
 
     def close(self) -> None:
         """Let go of everything; the process has ended."""
-        self.kill()  # children that the tasks left behind
+        self.kill()  # processes that its tasks left behind
         self.channel.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -269,33 +253,28 @@ class Child:
         os.close(self._table_fd)
 
 
-OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
-OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
-
-log = logging.getLogger("penstock.supervisor")
-
-
-def kill_overstaying(children: Iterable[Child], now: float, hello: protocol.Hello | None) -> bool:
-    """Kill who was told to end and does not, or cannot stop an attempt; was one forced to end?"""
+def kill_overdue(workers: Iterable[WorkerHandle], now: float, hello: protocol.Hello | None) -> bool:
+    """Kill workers that do not end as told, or cannot stop an attempt; True if one held work."""
     # Half of the time by which a worker stops before the store lets others have its jobs.
     half = margin(hello.lease_ttl_seconds) / 2 if hello else 0.0
     patience_seconds = max(half, OVERRUN_SECONDS)
     forced = False
-    for child in children:
-        if now >= child.kill_at_monotonic:
-            log.error("Worker %d does not end and is killed.", child.process.pid)
-            forced = forced or child.holds_work
-            child.kill()
-        elif not child.overdue and (overdue := child.past_limit(now - OVERDUE_SECONDS)):
+    for worker in workers:
+        if now >= worker.kill_at_monotonic:
+            log.error("Worker %d has not ended in time and is killed.", worker.process.pid)
+            forced = forced or worker.holds_work
+            worker.kill()
+        elif not worker.overdue and (overdue := worker.past_limit(now - OVERDUE_SECONDS)):
             log.error(
                 "Worker %d cannot stop an attempt that is past its time limit and is killed.",
-                child.process.pid,
+                worker.process.pid,
             )
-            child.overdue = overdue
-            child.kill()
-        elif not child.outlived_lease and child.outlives_lease(now, patience_seconds):
+            worker.overdue = overdue
+            worker.kill()
+        elif not worker.outlived_lease and worker.outlives_lease(now, patience_seconds):
             log.error(
-                "Worker %d runs on after the end of its lease and is killed.", child.process.pid
+                "Worker %d runs jobs after the end of its lease and is killed.",
+                worker.process.pid,
             )
-            child.kill()
+            worker.kill()
     return forced

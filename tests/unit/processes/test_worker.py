@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.processes import worker as worker_process
-from penstock.processes.worker import Reins
+from penstock.processes.worker import CommandRelay
 from penstock.supervisor import protocol
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
@@ -33,8 +33,8 @@ class _Gone(Exception):
 
 def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> list[Stopping]:
     """Let a supervisor say Abort and die, and the worker's process listen to it."""
-    worker, reins = _Stopped(), Reins()
-    reins.take(cast(Worker, worker))
+    worker, relay = _Stopped(), CommandRelay()
+    relay.take(cast(Worker, worker))
     ours, theirs = socket.socketpair()
 
     def leave(code: int) -> Any:
@@ -46,7 +46,7 @@ def listen(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> 
         protocol.send(theirs, protocol.Abort())
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(_Gone):
-            worker_process._listen(ours, protocol.Lines(), [], loop, reins)
+            worker_process._listen(ours, protocol.Lines(), [], loop, relay)
     return worker.told
 
 
@@ -77,7 +77,7 @@ def test_what_is_said_with_the_word_to_begin_is_not_lost() -> None:
         for word in (protocol.Go(), protocol.Drain()):
             protocol.send(theirs, word)
 
-        words = worker_process._first_words(ours, protocol.Lines())
+        words = worker_process._first_commands(ours, protocol.Lines())
 
     assert words == [protocol.Go(), protocol.Drain()]
 
@@ -89,7 +89,7 @@ def test_a_worker_that_is_stopped_before_it_could_begin_does_not(word: protocol.
         for said in (protocol.Go(), word):
             protocol.send(theirs, said)
 
-        assert worker_process._first_words(ours, protocol.Lines()) is None
+        assert worker_process._first_commands(ours, protocol.Lines()) is None
 
 
 def test_a_supervisor_that_dies_before_its_first_word_is_the_end_and_no_error() -> None:
@@ -97,4 +97,4 @@ def test_a_supervisor_that_dies_before_its_first_word_is_the_end_and_no_error() 
     with ours:
         with theirs:
             ours.sendall(b"hello\n")  # nobody reads it: then the death is a reset of the channel
-        assert worker_process._first_words(ours, protocol.Lines()) is None
+        assert worker_process._first_commands(ours, protocol.Lines()) is None

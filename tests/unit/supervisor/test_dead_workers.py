@@ -19,7 +19,7 @@ from penstock.stores import retry
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from penstock.supervisor import dead_workers
-from penstock.supervisor.dead_workers import Burials, Death
+from penstock.supervisor.dead_workers import DeadWorker, DeadWorkers
 from penstock.testing import ManualClock
 from tests.waiting import wait_until
 
@@ -65,11 +65,11 @@ def store() -> AwayStore:
     return store
 
 
-def death_of(store: AwayStore) -> Death:
+def death_of(store: AwayStore) -> DeadWorker:
     request = LeaseRequest(worker=WORKER, tasks=("t",), limit=2, caps=ConfiguredCaps({}))
     jobs = store.lease(request).result().jobs
     ran = tuple(JobRef(job.id, job.token) for job in jobs if job.key == "ran")
-    return Death(WORKER, 7, "killed", False, ran, ran, (), 3)
+    return DeadWorker(WORKER, 7, "killed", False, ran, ran, (), 3)
 
 
 def states(store: AwayStore) -> list[tuple[JobState, bool]]:
@@ -94,10 +94,10 @@ def test_a_burial_is_asked_for_until_it_is_answered(
 ) -> None:
     death = death_of(store)
     store.trouble.extend(trouble)
-    graves = Burials(store, ManualClock(), SeededIds(0))
+    graves = DeadWorkers(store, ManualClock(), SeededIds(0))
 
     with caplog.at_level(logging.WARNING, "penstock.supervisor"):
-        graves.begin(death)
+        graves.report(death)
         wait_until(lambda: "Worker 7 died: killed; it ran 'ran'." in caplog.text)
     graves.finish(0.0)
 
@@ -112,9 +112,9 @@ def test_a_burial_that_cannot_be_done_holds_up_neither_the_living_nor_the_end(
 ) -> None:
     monkeypatch.setattr(dead_workers, "AT_ONCE_SECONDS", 0.01)
     store.trouble.extend([StoreUnavailable("gone")] * 1_000_000)
-    graves = Burials(store, ManualClock(), SeededIds(0))
+    graves = DeadWorkers(store, ManualClock(), SeededIds(0))
 
-    graves.begin(death_of(store))
+    graves.report(death_of(store))
     wait_until(lambda: store.asked > 3)
     graves.finish(0.01)
 
@@ -128,7 +128,7 @@ def test_a_store_that_will_never_answer_is_not_asked_again(
     death = death_of(store)
     store.trouble.append(StoreClosed("closed"))
 
-    Burials(store, ManualClock(), SeededIds(0)).begin(death)
+    DeadWorkers(store, ManualClock(), SeededIds(0)).report(death)
 
     wait_until(lambda: "come back when its lease ends: closed" in caplog.text)
     assert store.asked == 1

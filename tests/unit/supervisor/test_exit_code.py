@@ -42,8 +42,8 @@ def test_an_answer_from_before_the_last_end_does_not_count() -> None:
     early: Reply[Outlook] = Reply()
     late: Reply[Outlook] = Reply()
     replies = [early, late]
-    supervisor._kept.outlook = Question(lambda: replies.pop(0))
-    assert supervisor._kept.outlook.answer() is None  # asked while the last job still ran
+    supervisor._access.outlook = Question(lambda: replies.pop(0))
+    assert supervisor._access.outlook.answer() is None  # asked while the last job still ran
 
     early.resolve(outlook(0))
     late.resolve(outlook(1))

@@ -64,10 +64,12 @@ def test_a_check_alone_arms_nothing(failed: int, code: int) -> None:
 
 def test_a_lead_that_dies_is_told_with_what_it_was_about() -> None:
     run = phases()
-    assert "while the preflights ran (killed by SIGKILL)" in run.death_words("killed by SIGKILL")
+    assert "while the preflights ran (killed by SIGKILL)" in run.format_lead_death(
+        "killed by SIGKILL"
+    )
     assert run.exit_code() == 3
     run.hear([], Checked(passed=1, failed=0), None)
-    assert "while schedules were armed" in run.death_words("exit code 1")
+    assert "while schedules were armed" in run.format_lead_death("exit code 1")
 
 
 def test_a_lead_that_dies_is_followed_by_one_that_looks_at_the_rest() -> None:

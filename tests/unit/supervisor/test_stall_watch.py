@@ -44,9 +44,9 @@ def test_a_stall_is_told_once_and_the_next_one_anew(caplog: pytest.LogCaptureFix
         assert watch.look(7, snapshot(2, turn=TURN + 1), late + 1, store)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "Worker 7 has stood still for 2.0 s; it runs job 'k0' of task 't', job 'k1' of task 't'.",
-        "Worker 7 has stood still for 2.0 s; it runs job 'k1' of task 't'.",
-        "Worker 7 has stood still for 2.0 s; it runs job 'k1' of task 't'.",
+        "Worker 7 has not responded for 2.0 s; it runs job 'k0' of task 't', job 'k1' of task 't'.",
+        "Worker 7 has not responded for 2.0 s; it runs job 'k1' of task 't'.",
+        "Worker 7 has not responded for 2.0 s; it runs job 'k1' of task 't'.",
     ]
 
 
@@ -70,7 +70,7 @@ def test_many_jobs_are_counted_and_an_idle_or_new_worker_is_left_alone(
         assert not watch.look(7, snapshot(1, turn=0.0), late, store)
         assert watch.look(7, snapshot(*range(1, NAMED_MAX + 3)), late, store)
 
-    assert caplog.text.count("stood still") == 1
+    assert caplog.text.count("not responded") == 1
     assert "and 2 more." in caplog.text
 
 

@@ -12,7 +12,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
-from penstock.supervisor.store_access import RENEWED_PAST_SECONDS, SupervisorBeat
+from penstock.supervisor.store_access import RENEWED_PAST_SECONDS, LeaseHeartbeat
 from penstock.testing import ManualClock
 from penstock.worker.heartbeat import LOST_MONOTONIC, BeatThread, Overrun, TableKeeper, margin
 from penstock.worker.slot_table import SlotTable
@@ -169,8 +169,8 @@ def test_the_tables_keeper_believes_what_the_supervisor_wrote(
     assert keeper.believed_until() == 150.0
 
 
-def supervised(table: SlotTable | None, store: SlowStore, clock: ManualClock) -> SupervisorBeat:
-    return SupervisorBeat(store, lambda: [None, table], clock, TTL, BEAT)
+def supervised(table: SlotTable | None, store: SlowStore, clock: ManualClock) -> LeaseHeartbeat:
+    return LeaseHeartbeat(store, lambda: [None, table], clock, TTL, BEAT)
 
 
 def test_the_supervisor_renews_what_its_tables_name(

@@ -16,7 +16,7 @@ from penstock.errors import UsageError
 from penstock.redaction.secrets import redacted
 from penstock.supervisor.phases import EXIT_PREFLIGHT_FAILED, Phase, Phases
 from penstock.supervisor.protocol import Check, Checked, unit_name
-from penstock.supervisor.sd_notify import Announcer, Readiness
+from penstock.supervisor.sd_notify import Announcer, SdNotify
 from penstock.terminal_text import escaped, print_document, say, warn
 
 ROWS_MAX = 200  # of the table; the rest is counted
@@ -147,10 +147,10 @@ def _tell_checks(phases: Phases, *, is_wanted: bool, json: bool) -> None:
 def _announcer(port: int | None) -> Iterator[Announcer]:
     """Whoever wants to know how the daemon is."""
     clock = SystemClock()
-    readiness = Readiness.of_this_process()
+    notify = SdNotify.of_this_process()
     try:
         if port is None:
-            yield Announcer(clock, readiness)
+            yield Announcer(clock, notify)
             return
         from penstock.supervisor.health_server import LOOPBACK, Health, HealthServer
 
@@ -158,8 +158,8 @@ def _announcer(port: int | None) -> Iterator[Announcer]:
         server = HealthServer(health, port)
         try:
             warn(f"Health: http://{LOOPBACK}:{server.port}/live and /ready")
-            yield Announcer(clock, readiness, health)
+            yield Announcer(clock, notify, health)
         finally:
             server.close()
     finally:
-        readiness.close()
+        notify.close()

@@ -24,7 +24,7 @@ from penstock.observe.live import RunSnapshot, format_lost, stall_reason
 from penstock.observe.phrases import counted
 from penstock.redaction.secrets import redacted
 from penstock.stores.protocol import Store
-from penstock.supervisor.display import Course, Wish
+from penstock.supervisor.display import Course, RunCommand
 from penstock.supervisor.protocol import Checking
 from penstock.terminal_text import escaped, is_open, span, spent_words, warn
 from penstock.worker.log_lines import LimitWatch, limit_words
@@ -184,24 +184,24 @@ class LiveDisplay:
     def keys(self) -> int | None:
         return self._terminal.typing_fd
 
-    def typed(self) -> Sequence[Wish]:
-        wishes = [self._meant(key) for key in typed_keys(self._terminal.typed())]
-        return [wish for wish in wishes if wish is not None]
+    def typed(self) -> Sequence[RunCommand]:
+        commands = [self._meant(key) for key in typed_keys(self._terminal.typed())]
+        return [command for command in commands if command is not None]
 
-    def _meant(self, key: str) -> Wish | None:
+    def _meant(self, key: str) -> RunCommand | None:
         look = self._look
         if key == "?":
             self._help, self._fresh = not self._help, True
         if key == "d":
-            return Wish.DRAIN
+            return RunCommand.DRAIN
         if key == "q" and self._stop_key.counts(self._clock.monotonic()):
-            return Wish.STOP
+            return RunCommand.STOP
         if key != "p" or look is None or look.picture is None:
             return None
         paused = look.picture.work.paused if self._paused is None else self._paused
         self._paused = not paused
         look.soon()
-        return Wish.RESUME if paused else Wish.PAUSE
+        return RunCommand.RESUME if paused else RunCommand.PAUSE
 
     def close(self, run_id: str | None) -> None:
         self.restore()
@@ -332,7 +332,7 @@ class PlainDisplay:
     def keys(self) -> int | None:
         return None
 
-    def typed(self) -> Sequence[Wish]:
+    def typed(self) -> Sequence[RunCommand]:
         return ()
 
     def restore(self) -> None:

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
 from penstock.cli.target import AppOption, StoreOption
 from penstock.clock import SystemClock
-from penstock.supervisor.sd_notify import Announcer, Readiness
+from penstock.supervisor.sd_notify import Announcer, SdNotify
 
 
 def run_queue(
@@ -46,9 +46,9 @@ def run_queue(
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
     spec = spec_of(context, target, app_argument or app, processes=processes, drain=drain)
-    readiness = Readiness.of_this_process()
+    notify = SdNotify.of_this_process()
     try:
-        code, _ = supervise(spec, target, Announcer(SystemClock(), readiness))
+        code, _ = supervise(spec, target, Announcer(SystemClock(), notify))
     finally:
-        readiness.close()
+        notify.close()
     return code

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import StoreUnavailable
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
-from penstock.supervisor.display import KEYS, Display, Wish, Wishes
+from penstock.supervisor.display import KEYS, Display, KeyboardCommands, RunCommand
 
 
 class Typing:
@@ -22,12 +22,12 @@ class Typing:
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
-        self.wishes: list[Wish] = []
+        self.wishes: list[RunCommand] = []
 
     def keys(self) -> int | None:
         return self.fd
 
-    def typed(self) -> Sequence[Wish]:
+    def typed(self) -> Sequence[RunCommand]:
         wishes, self.wishes = self.wishes, []
         return wishes
 
@@ -49,14 +49,14 @@ class World:
         self.selector = selectors.DefaultSelector()
         self.done: list[str] = []
         self.store = SlowStore()
-        self.wishes = Wishes(
+        self.wishes = KeyboardCommands(
             cast(Display, self.display),
             self.selector,
             lambda: self.done.append("drain"),
             lambda: self.done.append("stop"),
         )
 
-    def type(self, *wishes: Wish) -> None:
+    def type(self, *wishes: RunCommand) -> None:
         self.display.wishes += wishes
         self.wishes.hear(cast(Store, self.store))
 
@@ -83,7 +83,7 @@ def test_keys_are_heard_only_while_there_is_a_terminal_to_type_on(world: World) 
 
 
 def test_draining_and_stopping_are_done_at_once(world: World) -> None:
-    world.type(Wish.DRAIN, Wish.STOP)
+    world.type(RunCommand.DRAIN, RunCommand.STOP)
 
     assert world.done == ["drain", "stop"]
 
@@ -93,7 +93,7 @@ def test_pauses_are_done_one_after_the_other(
 ) -> None:
     caplog.set_level(logging.INFO, "penstock.supervisor")
 
-    world.type(Wish.PAUSE, Wish.RESUME)
+    world.type(RunCommand.PAUSE, RunCommand.RESUME)
     first = [paused for paused, _ in world.store.asked]
     world.store.asked[0][1].resolve(None)
     world.wishes.go_on()
@@ -112,11 +112,11 @@ def test_pauses_are_done_one_after_the_other(
 def test_a_store_that_cannot_pause_costs_a_line(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.type(Wish.PAUSE)
+    world.type(RunCommand.PAUSE)
 
     world.store.asked[0][1].refuse(StoreUnavailable("It is away."))
     world.wishes.go_on()
-    world.type(Wish.DRAIN)
+    world.type(RunCommand.DRAIN)
 
     assert [record.getMessage() for record in caplog.records] == [
         "The queue could not be paused: It is away."
@@ -125,7 +125,7 @@ def test_a_store_that_cannot_pause_costs_a_line(
 
 
 def test_before_there_is_a_store_nothing_is_paused(world: World) -> None:
-    world.display.wishes = [Wish.PAUSE, Wish.STOP]
+    world.display.wishes = [RunCommand.PAUSE, RunCommand.STOP]
 
     world.wishes.hear(None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who hears the supervisor, before there is a worker and afterwards?"""
+"""Commands of the supervisor, before there is a worker and afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.processes.worker import Reins
+from penstock.processes.worker import CommandRelay
 from penstock.supervisor import protocol
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
@@ -49,23 +49,23 @@ class Checks:
 
 
 def test_a_worker_obeys_and_hears_what_was_said_before() -> None:
-    reins, heard = Reins(), Heard()
+    relay, heard = CommandRelay(), Heard()
     for word in (protocol.Go(), protocol.Drain()):
-        reins.obey(word)
-    reins.take(cast(Worker, heard))
+        relay.obey(word)
+    relay.take(cast(Worker, heard))
     assert heard.words == ["drain"]
-    reins.obey(protocol.Stop())
-    reins.obey(protocol.Abort())
+    relay.obey(protocol.Stop())
+    relay.obey(protocol.Abort())
     assert heard.words == ["drain", Stopping.GRACEFUL, Stopping.NOW]
 
 
 @pytest.mark.parametrize("word", [protocol.Stop(), protocol.Abort()])
 def test_a_stop_ends_what_comes_before_the_work(word: protocol.ToWorker) -> None:
     async def main() -> tuple[bool, bool]:
-        reins, checks = Reins(), Checks()
-        led = asyncio.ensure_future(reins.led_by(checks))
+        relay, checks = CommandRelay(), Checks()
+        led = asyncio.ensure_future(relay.run_lead(checks))
         await asyncio.sleep(0)
-        reins.obey(word)
+        relay.obey(word)
         return await led, checks.begun
 
     assert asyncio.run(main()) == (False, True)
@@ -73,22 +73,22 @@ def test_a_stop_ends_what_comes_before_the_work(word: protocol.ToWorker) -> None
 
 def test_a_stop_before_the_checks_lets_none_begin() -> None:
     async def main() -> tuple[bool, bool]:
-        reins, checks = Reins(), Checks()
-        reins.obey(protocol.Stop())
-        return await reins.led_by(checks), checks.begun
+        relay, checks = CommandRelay(), Checks()
+        relay.obey(protocol.Stop())
+        return await relay.run_lead(checks), checks.begun
 
     assert asyncio.run(main()) == (False, False)
 
 
 def test_a_stop_between_checks_and_work_reaches_the_worker() -> None:
     async def main() -> list[object]:
-        reins, checks, heard = Reins(), Checks(), Heard()
-        led = asyncio.ensure_future(reins.led_by(checks))
+        relay, checks, heard = CommandRelay(), Checks(), Heard()
+        led = asyncio.ensure_future(relay.run_lead(checks))
         await asyncio.sleep(0)
         checks.passed()
         assert await led
-        reins.obey(protocol.Stop())
-        reins.take(cast(Worker, heard))
+        relay.obey(protocol.Stop())
+        relay.take(cast(Worker, heard))
         return heard.words
 
     assert asyncio.run(main()) == [Stopping.GRACEFUL]
