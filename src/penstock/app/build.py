@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a build put together: from targets and settings to a request, a root and tasks?"""
+"""Puts a build together: from targets and settings to a request, its scope and its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from penstock.app.dataset_reader import found_root
-from penstock.builds.build import Aside, Build
+from penstock.builds.build import BuildScope
 from penstock.builds.slice import SliceSite, slice_task, slice_tasks
-from penstock.clock import Clock, SystemClock
+from penstock.clock import SystemClock
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.task import Task
@@ -83,9 +83,9 @@ def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest
     )
 
 
-def placements(datasets: Datasets, root: OutputRoot) -> dict[str, Placement]:
-    """Where the jobs of each dataset go."""
-    return {
+def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:
+    """What a build of an app is about: its datasets, and where their jobs and slices go."""
+    placements = {
         name: Placement(
             task=slice_task(name, root.id),
             group=dataset.task.options.group or name,
@@ -94,41 +94,8 @@ def placements(datasets: Datasets, root: OutputRoot) -> dict[str, Placement]:
         )
         for name, dataset in datasets.items()
     }
-
-
-def made_build(
-    app: str,
-    run_id: str,
-    datasets: Datasets,
-    request: BuildRequest,
-    root: OutputRoot,
-    store: Store,
-    clock: Clock,
-    settings: Settings,
-    *,
-    rand: Callable[[], float],
-    mark: str,
-    aside: Aside,
-    now_at: int | None = None,
-    locked: Callable[[], None] = lambda: None,
-) -> Build:
-    """A build of an app, still to be prepared."""
-    return Build(
-        app,
-        run_id,
-        {name: dataset.spec for name, dataset in datasets.items()},
-        request,
-        placements(datasets, root),
-        root,
-        store,
-        clock,
-        ttl_seconds=settings.runtime.lease_ttl_seconds,
-        rand=rand,
-        mark=mark,
-        aside=aside,
-        now_at=now_at,
-        locked=locked,
-    )
+    specs = {name: dataset.spec for name, dataset in datasets.items()}
+    return BuildScope(app, specs, placements, root)
 
 
 def build_tasks(

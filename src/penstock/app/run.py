@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from penstock.app import wiring
-from penstock.app.build import BuildOptions, build_request, build_tasks, made_build, served_tasks
+from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks, served_tasks
 from penstock.app.daemon import begun_now, checked_values, preflight_run
 from penstock.app.queue import Queue
 from penstock.app.registry import DatasetDefinitions
-from penstock.builds.build import EmbeddedBuild
-from penstock.builds.locks import LockHeartbeat
+from penstock.builds.build import Build, EmbeddedBuild
+from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import address_of
 from penstock.config.load import Loaded
@@ -162,26 +162,22 @@ class Runner:
         now = to_micros(SystemClock().now())
         request = self.request(targets, start, end, now, **options)
         check_build(app.dataset_specs, request, now)
-        settings, times = loaded.settings, loaded.settings.runtime
+        times = loaded.settings.runtime
         ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")
         store = await self._queue.store_async()
         root = self._queue.root(loaded)
-        build = made_build(
-            app.name,
-            run_id,
-            app.datasets,
+        ttl = times.lease_ttl_seconds
+        build = Build(
+            build_scope(app.name, app.datasets, root),
             request,
-            root,
+            LockHolder(run_id, own_mark(), ttl),
             store,
             clock,
-            settings,
             rand=ids.random,
-            mark=own_mark(),
             aside=asyncio.to_thread,
         )
         embedded = EmbeddedBuild(build)
-        ttl = times.lease_ttl_seconds
         beat = LockHeartbeat(
             store, run_id, clock, ttl, times.beat_seconds, embedded.has_locks, embedded.lost
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a request become a plan whose jobs may run, and what came of it?
+"""Builds of datasets: from a request to a plan whose jobs may run, and to the report of it.
 
 Locks first, then either a plan that was left is taken up again, or a new one is made and all its
 jobs are enqueued before any may run. Workers do the rest; at the end the plan is ended and told.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -17,7 +18,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from penstock import process_identity
-from penstock.builds.locks import holders, lost_locks
+from penstock.builds.locks import LockHolder, format_holders, format_lost_locks
 from penstock.builds.report import AskStore, read_report
 from penstock.builds.slice import attempt_name, step_task
 from penstock.clock import Clock, to_micros
@@ -46,25 +47,7 @@ from penstock.stores.store_future import Reply
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 
-TIDY_SLICE = 1_000
-
-
-async def ended_build(
-    store: Store, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str
-) -> BuildReport:
-    """End a plan whose jobs have all ended; one that has not is left. The run's locks are free."""
-    last = await ask(partial(store.job, PlanKeys(plan_id).end))
-    ended = last is None or last.state in TERMINAL
-    report = await read_report(store, ask, plan_id, facts, run_id, stopped=not ended)
-    if not ended:
-        await ask(partial(store.release_locks, run_id, facts.datasets))
-        return report
-    await ask(partial(store.end_plan, plan_id))
-    while (await ask(partial(store.tidy_manifests, TIDY_SLICE))).more:
-        pass
-    return report
-
-
+TIDY_SLICE = 1_000  # manifests in one transaction
 LOCKS_SECONDS = 0.5  # between two tries to get locks that others hold
 SAY_AFTER_SECONDS = 10.0  # a wait says its reason once it is this long
 SWEEP_SHARE = 20  # files are looked through if at most so many slices are there for one to build
@@ -78,6 +61,22 @@ log = logging.getLogger("penstock.build")
 T = TypeVar("T")
 
 _output = msgspec.json.Decoder(SliceOutput).decode
+
+
+async def end_build(
+    store: Store, ask: AskStore, plan_id: str, facts: PlanFacts, run_id: str
+) -> BuildReport:
+    """End a plan whose jobs have all ended; one that has not is left. The run's locks are free."""
+    last = await ask(partial(store.job, PlanKeys(plan_id).end))
+    ended = last is None or last.state in TERMINAL
+    report = await read_report(store, ask, plan_id, facts, run_id, stopped=not ended)
+    if not ended:
+        await ask(partial(store.release_locks, run_id, facts.datasets))
+        return report
+    await ask(partial(store.end_plan, plan_id))
+    while (await ask(partial(store.tidy_manifests, TIDY_SLICE))).more:
+        pass
+    return report
 
 
 class Aside(Protocol):
@@ -101,77 +100,84 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return PlanKeys(self.plan_id).end
 
 
+@dataclass(frozen=True, slots=True)
+class BuildScope:
+    """The datasets of an app, and where their jobs and slices go."""
+
+    app: str
+    specs: Mapping[str, DatasetSpec]
+    placements: Mapping[str, Placement]  # where the jobs of each dataset go
+    root: OutputRoot  # where slices are kept
+
+
 class Build:
     """Owns one build from its locks to its report. Belongs to one loop."""
 
     def __init__(
         self,
-        app: str,
-        run_id: str,
-        specs: Mapping[str, DatasetSpec],
+        scope: BuildScope,
         request: BuildRequest,
-        placements: Mapping[str, Placement],
-        root: OutputRoot,
+        holder: LockHolder,
         store: Store,
         clock: Clock,
         *,
-        ttl_seconds: float,
         rand: Callable[[], float],
-        mark: str,
         aside: Aside,
         now_at: int | None = None,
-        locked: Callable[[], None] = lambda: None,
     ) -> None:
         """Nothing has begun.
 
         Args:
-            app: whose datasets.
-            run_id: who holds the locks.
-            specs: all datasets of the app.
+            scope: all datasets of the app.
             request: what is to be there.
-            placements: where the jobs of each dataset go.
-            root: where slices are kept.
+            holder: of the locks.
             store: where plans are kept.
             clock: the time.
-            ttl_seconds: how long the locks live without a beat.
             rand: numbers in [0, 1), for back-offs.
-            mark: of the process that keeps the locks alive.
             aside: does what blocks.
             now_at: what lies later is left out; None: what the clock says.
-            locked: hears that the locks are taken.
         """
-        self._app = app
-        self._run_id = run_id
-        self._specs = specs
+        self._scope = scope
         self._request = request
-        self._placements = placements
-        self._root = root
+        self._holder = holder
         self._store = store
         self._clock = clock
-        self._ttl_seconds = ttl_seconds
-        self._mark = mark
         self._aside = aside
         self._now_at = now_at
-        self._locked = locked
         self._retry = StoreRetry(log, clock, rand)
-        self.names = tuple(sorted(closure(specs, request.targets)))
+        self.names = tuple(sorted(closure(scope.specs, request.targets)))
         self.prepared: Prepared | None = None
         self.has_locks = False
         self.facts: PlanFacts | None = None  # of the plan, also if nothing is to be built
         self._has_abandoned = False  # a plan of somebody who is gone
         self.is_lost = False  # somebody else has taken a lock
 
+    async def lock(self) -> None:
+        """Take the locks of all datasets, however long others hold them.
+
+        Raises:
+            UsageError: the root is another store's.
+        """
+        owner = await self._ask(partial(self._store.own_name, f"store-{self._holder.run_id}"))
+        await self._aside(lambda: claim_root(self._scope.root, owner))
+        since, told = self._clock.monotonic(), False
+        while not (answer := await self._take()).taken:
+            if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
+                told = True
+                log.info("Waiting: %s.", format_holders(answer.held))
+            await self._clock.sleep(LOCKS_SECONDS)
+        self.has_locks = True
+        if told:
+            log.info("The datasets are free now; the build goes on.")
+
     async def prepare(self) -> Prepared | None:
-        """Take the locks and see that there is a plan whose jobs may run; None: up to date.
+        """With the locks, see that there is a plan whose jobs may run; None: up to date.
 
         Raises:
             BuildLost: somebody else has taken the locks meanwhile.
-            UsageError: what is asked for cannot be planned, or the root is another store's.
+            UsageError: what is asked for cannot be planned.
         """
-        owner = await self._ask(partial(self._store.own_name, f"store-{self._run_id}"))
-        await self._aside(lambda: claim_root(self._root, owner))
-        await self._lock()
-        digest = request_digest(self._specs, self._request, self._root.id)
+        digest = request_digest(self._scope.specs, self._request, self._scope.root.id)
         self.prepared = await self._take_up(digest) or await self._begin(digest)
         if self.prepared is None:
             await self.release()
@@ -188,9 +194,9 @@ class Build:
         prepared = self.prepared
         if prepared is None:
             fresh = 0 if self.facts is None else self.facts.fresh
-            return BuildReport(plan_id=None, run_id=self._run_id, fresh=fresh)
-        report = await ended_build(
-            self._store, self._ask, prepared.plan_id, prepared.facts, self._run_id
+            return BuildReport(plan_id=None, run_id=self._holder.run_id, fresh=fresh)
+        report = await end_build(
+            self._store, self._ask, prepared.plan_id, prepared.facts, self._holder.run_id
         )
         self.has_locks = False
         return report
@@ -199,29 +205,15 @@ class Build:
         """Let the locks go; a plan that has not ended is left."""
         if self.has_locks:
             self.has_locks = False
-            await self._ask(partial(self._store.release_locks, self._run_id, self.names))
+            await self._ask(partial(self._store.release_locks, self._holder.run_id, self.names))
 
     async def lost(self) -> BuildLost:
         """Who has the locks now, as an error."""
         locks = await self._ask(self._store.locks)
-        return BuildLost(lost_locks(locks, self.names, self._run_id))
+        return BuildLost(format_lost_locks(locks, self.names, self._holder.run_id))
 
     async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
         return await self._retry.until_answered(WAITS, ask)
-
-    # Locks
-
-    async def _lock(self) -> None:
-        since, told = self._clock.monotonic(), False
-        while not (answer := await self._take()).taken:
-            if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
-                told = True
-                log.info("Waiting: %s.", holders(answer.held))
-            await self._clock.sleep(LOCKS_SECONDS)
-        self.has_locks = True
-        self._locked()
-        if told:
-            log.info("The datasets are free now; the build goes on.")
 
     async def _take(self) -> LocksTaken:
         """Ask for the locks; whoever is certainly gone has none any more."""
@@ -231,9 +223,9 @@ class Build:
                 partial(
                     self._store.take_locks,
                     self.names,
-                    self._run_id,
-                    self._mark,
-                    self._ttl_seconds,
+                    self._holder.run_id,
+                    self._holder.mark,
+                    self._holder.ttl_seconds,
                     gone,
                 )
             )
@@ -241,8 +233,6 @@ class Build:
             if answer.taken or not set(dead) - set(gone):
                 return answer
             gone.extend(dead)
-
-    # Plans
 
     async def _take_up(self, digest: str) -> Prepared | None:
         """Go on with a plan of the same request that was left; give up every other one."""
@@ -252,12 +242,12 @@ class Build:
             if not set(facts.datasets) & set(self.names):
                 continue  # others hold its locks, or may take it up
             same = row.digest == digest and row.state is PlanState.LEFT and taken is None
-            adopt = partial(self._store.adopt_plan, row.id, self._run_id)
+            adopt = partial(self._store.adopt_plan, row.id, self._holder.run_id)
             if same and await self._ask(adopt):
                 taken = Prepared(
                     plan_id=row.id, plan=None, facts=facts, jobs=row.jobs, levels=row.levels
                 )
-                size = _size(facts, row.jobs, row.levels)
+                size = _format_size(facts, row.jobs, row.levels)
                 log.info("Resumed plan %s where it was left: %s.", row.id, size)
                 for name in self.names:
                     await self._sweep(name, row.id)
@@ -275,7 +265,7 @@ class Build:
         """Make a plan and enqueue its jobs; None: everything is up to date."""
         now = to_micros(self._clock.now()) if self._now_at is None else self._now_at
         plan: BuildPlan = await self._aside(
-            lambda: plan_build(self._specs, self._request, self._marks, now)
+            lambda: plan_build(self._scope.specs, self._request, self._marks, now)
         )
         facts = PlanFacts.of(plan, self._request, self.names)
         self.facts = facts
@@ -285,10 +275,10 @@ class Build:
         for name in self._to_sweep(plan):
             await self._sweep(name, plan.plan_id)
         await self._enqueue(plan)
-        if not await self._ask(partial(self._store.begin_plan, plan.plan_id, self._run_id)):
+        if not await self._ask(partial(self._store.begin_plan, plan.plan_id, self._holder.run_id)):
             self.has_locks = False
             raise await self.lost()
-        size = _size(facts, plan.jobs, len(plan.levels))
+        size = _format_size(facts, plan.jobs, len(plan.levels))
         log.info("Planned %s as plan %s: %s.", ", ".join(plan.targets), plan.plan_id, size)
         return Prepared(
             plan_id=plan.plan_id, plan=plan, facts=facts, jobs=plan.jobs, levels=len(plan.levels)
@@ -315,7 +305,7 @@ class Build:
         alive: set[str] = set()
         named = partial(self._paths, name, plan_id, alive)
         try:
-            swept = await self._aside(lambda: sweep(self._root, name, named, alive))
+            swept = await self._aside(lambda: sweep(self._scope.root, name, named, alive))
         except OutputFailed as error:
             log.warning("%s The build goes on.", error)
             return
@@ -336,7 +326,7 @@ class Build:
                 yield _output(document).path
 
     def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
-        built = built_as(version, self._root.id)
+        built = built_as(version, self._scope.root.id)
         return self._store.slice_marks(dataset, start, end, built).result()
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
@@ -347,10 +337,10 @@ class Build:
                 plan = with_plan_id(plan, f"{first}-{number}")
             row = PlanRow(
                 id=plan.plan_id,
-                app=self._app,
+                app=self._scope.app,
                 digest=digest,
-                run_id=self._run_id,
-                root=self._root.id,
+                run_id=self._holder.run_id,
+                root=self._scope.root.id,
                 document=facts.document(),
                 levels=len(plan.levels),
                 jobs=plan.jobs,
@@ -367,8 +357,8 @@ class Build:
         request = self._request
         jobs = plan_jobs(
             plan,
-            self._placements.__getitem__,
-            Placement(task=step_task(self._root.id), group=STEPS),
+            self._scope.placements.__getitem__,
+            Placement(task=step_task(self._scope.root.id), group=STEPS),
             eager=request.eager,
             fail_fast=request.fail_fast,
         )
@@ -376,7 +366,7 @@ class Build:
             await self._ask(partial(self._store.enqueue, batch))
 
 
-def _size(facts: PlanFacts, jobs: int, levels: int) -> str:
+def _format_size(facts: PlanFacts, jobs: int, levels: int) -> str:
     """How much a plan is to build."""
     return (
         f"{facts.slices:,} slice{'' if facts.slices == 1 else 's'} in "
@@ -421,6 +411,7 @@ class EmbeddedBuild:
         """Prepare, work and finish; whatever happens, the locks are let go."""
         beat.start()
         try:
+            await self._build.lock()
             prepared = await self._build.prepare()
             over_budget = None
             if prepared is not None and not self._build.is_lost:

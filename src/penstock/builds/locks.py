@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do the locks of a build stay alive inside somebody's program?"""
+"""Locks of a build: who holds them, their heartbeat, and what is said when they are lost."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
@@ -15,8 +16,19 @@ from penstock.worker.heartbeat import RepeatingThread
 
 NAMES_SHOWN = 5  # of datasets, in one sentence
 
+log = logging.getLogger("penstock.build")
 
-def holders(locks: Sequence[LockView]) -> str:
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The run that holds the locks of a build."""
+
+    run_id: str
+    mark: str  # of the process that keeps them alive
+    ttl_seconds: float  # how long they live without a heartbeat
+
+
+def format_holders(locks: Sequence[LockView]) -> str:
     """Who builds what, as a clause."""
     runs: dict[str, list[str]] = {}
     for lock in locks:
@@ -29,17 +41,14 @@ def holders(locks: Sequence[LockView]) -> str:
     return ", ".join(said)
 
 
-def lost_locks(locks: Sequence[LockView], names: Collection[str], run_id: str) -> str:
+def format_lost_locks(locks: Sequence[LockView], names: Collection[str], run_id: str) -> str:
     """Why a run stops that had the locks of these datasets, and has them no more."""
     others = [one for one in locks if one.name in names and one.run_id != run_id]
-    who = holders(others) if others else "nobody has them now"
+    who = format_holders(others) if others else "nobody has them now"
     return (
         f"The locks of this build were lost, because they were not renewed in time: {who}. "
         "Nothing more was changed; the same build goes on when they are free."
     )
-
-
-log = logging.getLogger("penstock.build")
 
 
 class LockHeartbeat(RepeatingThread):

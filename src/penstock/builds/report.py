@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of a plan: what was built, what failed, and what was skipped because of it?"""
+"""Report of a build: what was built, what failed, and what was skipped because of it."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class _Causes:
 
     def __init__(self, failed: list[Job], skipped: list[Job]) -> None:
         self._failed = {job.key for job in failed}
-        self._blamed = {job.key: _blamed(job) for job in skipped}
+        self._upstream = {job.key: _upstream_key(job) for job in skipped}
 
     def of(self, job: Job) -> AttemptError | None:
         """Why a job was skipped, naming the slice at the beginning of it all."""
         key, seen = job.key, set[str]()
-        while key in self._blamed and key not in seen:
+        while key in self._upstream and key not in seen:
             seen.add(key)
-            cause = self._blamed[key]
+            cause = self._upstream[key]
             if cause is None:
                 break
             key = cause
@@ -100,7 +100,7 @@ class _Causes:
         return AttemptError(ErrorCategory.OWN, _UPSTREAM, f"upstream failed: {slice_of(key)}")
 
 
-def _blamed(job: Job) -> str | None:
+def _upstream_key(job: Job) -> str | None:
     """The key of the job because of which one was skipped."""
     error = job.last_error
     if error is None or error.kind != _UPSTREAM:

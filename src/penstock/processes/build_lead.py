@@ -8,8 +8,9 @@ import socket
 from typing import Any
 
 from penstock.app.app import Penstock
-from penstock.app.build import build_tasks, made_build, typed_request
-from penstock.builds.build import Prepared
+from penstock.app.build import build_scope, build_tasks, typed_request
+from penstock.builds.build import Build, Prepared
+from penstock.builds.locks import LockHolder
 from penstock.clock import Clock, to_micros
 from penstock.config.load import Loaded
 from penstock.definitions.task import Task
@@ -36,20 +37,14 @@ class BuildLead:
         self._channel = channel
         self._task: asyncio.Task[Prepared | None] | None = None
         self.plan_id: str | None = None  # known when it has run
-        request = typed_request(app.datasets, spec, to_micros(clock.now()))
-        self._build = made_build(
-            app.name,
-            run_id,
-            app.datasets,
-            request,
-            app.root(loaded),
+        self._build = Build(
+            build_scope(app.name, app.datasets, app.root(loaded)),
+            typed_request(app.datasets, spec, to_micros(clock.now())),
+            LockHolder(run_id, spec.mark, loaded.settings.runtime.lease_ttl_seconds),
             app.store,
             clock,
-            loaded.settings,
             rand=SystemIds().random,
-            mark=spec.mark,
             aside=asyncio.to_thread,
-            locked=lambda: protocol.send(channel, protocol.Locked(self._build.names)),
         )
 
     def stop(self) -> None:
@@ -59,7 +54,7 @@ class BuildLead:
 
     async def run(self) -> bool:
         """Lock and plan; False if there is no work to go on with."""
-        self._task = asyncio.get_running_loop().create_task(self._build.prepare())
+        self._task = asyncio.get_running_loop().create_task(self._prepare())
         try:
             prepared = await self._task
         except asyncio.CancelledError:
@@ -73,6 +68,11 @@ class BuildLead:
         self.plan_id = None if prepared is None else prepared.plan_id
         protocol.send(self._channel, self._planned(prepared))
         return prepared is not None
+
+    async def _prepare(self) -> Prepared | None:
+        await self._build.lock()
+        protocol.send(self._channel, protocol.Locked(self._build.names))
+        return await self._build.prepare()
 
     def _planned(self, prepared: Prepared | None) -> protocol.Planned:
         facts = self._build.facts if prepared is None else prepared.facts

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from penstock.builds.locks import LockHeartbeat, lost_locks
+from penstock.builds.locks import LockHeartbeat, format_lost_locks
 from penstock.clock import Clock
 from penstock.errors import (
     TRANSIENT,
@@ -219,7 +219,7 @@ class StoreAccess:
         locks: list[LockView] = []
         with contextlib.suppress(PenstockError, TimeoutError):
             locks = store.locks().result(ASK_SECONDS)
-        self._lost_locks = lost_locks(locks, names, self._run_id)
+        self._lost_locks = format_lost_locks(locks, names, self._run_id)
 
     def look(self, show: Callable[[], None]) -> None:
         """Learn and show how the run stands; an unreachable store is waited for.

@@ -20,9 +20,10 @@ import msgspec
 
 from penstock.app import wiring
 from penstock.app.app import Penstock
-from penstock.app.build import BuildOptions, build_request, build_tasks, made_build
+from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks
 from penstock.app.daemon import begun_now, checked_values, preflight_run
-from penstock.builds.build import EmbeddedBuild
+from penstock.builds.build import Build, EmbeddedBuild
+from penstock.builds.locks import LockHolder
 from penstock.clock import Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
 from penstock.config.load import load_settings, overlaid
@@ -141,17 +142,14 @@ class BuildHarness(ABC):
 
     async def _build(self, request: BuildRequest) -> BuildReport:
         run_id = self._ids.new_id("run")
-        build = made_build(
-            self.app.name,
-            run_id,
-            self.app.datasets,
+        times = self._settings.runtime
+        build = Build(
+            build_scope(self.app.name, self.app.datasets, self._root),
             request,
-            self._root,
+            LockHolder(run_id, run_id, times.lease_ttl_seconds),
             self.store,
             self.clock,
-            self._settings,
             rand=self._ids.random,
-            mark=run_id,
             aside=_at_once,
             now_at=max(to_micros(self.clock.now()), *(end for _, end in request.ranges)),
         )
@@ -164,7 +162,6 @@ class BuildHarness(ABC):
             return " ".join(stop.sentence for stop in worker.stops) or None
 
         embedded = EmbeddedBuild(build)
-        times = self._settings.runtime
         beat = _VirtualLocks(self.store, self.clock, run_id, embedded, times.lease_ttl_seconds)
         return await embedded.run(beat, work)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.builds.build import ended_build
+from penstock.builds.build import end_build
 from penstock.cli.commands.plan import (
     EndOption,
     StartOption,
@@ -101,7 +101,7 @@ def _ended(supervisor: Supervisor, target: Target) -> BuildReport | None:
             return None  # another build has taken it over
         facts = PlanFacts.read(row.document)
         return asyncio.run(
-            ended_build(store, repeat_unknown_async, plan_id, facts, supervisor.run_id)
+            end_build(store, repeat_unknown_async, plan_id, facts, supervisor.run_id)
         )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.app.app import Penstock
-from penstock.app.build import build_request, made_build
-from penstock.builds.build import Prepared
+from penstock.app.build import build_request, build_scope
+from penstock.builds.build import Build, Prepared
+from penstock.builds.locks import LockHolder
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import find_app
 from penstock.ids import SeededIds
@@ -107,20 +108,25 @@ class Shop:
         app = self.app()
         loaded = app.load({}, folder=self.folder)
         now = to_micros(SystemClock().now())
-        build = made_build(
-            app.name,
-            run_id,
-            app.datasets,
+        build = Build(
+            build_scope(app.name, app.datasets, app.root(loaded)),
             build_request(app.datasets, targets, start, end, now, eager=eager),
-            app.root(loaded),
+            LockHolder(
+                run_id,
+                own_mark() if mark is None else mark,
+                loaded.settings.runtime.lease_ttl_seconds,
+            ),
             self.store,
             SystemClock(),
-            loaded.settings,
             rand=SeededIds(0).random,
-            mark=own_mark() if mark is None else mark,
             aside=asyncio.to_thread,
         )
-        prepared = asyncio.run(build.prepare())
+
+        async def prepare() -> Prepared | None:
+            await build.lock()
+            return await build.prepare()
+
+        prepared = asyncio.run(prepare())
         assert prepared is not None
         self.store.beat_locks(run_id, TTL_SECONDS).result()
         return prepared
