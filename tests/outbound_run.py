@@ -17,7 +17,7 @@ from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
 from penstock.model.request import ReplyClassifier, RequestOutcome, RequestReleaseOutcome
 from penstock.requests.admission import RequestAdmissionController
-from penstock.requests.clients.provider_clients import MakeWire, RunClients
+from penstock.requests.clients.provider_clients import MakeTransport, ProviderClients
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.journal.calls import PaidCalls
@@ -59,7 +59,7 @@ class RecordingAdmission(RequestAdmissionController):
 class Run:
     """What a test needs of a run."""
 
-    def __init__(self, admission: RecordingAdmission, clients: RunClients, url: str) -> None:
+    def __init__(self, admission: RecordingAdmission, clients: ProviderClients, url: str) -> None:
         self.admission = admission
         self.clients = clients
         self.url = url
@@ -73,7 +73,7 @@ async def outbound_run(
     limits: ReplyLimits | None = None,
     classifier: ReplyClassifier | None = None,
     clock: Clock | None = None,
-    make_wire: MakeWire | None = None,
+    make_transport: MakeTransport | None = None,
     cooldown_seconds: float = 0.05,
     tpm: float | None = None,
     paid: PaidCalls | None = None,
@@ -90,7 +90,9 @@ async def outbound_run(
     events = None if sink is None else RequestEvents(clock, [sink])
     admission = RecordingAdmission(core, clock, events)
     executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
-    clients = RunClients(PROVIDER, executor, base_url=base_url, make_wire=make_wire, paid=paid)
+    clients = ProviderClients(
+        PROVIDER, executor, base_url=base_url, make_transport=make_transport, paid=paid
+    )
     try:
         yield Run(admission, clients, base_url)
     finally:
@@ -99,6 +101,6 @@ async def outbound_run(
 
 
 def resolve(facts: RequestFacts) -> RequestResourceKey:
-    model = facts.asked.model if isinstance(facts.asked.model, str) else facts.host or PROVIDER
-    domain = "chat" if facts.asked.model else "http"
+    model = facts.fields.model if isinstance(facts.fields.model, str) else facts.host or PROVIDER
+    domain = "chat" if facts.fields.model else "http"
     return RequestResourceKey(PROVIDER, model, domain)

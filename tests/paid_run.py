@@ -18,7 +18,7 @@ from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.requests.journal.calls import PaidCalls
-from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.retry import StoreRetry
 from penstock.stores.sqlite.in_process import InProcessStore
@@ -91,7 +91,7 @@ class PaidRun:
 async def paid_run(
     base_url: str = "",
     *,
-    rules: PaidRules | None = None,
+    rules: PaidPolicy | None = None,
     clock: Clock | None = None,
     journal_seconds: float = 0.0,
     budgets: Sequence[Budget] = (),
@@ -107,7 +107,7 @@ async def paid_run(
     if prepare is not None:
         prepare(store)
     writer = JournalWriter(store, StoreRetry(log, clock, SeededIds(2).random), budgets)
-    rules = rules or PaidRules(PROVIDER)
+    rules = rules or PaidPolicy(PROVIDER)
     paid = PaidCalls(rules, writer, clock, run_id="run-1", store="memory:test")
     async with outbound_run(base_url, clock=clock, paid=paid, **options) as run:
         try:

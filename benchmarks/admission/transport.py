@@ -27,10 +27,10 @@ from penstock.admission.requests.policy import ProviderPolicy
 from penstock.clock import SystemClock
 from penstock.model.provider import RequestResourceKey
 from penstock.requests.admission import RequestAdmissionController
-from penstock.requests.clients.provider_clients import RunClients
+from penstock.requests.clients.provider_clients import ProviderClients
 from penstock.requests.exchange import ACCEPTED
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
-from penstock.requests.transports import PoolWire
+from penstock.requests.transports import PooledTransport
 
 OVERHEAD = 0.10  # of a bare call
 CALLS = 50  # in one turn: short ones, so that both have the same neighbours
@@ -45,14 +45,14 @@ QUOTA = (
     b"x-ratelimit-limit-requests: 600000\r\nx-ratelimit-remaining-requests: 599999\r\n"
     b"x-ratelimit-reset-requests: 1ms\r\n"
 )
-PLAIN, COUNTED = "/works/1", "/counted/1"  # the second is answered with rate-limit headers
+PLAIN, TOKEN_DOMAINS = "/works/1", "/counted/1"  # the second is answered with rate-limit headers
 COLUMNS = ("client", "wall, µs", "CPU, µs", "added to the wall, part")
 
 
 def measure(setup: Setup) -> Outcome:
     """Compare them, turn by turn."""
     answer = fresh(calls, setup.folder, turns=setup.size(TURNS, SMOKE_TURNS))
-    added = {path: _added(answer, path) for path in (PLAIN, COUNTED)}
+    added = {path: _added(answer, path) for path in (PLAIN, TOKEN_DOMAINS)}
     lean = _added(answer, PLAIN, "lean")
     return Outcome(
         (
@@ -73,13 +73,13 @@ def measure(setup: Setup) -> Outcome:
                     ("provider.http", *_medians(answer[f"ours{PLAIN}"]), added[PLAIN]),
                     (
                         "bare httpx2, rate-limit headers",
-                        *_medians(answer[f"bare{COUNTED}"]),
+                        *_medians(answer[f"bare{TOKEN_DOMAINS}"]),
                         "",
                     ),
                     (
                         "provider.http, rate-limit headers",
-                        *_medians(answer[f"ours{COUNTED}"]),
-                        added[COUNTED],
+                        *_medians(answer[f"ours{TOKEN_DOMAINS}"]),
+                        added[TOKEN_DOMAINS],
                     ),
                 ),
             ),
@@ -104,10 +104,10 @@ def calls(turns: int) -> Answer:
 
 async def _calls(url: str, turns: int) -> Answer:
     answer: Answer = {}
-    wire = PoolWire(httpx2.Limits(max_connections=None))
+    wire = PooledTransport(httpx2.Limits(max_connections=None))
     lean = _bare(url, wire)  # its wire is no context manager, and ends with the probe
     async with _bare(url) as bare, _ours(url) as ours:
-        for path in (PLAIN, COUNTED):
+        for path in (PLAIN, TOKEN_DOMAINS):
             clients = [("bare", bare), ("lean", lean), ("ours", ours)]
             for name, client in clients:
                 answer[f"{name}{path}"] = []
@@ -145,7 +145,9 @@ async def _ours(url: str) -> AsyncIterator[httpx2.AsyncClient]:
         lambda policy, key, most, now: Adaptive(most, now, chance.random),
     )
     admission = RequestAdmissionController(core, clock)
-    clients = RunClients("loopback", ModelRequestExecutor(admission, _key, clock), base_url=url)
+    clients = ProviderClients(
+        "loopback", ModelRequestExecutor(admission, _key, clock), base_url=url
+    )
     try:
         yield clients.http
     finally:
@@ -166,7 +168,7 @@ class _Answering(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        quota = QUOTA if COUNTED.encode() in data else b""
+        quota = QUOTA if TOKEN_DOMAINS.encode() in data else b""
         self.transport.write(HEAD + quota + b"\r\n" + BODY)
 
 

@@ -8,7 +8,7 @@ import asyncio
 from penstock import Context
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobId
-from penstock.requests.journal.retention import JournalPruning
+from penstock.requests.journal.retention import JournalRetention
 from penstock.stores.store_future import Reply
 from penstock.testing import harness
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
@@ -46,7 +46,7 @@ def test_it_comes_once_an_hour_and_a_store_that_is_away_is_let_be() -> None:
             return Reply.failed(StoreUnavailable("away"))
 
     async def main() -> None:
-        pruning = JournalPruning(Away(), clock, 7 * 86_400.0, lambda: 0.5)  # type: ignore[arg-type]
+        pruning = JournalRetention(Away(), clock, 7 * 86_400.0, lambda: 0.5)  # type: ignore[arg-type]
         for _ in range(3 * 360):
             await clock.sleep(10.0)
             if pruning.is_due:

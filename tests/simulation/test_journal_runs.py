@@ -356,7 +356,7 @@ def test_a_doubt_of_the_same_attempt_is_held_as_well() -> None:
 def test_an_answer_that_is_too_large_is_passed_on_and_bought_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import penstock.requests.journal.body_recorder as recording
+    import penstock.requests.journal.call as recording
 
     monkeypatch.setattr(recording, "BODY_BYTES_MAX", 1_000)
     noise = bytes((n * n * 31 + n // 7) % 256 for n in range(20_000))

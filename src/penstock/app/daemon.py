@@ -19,7 +19,7 @@ from penstock.definitions.schedule import Schedule
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource
 from penstock.planning.units import DaemonPlan, spread_of
-from penstock.requests.clients.provider_clients import MakeWire
+from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.preflight_run import CheckTable, EndlessLease, PreflightRun
@@ -29,7 +29,7 @@ from penstock.worker.worker import Worker
 
 LEASE_SECONDS = 1e9  # of the worker of the first phase, whose store nobody else has
 
-_NO_WIRES: Mapping[str, MakeWire] = {}
+_NO_WIRES: Mapping[str, MakeTransport] = {}
 
 
 def preflight_run(
@@ -41,7 +41,7 @@ def preflight_run(
     *,
     policy: RetryPolicy,
     providers: Mapping[str, Provider],
-    wires: Mapping[str, MakeWire] = _NO_WIRES,
+    wires: Mapping[str, MakeTransport] = _NO_WIRES,
     threads: Callable[[asyncio.AbstractEventLoop], ThreadRunner] = ThreadPool,
     events: SchedulerEvents | None = None,
     request_events: RequestEvents | None = None,

@@ -30,9 +30,9 @@ from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.spending import Budget
-from penstock.requests.clients.provider_clients import MakeWire
+from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.requests.exchange import ReplyLimits
-from penstock.requests.journal.paid_policy import HOLD, PaidRules
+from penstock.requests.journal.paid_policy import HOLD, PaidPolicy
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.stores.protocol import Store
@@ -46,7 +46,7 @@ from penstock.worker.thread_executor import ThreadPool, ThreadRunner
 from penstock.worker.worker import Worker
 
 _NONE: Mapping[str, Provider] = {}
-_NO_WIRES: Mapping[str, MakeWire] = {}
+_NO_WIRES: Mapping[str, MakeTransport] = {}
 _NO_SOURCES: Mapping[str, str] = {}
 
 log = logging.getLogger("penstock.limits")
@@ -102,7 +102,7 @@ def build_worker(
     events: SchedulerEvents | None = None,
     providers: Mapping[str, Provider] = _NONE,
     share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
-    wires: Mapping[str, MakeWire] = _NO_WIRES,
+    wires: Mapping[str, MakeTransport] = _NO_WIRES,
     request_events: RequestEvents | None = None,
     worn: Callable[[str], None] | None = None,
     sources: Mapping[str, str] = _NO_SOURCES,
@@ -177,7 +177,7 @@ def _serving(
     sources: Mapping[str, str],
     providers: Mapping[str, Provider],
     policies: Mapping[str, ProviderPolicy],
-    wires: Mapping[str, MakeWire],
+    wires: Mapping[str, MakeTransport],
     store: Store,
     clock: Clock,
     ids: IdSource,
@@ -196,7 +196,7 @@ def _serving(
             said[name].base_url,
             wires.get(name),
             _limits(said[name]),
-            _paid_rules(name, said[name], budgets),
+            _paid_policy(name, said[name], budgets),
         )
         for name, provider in providers.items()
     ]
@@ -212,13 +212,15 @@ def _serving(
     )
 
 
-def _paid_rules(name: str, said: ProviderSettings, budgets: tuple[Budget, ...]) -> PaidRules | None:
+def _paid_policy(
+    name: str, said: ProviderSettings, budgets: tuple[Budget, ...]
+) -> PaidPolicy | None:
     """What holds for the calls of a provider; None: they cost nothing."""
     if not said.paid:
         return None
-    return PaidRules(
+    return PaidPolicy(
         name,
-        holds_doubts=said.in_doubt == HOLD,
+        holds_in_doubt=said.in_doubt == HOLD,
         idempotency_header=idempotency_header(said),
         prices=prices_of(said),
         dollar_budgets=tuple(one for one in budgets if one.micros is not None),

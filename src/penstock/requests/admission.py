@@ -30,7 +30,7 @@ from penstock.events.sink import RequestEvents
 from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
-from penstock.requests.request_events import RequestTelling
+from penstock.requests.request_events import RequestEventEmitter
 from penstock.timers import Timer
 
 #: What became of a request that was admitted and never left.
@@ -65,7 +65,7 @@ class RequestAdmissionController:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         #: What the stream of events hears of requests.
-        self.telling = RequestTelling(core, events or RequestEvents(clock, ()), run_id)
+        self.events = RequestEventEmitter(core, events or RequestEvents(clock, ()), run_id)
         self._answers: dict[RequestWaiter, asyncio.Future[None] | _Ticket] = {}
         self._timer = Timer(self._pump, clock.monotonic, self._loop)
         self._pump_is_due = False
@@ -87,8 +87,8 @@ class RequestAdmissionController:
     def try_acquire(self, item: RequestAdmissionItem) -> RequestAdmissionDecision:
         """A lease, or why not; never waits, never overtakes."""
         decision = self.core.try_acquire(item, self._monotonic())
-        if self.telling.is_on:
-            self.telling.decided(decision)
+        if self.events.is_on:
+            self.events.decided(decision)
         return decision
 
     def ask(self, item: RequestAdmissionItem) -> RequestAdmissionLease | RequestWaiter:
@@ -99,8 +99,8 @@ class RequestAdmissionController:
         """
         answer = self.core.ask(item, self._monotonic())
         if isinstance(answer, RequestAdmissionLease):
-            if self.telling.is_on:
-                self.telling.acquired_at_once(answer)
+            if self.events.is_on:
+                self.events.acquired_at_once(answer)
             return answer
         self._begin_to_wait(answer)
         return answer
@@ -157,8 +157,8 @@ class RequestAdmissionController:
         """A request has ended; never raises for a lease that is not held."""
         core = self.core
         result = core.release(lease, outcome, self._monotonic())
-        if self.telling.is_on:
-            self.telling.released(lease, outcome, result)
+        if self.events.is_on:
+            self.events.released(lease, outcome, result)
         if core.is_stirred or core.tells_relief:
             self._pump_soon()
         return result
@@ -195,17 +195,17 @@ class RequestAdmissionController:
 
     def _begin_to_wait(self, waiter: RequestWaiter) -> None:
         if waiter.denied is not None:
-            self.telling.decided(waiter.denied)
+            self.events.decided(waiter.denied)
             raise _error(waiter.denied)
-        if self.telling.is_on:
-            self.telling.wait_started(waiter)
+        if self.events.is_on:
+            self.events.wait_started(waiter)
         self._pump_soon()
 
     def _give_up(self, waiter: RequestWaiter) -> None:
         self._answers.pop(waiter, None)
         lease = self.core.withdraw(waiter)
-        if self.telling.is_on:
-            self.telling.wait_cancelled(waiter)
+        if self.events.is_on:
+            self.events.wait_cancelled(waiter)
         if lease is not None:
             self.release(lease, NEVER_SENT)
         else:
@@ -234,12 +234,12 @@ class RequestAdmissionController:
                 self._on_relief(resource)
 
     def _answer(self, answered: list[RequestWaiter]) -> None:
-        telling = self.telling
-        if telling.is_on:
-            telling.told()
+        events = self.events
+        if events.is_on:
+            events.told()
         for waiter in answered:
-            if telling.is_on:
-                telling.answered(waiter)
+            if events.is_on:
+                events.answered(waiter)
             answer = self._answers.pop(waiter, None)
             if isinstance(answer, _Ticket):
                 self._answer_thread(answer, waiter)
@@ -274,8 +274,8 @@ class RequestAdmissionController:
         now = self._monotonic()
         answer = self.core.ask(ticket.item, now)
         if isinstance(answer, RequestAdmissionLease):
-            if self.telling.is_on:
-                self.telling.acquired_at_once(answer)
+            if self.events.is_on:
+                self.events.acquired_at_once(answer)
             ticket.waiter = RequestWaiter(ticket.item, now, None)
             ticket.waiter.lease = answer
             self._answer_thread(ticket, ticket.waiter)

@@ -26,8 +26,8 @@ from penstock.model.lease import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.redaction.content_guard import GuardedBody
 from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
-from penstock.requests.request_events import RequestTelling
-from penstock.requests.usage import NOTHING_TOLD, TokensTold, UsageReader
+from penstock.requests.request_events import RequestEventEmitter
+from penstock.requests.usage import NO_USAGE, ReportedUsage, UsageReader
 from penstock.retry.classify import FailureClass, classify
 from penstock.timers import Deadlines
 
@@ -187,7 +187,7 @@ class Releaser(Protocol):
     """Where leases are given back."""
 
     @property
-    def telling(self) -> RequestTelling: ...
+    def events(self) -> RequestEventEmitter: ...
 
     def release(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
@@ -211,7 +211,7 @@ class Exchange:
     guarded_body: GuardedBody | None = None  # remembers an answer for its attempt
     _wire_bytes = _decoded_bytes = 0
     is_complete = False  # the body has come to its end
-    _close_wire: Callable[[], Coroutine[Any, Any, None]] | None = None
+    _close_connection: Callable[[], Coroutine[Any, Any, None]] | None = None
     _task: asyncio.Task[Any] | None = None
     _cancelling_before = 0
     _interrupted = False
@@ -237,8 +237,8 @@ class Exchange:
             self._usage = UsageReader()
         self._on_used = on_used
         deadlines.add(self, None)
-        if releaser.telling.is_on:
-            releaser.telling.sent(lease)
+        if releaser.events.is_on:
+            releaser.events.sent(lease)
 
     def __repr__(self) -> str:
         return f"<Exchange with {self.where}: status {self.status}, over: {self.is_over}>"
@@ -297,7 +297,7 @@ class Exchange:
             )
         self._end(self._refusal() or RequestReleaseOutcome(outcome))
         if not is_read:
-            self.close_wire()
+            self.close_connection()
 
     def _overdue_error(self) -> ReplyOverdue:
         return ReplyOverdue(
@@ -311,9 +311,9 @@ class Exchange:
         return self._usage is not None
 
     @property
-    def used(self) -> TokensTold:
+    def used(self) -> ReportedUsage:
         """What the reply says that it has cost."""
-        return NOTHING_TOLD if self._usage is None else self._usage.used()
+        return NO_USAGE if self._usage is None else self._usage.used()
 
     @property
     def is_success(self) -> bool:
@@ -392,9 +392,9 @@ class Exchange:
 
     # ── Its end ───────────────────────────────────────────────────────────────────────────────
 
-    def on_close(self, close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def on_close(self, close_connection: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """How the connection is given back if nobody reads to the end."""
-        self._close_wire = close_wire
+        self._close_connection = close_connection
 
     def fail(self, error: BaseException) -> None:
         """Sending or reading raised; the lease is given back, the error is the caller's."""
@@ -431,13 +431,13 @@ class Exchange:
             self.where,
         )
         self.close()
-        self.close_wire()
+        self.close_connection()
 
-    def close_wire(self) -> None:
+    def close_connection(self) -> None:
         """Give the connection back beside whatever runs."""
-        close_wire, self._close_wire = self._close_wire, None
-        if close_wire is not None:
-            self._background = self._loop.create_task(_quietly(close_wire))
+        close_connection, self._close_connection = self._close_connection, None
+        if close_connection is not None:
+            self._background = self._loop.create_task(_quietly(close_connection))
 
     def _refusal(self) -> RequestReleaseOutcome | None:
         """What the head has said, if that was no success: what becomes of its body is nothing."""
@@ -452,18 +452,18 @@ class Exchange:
             return
         self.is_over = True
         self._deadlines.drop(self)
-        telling = self._releaser.telling
-        if telling.is_on:
+        events = self._releaser.events
+        if events.is_on:
             seconds = self._clock.monotonic() - self.lease.acquired_at
             facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
             if self.status:
                 facts["status"] = float(self.status)
-            telling.ended(self.lease, ending, facts)
+            events.ended(self.lease, ending, facts)
         self._releaser.release(self.lease, ending)
 
 
-async def _quietly(close_wire: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _quietly(close_connection: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
-        await close_wire()
+        await close_connection()
     except Exception as error:  # a connection that is given up
         log.debug("Closing a connection raised %r.", error)

@@ -31,10 +31,10 @@ from penstock.requests import attempt_context
 from penstock.requests.admission import NEVER_SENT, RequestAdmissionController
 from penstock.requests.attempt_context import AttemptContext, RefusedReply
 from penstock.requests.exchange import PEEK_BYTES, Exchange, ReplyLimits, log
-from penstock.requests.host_check import KnownHosts
+from penstock.requests.host_check import HostCheck
 from penstock.requests.journal.call import PaidCall
 from penstock.requests.usage import (
-    Asked,
+    RequestFields,
     TokenEstimate,
     TokensUsed,
     prompt_tokens,
@@ -42,7 +42,7 @@ from penstock.requests.usage import (
 )
 from penstock.timers import Deadlines
 
-COUNTED = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
+TOKEN_DOMAINS = frozenset({"chat", "embedding", "image"})  # domains whose requests cost tokens
 
 R = TypeVar("R")
 
@@ -52,7 +52,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
 
     host: str
     path: str
-    asked: Asked
+    fields: RequestFields
     body: bytes | None = None  # None: a stream, or nothing
 
 
@@ -103,7 +103,7 @@ class ModelRequestExecutor:
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         queue_wait_timeout_seconds: float | None = None,
-        hosts: KnownHosts | None = None,
+        hosts: HostCheck | None = None,
     ) -> None:
         self.admission = admission
         self.clock = clock
@@ -130,8 +130,8 @@ class ModelRequestExecutor:
             self._hosts.meet(facts.host)
         resource = self.resolve(facts)
         tokens: int | None = None
-        if resource.domain in COUNTED:
-            tokens = self._estimate(resource).of(facts.body, facts.asked)
+        if resource.domain in TOKEN_DOMAINS:
+            tokens = self._estimate(resource).of(facts.body, facts.fields)
         return RequestAdmissionItem(
             resource,
             self.group_of(resource),
@@ -158,7 +158,7 @@ class ModelRequestExecutor:
             lease = self._ask(item, attempt)
             if not isinstance(lease, RequestAdmissionLease):
                 lease = await self._wait(lease, attempt)
-            if call is None or await self._may_leave(call, lease, facts, attempt):
+            if call is None or await self._may_send(call, lease, facts, attempt):
                 break
         exchange = self._exchange(lease, facts)
         if attempt is not None and refusals == 0:
@@ -176,14 +176,14 @@ class ModelRequestExecutor:
             if attempt is not None:
                 attempt.last_refusal = _refusal_of(exchange)
             if call is not None:
-                call.has_reply(exchange, request.head(reply)[1])
+                call.start_reply(exchange, request.head(reply)[1])
         except BaseException as error:
             exchange.fail(error)
-            exchange.close_wire()
+            exchange.close_connection()
             raise
         return reply, exchange
 
-    async def _may_leave(
+    async def _may_send(
         self,
         call: PaidCall,
         lease: RequestAdmissionLease,
@@ -197,11 +197,11 @@ class ModelRequestExecutor:
         """
         resource, expected = lease.item.resource, TokensUsed(0, 0)
         if lease.item.tokens_estimate is not None:
-            expected = self._estimate(resource).parts(facts.body, facts.asked)
+            expected = self._estimate(resource).parts(facts.body, facts.fields)
         held = [one for one in attempt_context.held_leases.get() if one is not lease]
         may_wait = not any(map(self.admission.core.is_held, held))
         try:
-            waits_for = await call.leave(resource, expected, may_wait=may_wait)
+            waits_for = await call.journal_intent(resource, expected, may_wait=may_wait)
         except BaseException:
             self.admission.release(lease, NEVER_SENT)
             raise
@@ -209,12 +209,12 @@ class ModelRequestExecutor:
             return True
         self.admission.release(lease, NEVER_SENT)
         if attempt is None:
-            await call.money(waits_for)
+            await call.wait_for_budget(waits_for)
             return False
         attempt.begin_wait(self.clock.monotonic())
         attempt.waits_for_budget = waits_for.name
         try:
-            await call.money(waits_for)
+            await call.wait_for_budget(waits_for)
         finally:
             attempt.waits_for_budget = None
             attempt.end_wait(self.clock.monotonic())
@@ -258,11 +258,11 @@ class ModelRequestExecutor:
     ) -> RequestAdmissionLease:
         if attempt is None:
             return await self.admission.wait(waiter)
-        stands_still = not self._holds_permit_of(waiter.item.resource.provider)
+        is_paused = not self._holds_permit_of(waiter.item.resource.provider)
         try:
             lease = await self.admission.wait(waiter)
         finally:
-            if stands_still:
+            if is_paused:
                 attempt.end_wait(self.clock.monotonic())
         try:
             attempt.check(self.clock.monotonic(), waiter.item.resource)
@@ -341,6 +341,6 @@ def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
     return group
 
 
-def facts_of(host: str, path: str, body: bytes | None) -> RequestFacts:
+def read_facts(host: str, path: str, body: bytes | None) -> RequestFacts:
     """Read what matters of a request."""
     return RequestFacts(host, path, read_request(body), body)

@@ -17,7 +17,7 @@ HOST_SHOWN = 253  # characters
 log = logging.getLogger("penstock.providers")
 
 
-class KnownHosts:
+class HostCheck:
     """Owns which hosts a provider's requests may go to without a warning. Belongs to one loop."""
 
     __slots__ = ("_host", "_known", "_provider", "_told")
@@ -29,7 +29,7 @@ class KnownHosts:
         self._told = 0
 
     def __repr__(self) -> str:
-        return f"<KnownHosts of {self._provider!r}: {len(self._known) - 1}>"
+        return f"<HostCheck of {self._provider!r}: {len(self._known) - 1}>"
 
     def meet(self, host: str) -> None:
         """Warn about a host that is not known yet."""

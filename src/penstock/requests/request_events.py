@@ -17,7 +17,7 @@ from penstock.model.lease import ReleaseResult
 from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
 
 
-class RequestTelling:
+class RequestEventEmitter:
     """Turns what happens to permits into events, and hands on what the core has noted."""
 
     def __init__(

@@ -15,7 +15,7 @@ from penstock.requests import attempt_context
 T = TypeVar("T")
 
 
-class Handover:
+class ThreadBridge:
     """Owns what threads have asked for. Its coroutines are cancelled when their attempt is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -25,7 +25,7 @@ class Handover:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Handover, {len(self._tasks)} calls>"
+        return f"<ThreadBridge, {len(self._tasks)} calls>"
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop, with this thread's context, and wait for its end."""

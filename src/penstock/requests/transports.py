@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP transports and connection pools of a provider, with its proxies and certificates.
+"""The connection pool of httpx2 on asyncio: TCP and TLS streams, with Happy Eyeballs.
 
-Admission bounds how many requests are in flight, so the pools have no bound of their own: a request
-that holds a permit must not wait for a connection. The proxies of the environment are honoured as
-the libraries do it.
+It imports httpx2, so it is itself imported when the first client is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import select
 import socket
 import ssl
-import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import chain, zip_longest
-from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import httpcore2
 import httpx2
@@ -49,7 +44,7 @@ class Connector:
         if _is_address(self._host):
             return (await self._attempt(make, (socket.AF_UNSPEC, self._host)))[1]
         found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        addresses = in_turns((info[0], cast("str", info[4][0])) for info in found)
+        addresses = interleave_families((info[0], cast("str", info[4][0])) for info in found)
         if not addresses:
             raise OSError(f"The name {self._host!r} has no address.")
         if len(addresses) == 1:
@@ -89,7 +84,7 @@ class Connector:
         raise OSError(f"No address of {self._host!r} can be reached: {said}")
 
 
-def in_turns(addresses: Iterable[Address]) -> list[Address]:
+def interleave_families(addresses: Iterable[Address]) -> list[Address]:
     """Each once; the families take turns, so that a dead one costs one head start."""
     families: dict[socket.AddressFamily, list[Address]] = {}
     for address in dict.fromkeys(addresses):
@@ -351,10 +346,12 @@ _NAMES = (
     "LocalProtocolError",
     "RemoteProtocolError",
 )
-_MEANINGS: dict[type, Any] = {getattr(httpcore2, name): getattr(httpx2, name) for name in _NAMES}
+_HTTPX_ERRORS: dict[type, Any] = {
+    getattr(httpcore2, name): getattr(httpx2, name) for name in _NAMES
+}
 
 
-class PoolWire:
+class PooledTransport:
     """A transport of httpx2 that owns a pool of connections."""
 
     def __init__(self, limits: httpx2.Limits) -> None:
@@ -367,7 +364,7 @@ class PoolWire:
         )
 
     def __repr__(self) -> str:
-        return f"<PoolWire of {self._pool!r}>"
+        return f"<PooledTransport of {self._pool!r}>"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send it; the head of its reply."""
@@ -384,11 +381,11 @@ class PoolWire:
         try:
             reply = await self._pool.handle_async_request(asked)
         except Exception as error:
-            raise_meaning(error)
+            raise_as_httpx(error)
         return httpx2.Response(
             reply.status,
             headers=reply.headers,
-            stream=PoolBody(reply.stream),
+            stream=PooledBody(reply.stream),
             extensions=reply.extensions,
         )
 
@@ -396,7 +393,7 @@ class PoolWire:
         await self._pool.aclose()
 
 
-class PoolBody(httpx2.AsyncByteStream):
+class PooledBody(httpx2.AsyncByteStream):
     """A body that is read once, from its connection."""
 
     def __init__(self, stream: Any) -> None:  # noqa: ANN401
@@ -416,7 +413,7 @@ class PoolBody(httpx2.AsyncByteStream):
             self._chunks = None
             raise
         except Exception as error:
-            raise_meaning(error)
+            raise_as_httpx(error)
         finally:
             self._is_read = False
         return chunk
@@ -431,102 +428,9 @@ class PoolBody(httpx2.AsyncByteStream):
             await self._stream.aclose()
 
 
-def raise_meaning(error: Exception) -> NoReturn:
+def raise_as_httpx(error: Exception) -> NoReturn:
     """Raise what an error of httpcore2 is in httpx2; others are raised as they are."""
     for kind in type(error).__mro__:
-        if kind in _MEANINGS:
-            raise _MEANINGS[kind](str(error)) from error
+        if kind in _HTTPX_ERRORS:
+            raise _HTTPX_ERRORS[kind](str(error)) from error
     raise error
-
-
-KEPT_CONNECTIONS_MAX = 256  # idle ones
-TRUST = "penstock_trust"  # an extension of a request that chooses its way itself
-
-
-class Trust(NamedTuple):
-    """Through whom, and whom to believe."""
-
-    proxy: str | None = None
-    verify: bool | str | ssl.SSLContext = True  # a text: where the certificates are
-    cert: Any = None
-
-
-class Wires:
-    """Owns the transports of the libraries that are used."""
-
-    def __init__(self, make: Callable[[ModuleType], Any] | None = None) -> None:
-        self._make = make or Wire
-        self.are_real = make is None  # else a test answers
-        self._wires: dict[str, Any] = {}
-
-    def of(self, module: ModuleType) -> Any:  # noqa: ANN401
-        wire = self._wires.get(module.__name__)
-        if wire is None:
-            wire = self._wires[module.__name__] = self._make(module)
-        return wire
-
-    async def aclose(self) -> None:
-        for wire in self._wires.values():
-            await wire.aclose()
-
-
-class Wire:
-    """Transports of httpx2 or httpx: one for each way that is needed."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
-        self._has_proxies = bool(urllib.request.getproxies())
-        self._by_host: dict[tuple[str, str], Any] = {}
-        self._by_trust: dict[Trust, Any] = {}
-        if not self._has_proxies:  # now: reading certificates is not the time of a request
-            self._by_host["", ""] = self._transport(Trust())
-
-    def handle_async_request(self, request: Any) -> Awaitable[Any]:  # noqa: ANN401
-        if TRUST in request.extensions:
-            transport = self._transport(request.extensions[TRUST])
-        else:
-            url = request.url
-            key = (url.scheme, url.host) if self._has_proxies else ("", "")
-            transport = self._by_host.get(key)
-            if transport is None:
-                transport = self._by_host[key] = self._transport(Trust(_proxy_for(*key)))
-        sent: Awaitable[Any] = transport.handle_async_request(request)
-        return sent
-
-    async def aclose(self) -> None:
-        for transport in self._by_trust.values():
-            await transport.aclose()
-
-    def _transport(self, trust: Trust) -> Any:  # noqa: ANN401
-        transport = self._by_trust.get(trust)
-        if transport is None:
-            transport = self._by_trust[trust] = self._new_transport(trust)
-        return transport
-
-    def _new_transport(self, trust: Trust) -> Any:  # noqa: ANN401
-        module, verify = self._module, trust.verify
-        limits = module.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX)
-        if module.__name__ == "httpx2" and trust == Trust():
-            from penstock.requests.transports import (
-                PoolWire,  # httpx2 is not there until it is used
-            )
-
-            return PoolWire(limits)
-        if isinstance(verify, str):
-            is_folder = os.path.isdir(verify)
-            verify = ssl.create_default_context(
-                cafile=None if is_folder else verify, capath=verify if is_folder else None
-            )
-        return module.AsyncHTTPTransport(
-            limits=limits, proxy=trust.proxy, verify=verify, cert=trust.cert
-        )
-
-
-def _proxy_for(scheme: str, host: str) -> str | None:
-    if not host:
-        return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(scheme) or proxies.get("all")
-    if not proxy or urllib.request.proxy_bypass(host):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"

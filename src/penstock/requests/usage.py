@@ -44,7 +44,7 @@ class TokensUsed(NamedTuple):
     output: int
 
 
-class TokensTold(NamedTuple):
+class ReportedUsage(NamedTuple):
     """The same as a reply tells it; None: it does not, or nothing that could be believed."""
 
     input: int | None
@@ -69,10 +69,10 @@ class TokensTold(NamedTuple):
         return used, is_estimated and any(expected)
 
 
-NOTHING_TOLD = TokensTold(None, None)
+NO_USAGE = ReportedUsage(None, None)
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class RequestFields(msgspec.Struct, frozen=True, gc=False):
     """What a request's body says about itself; values of other types are as good as none."""
 
     model: object = None
@@ -109,8 +109,8 @@ class _Document(msgspec.Struct, frozen=True, gc=False):
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _FOR_LIMITS = frozenset(_Usage.__struct_fields__) - {"cache_read_input_tokens"}  # of rates
 
-_NOTHING_ASKED = Asked()
-_asked = msgspec.json.Decoder(Asked)
+_NO_FIELDS = RequestFields()
+_asked = msgspec.json.Decoder(RequestFields)
 _usage = msgspec.json.Decoder(_Usage)
 _document = msgspec.json.Decoder(_Document)
 
@@ -123,14 +123,14 @@ def check_tokens(what: str, tokens: object) -> None:
         )
 
 
-def read_request(body: bytes | None) -> Asked:
+def read_request(body: bytes | None) -> RequestFields:
     """The few fields that matter of a JSON body; nothing of any other."""
     if not body or body.lstrip()[:1] != b"{":
-        return _NOTHING_ASKED
+        return _NO_FIELDS
     try:
         return _asked.decode(body)
     except UNREADABLE:
-        return _NOTHING_ASKED
+        return _NO_FIELDS
 
 
 def prompt_tokens(body: bytes | None) -> int:
@@ -164,11 +164,11 @@ class TokenEstimate:
     def __init__(self) -> None:
         self._mean_output = 0.0
 
-    def of(self, body: bytes | None, asked: Asked) -> int:
+    def of(self, body: bytes | None, asked: RequestFields) -> int:
         """Tokens of the prompt, and the most that may be answered."""
         return sum(self.parts(body, asked))
 
-    def parts(self, body: bytes | None, asked: Asked) -> TokensUsed:
+    def parts(self, body: bytes | None, asked: RequestFields) -> TokensUsed:
         """The same, one by one."""
         output = asked.output_tokens
         return TokensUsed(prompt_tokens(body), int(self._mean_output) if output is None else output)
@@ -204,14 +204,14 @@ class UsageReader:
         is_whole = None not in most.values()
         return sum(counted) if is_whole and most else None
 
-    def used(self) -> TokensTold:
+    def used(self) -> ReportedUsage:
         """The same, one by one, for money."""
         most = self._most()
         read = [most[name] for name in _INPUT if name in most]
         if "prompt_tokens" in most:
             read = [most["prompt_tokens"]]
         output = most.get("completion_tokens", most.get("output_tokens"))
-        return TokensTold(_sum(read), output, most.get("total_tokens"))
+        return ReportedUsage(_sum(read), output, most.get("total_tokens"))
 
     def _most(self) -> dict[str, int | None]:
         """The most that each field says; None: at last it says nothing that can be believed."""

@@ -106,7 +106,7 @@ def _full_year(two_digits: int, now: float) -> int:
     return year - 100 if year > this_year + 50 else year
 
 
-def way_words(error: BaseException, message: str) -> str:
+def format_connection_detail(error: BaseException, message: str) -> str:
     """What the message of a broken connection leaves out; empty if nothing is known or missing."""
     parts = []
     try:

@@ -41,7 +41,7 @@ from penstock.model.plan import BuildReport, BuildRequest
 from penstock.model.schedule import UnitView
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.planning.units import DaemonPlan
-from penstock.requests.clients.provider_clients import MakeWire
+from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.plan import check_partitions
 from penstock.stores.protocol import JobFilter
@@ -87,7 +87,7 @@ class Simulated(Protocol):
 NOBODY: Mapping[str, Simulated] = {}
 
 
-def wire(simulated: Simulated) -> MakeWire:
+def wire(simulated: Simulated) -> MakeTransport:
     """What stands in the place of the network."""
     return lambda _: simulated.transport()
 
@@ -223,7 +223,7 @@ class Harness(BuildHarness):
     ) -> None:
         self.app = app
         self._root = root  # of datasets; a folder that nobody else has
-        self._wires: dict[str, MakeWire] = {
+        self._wires: dict[str, MakeTransport] = {
             name: wire(simulated) for name, simulated in providers.items()
         }
         for name in app.providers.keys() - providers.keys():

@@ -43,7 +43,7 @@ from penstock.redaction.content_guard import extract_texts, redact_content
 from penstock.redaction.secrets import storable_text
 from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.retry.classify import RemoteError, TimeLimitError, way_words
+from penstock.retry.classify import RemoteError, TimeLimitError, format_connection_detail
 from penstock.retry.policy import RetryDecision, RetryPolicy
 from penstock.schedules.preflight_recheck import RecheckFailed
 from penstock.schedules.recurring import Recurring
@@ -267,7 +267,7 @@ def failed(
     late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
     message = _told(attempt, message_of(error))
     if decision.category is ErrorCategory.NODE:
-        message += way_words(error, message)
+        message += format_connection_detail(error, message)
     refused_by = _refused_by(attempt, decision)
     if refused_by is not None:
         message = f"refused by {refused_by}, no attempt is spent: {message}"

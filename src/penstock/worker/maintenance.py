@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.requests.journal.retention import JournalPruning
+from penstock.requests.journal.retention import JournalRetention
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
@@ -13,7 +13,7 @@ class Maintenance(WorkerObserver):
     """Starts what is due, beside the loop. Belongs to one loop, and keeps nothing."""
 
     def __init__(
-        self, core: WorkerCore, cancellations: Cancellations, pruning: JournalPruning | None
+        self, core: WorkerCore, cancellations: Cancellations, pruning: JournalRetention | None
     ) -> None:
         self._core = core
         self._cancellations = cancellations

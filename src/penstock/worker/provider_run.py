@@ -35,13 +35,13 @@ from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
 from penstock.redaction.secrets import redacted
 from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.attempt_context import AttemptContext
-from penstock.requests.clients.provider_clients import MakeWire, RunClients
+from penstock.requests.clients.provider_clients import MakeTransport, ProviderClients
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
-from penstock.requests.host_check import KnownHosts
+from penstock.requests.host_check import HostCheck
 from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.requests.journal.calls import PaidCalls
-from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
@@ -70,9 +70,9 @@ class ServedProvider(msgspec.Struct, frozen=True):
     provider: Provider
     policy: ProviderPolicy
     base_url: str | None = None
-    make_wire: MakeWire | None = None  # None: the network
+    make_transport: MakeTransport | None = None  # None: the network
     limits: ReplyLimits = ReplyLimits()
-    paid: PaidRules | None = None  # None: its calls cost nothing
+    paid: PaidPolicy | None = None  # None: its calls cost nothing
 
 
 class ProviderRun:
@@ -317,25 +317,25 @@ class ProviderRun:
         declared = policy.model_caps(model).least(policy.caps).max_parallel
         return self._share.of(DEFAULT_MAX if declared is None else declared)
 
-    def _clients_of(self, one: ServedProvider) -> RunClients:
+    def _clients_of(self, one: ServedProvider) -> ProviderClients:
         executor = ModelRequestExecutor(
             self._admission,
             partial(self._resolve, one.provider.name),
             self._clock,
             limits=one.limits,
             classifier=one.provider.options.classify,
-            hosts=None if one.base_url is None else KnownHosts(one.provider.name, one.base_url),
+            hosts=None if one.base_url is None else HostCheck(one.provider.name, one.base_url),
         )
         name = self._counted_as(one.provider.name)
-        return RunClients(
+        return ProviderClients(
             name,
             executor,
             base_url=one.base_url,
-            make_wire=one.make_wire,
+            make_transport=one.make_transport,
             paid=self._paid_calls(one.paid),
         )
 
-    def _paid_calls(self, rules: PaidRules | None) -> PaidCalls | None:
+    def _paid_calls(self, rules: PaidPolicy | None) -> PaidCalls | None:
         if rules is None or self._journal is None:
             return None
         return PaidCalls(
@@ -344,7 +344,7 @@ class ProviderRun:
 
     def _resolve(self, provider: str, facts: RequestFacts) -> RequestResourceKey:
         key = self._resolver.resolve(
-            provider, host=facts.host, path=facts.path, model=facts.asked.model
+            provider, host=facts.host, path=facts.path, model=facts.fields.model
         )
         shown = _shown(key.model)  # it goes into rows, events and lines
         return key if shown == key.model else key._replace(model=shown)
@@ -377,7 +377,7 @@ def _shown(model: str) -> str:
     return redacted(model)
 
 
-def _prepare(unprepared: Sequence[RunClients]) -> None:
+def _prepare(unprepared: Sequence[ProviderClients]) -> None:
     for clients in unprepared:
         try:
             clients.prepare()

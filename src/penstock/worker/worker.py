@@ -22,7 +22,7 @@ from penstock.ids import IdSource
 from penstock.model.job import LeasedJob, WorkerId
 from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.spending import BudgetStop
-from penstock.requests.journal.retention import JournalPruning
+from penstock.requests.journal.retention import JournalRetention
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
@@ -212,7 +212,7 @@ class Worker:
         cancellations = Cancellations(store, self._slots, self._acks.add, self._status.standing)
         self._window.connect(self._slots, cancellations.take)
         kept = None if config.solo else config.journal_retention_seconds
-        pruning = None if kept is None else JournalPruning(store, clock, kept, ids.random)
+        pruning = None if kept is None else JournalRetention(store, clock, kept, ids.random)
         capacity = CapacityWatch(core, self._status)
         self._record = RunRecord(core, capacity)
         self._observers.subscribe(

@@ -453,6 +453,6 @@ def test_nothing_is_built_if_nobody_listens() -> None:
         admission = opened()
         await a_busy_moment(admission)
         assert not admission.core.notes.pending
-        assert not admission.telling.is_on
+        assert not admission.events.is_on
 
     on_loop(main)

@@ -119,7 +119,7 @@ async def cancel_at(call: Callable[[Run], Any], at: int, *, as_it_wakes: bool) -
         "http://host",
         max_parallel=1,
         clock=VirtualClock(),
-        make_wire=lambda module: wire,
+        make_transport=lambda module: wire,
         limits=ReplyLimits(deadline_seconds=30.0),
     ) as run:
         before = asyncio.ensure_future(run.clients.http.get("/before"))
@@ -168,7 +168,7 @@ def cancel_at_random(seed: int) -> int:
             "http://host",
             max_parallel=3,
             clock=VirtualClock(),
-            make_wire=lambda module: wire,
+            make_transport=lambda module: wire,
             limits=ReplyLimits(deadline_seconds=0.35),
         ) as run:
             calls = [by_get, by_stream, by_half_a_stream, by_admit]

@@ -424,7 +424,7 @@ def test_a_thread_admits_too() -> None:
     def work(run: Run) -> None:
         with run.clients.admit("m", "chat", 10) as call:
             call.used(5)
-        run.clients._handover.call(lambda: asyncio.sleep(0))  # what was told before has happened
+        run.clients._bridge.call(lambda: asyncio.sleep(0))  # what was told before has happened
 
     run = in_thread(work)
 

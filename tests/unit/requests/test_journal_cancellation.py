@@ -115,7 +115,7 @@ async def cancel_at(call: Callable[[PaidRun], Any], at: int, *, as_it_wakes: boo
         max_parallel=1,
         clock=VirtualClock(),
         journal_seconds=STEP_SECONDS,
-        make_wire=lambda module: wire,
+        make_transport=lambda module: wire,
         limits=ReplyLimits(deadline_seconds=30.0),
     ) as run:
         with run.attempt():
@@ -176,7 +176,7 @@ async def cancel_in_attempt(at: int, *, as_it_wakes: bool) -> bool:
         "http://host",
         clock=VirtualClock(),
         journal_seconds=STEP_SECONDS,
-        make_wire=lambda module: wire,
+        make_transport=lambda module: wire,
     ) as run:
         with run.attempt():
             victim = Cancelled(by_get(run), at, as_it_wakes=as_it_wakes)

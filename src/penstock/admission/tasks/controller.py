@@ -252,7 +252,7 @@ class TaskAdmissionController:
         return self._debt.get((group, resource), 0) if self._debt else 0
 
     @property
-    def anybody_owes(self) -> bool:
+    def has_debts(self) -> bool:
         return bool(self._debt)
 
     @property

@@ -34,7 +34,7 @@ class Ledger(Protocol):
     def debt(self, group: str, resource: str) -> int: ...
 
     @property
-    def anybody_owes(self) -> bool:
+    def has_debts(self) -> bool:
         """True if any group owes anything."""
         ...
 
@@ -199,7 +199,7 @@ class BoundedBorrowTaskAdmissionPolicy:
         return PolicyStateDelta(tuple((key, resource, n) for resource, n in decision.borrows))
 
     def on_release(self, lease: TaskAdmissionLease, admission_view: Ledger) -> PolicyStateDelta:
-        if not admission_view.anybody_owes:
+        if not admission_view.has_debts:
             return NO_CHANGE
         key = lease.item.group.key
         changes: tuple[tuple[str, str, int], ...] = ()

@@ -17,7 +17,7 @@ from aiohttp.payload import BytesPayload
 
 from penstock.errors import ReplyOverdue, ReplyRefused
 from penstock.requests.exchange import ACCEPTED, PIECE_BYTES, CannotDecode, Exchange
-from penstock.requests.executor import ModelRequestExecutor, RequestFacts, facts_of
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts, read_facts
 
 MESSAGE_LENGTH_MAX = 200  # characters
 
@@ -182,7 +182,7 @@ class AdmittingMiddleware:
             body = await request.body.as_bytes()
         elif request.body:
             body = None
-        facts = facts_of(request.url.host or "", request.url.path, body)
+        facts = read_facts(request.url.host or "", request.url.path, body)
         try:
             reply, _ = await self._executor.execute_attempt(
                 _AiohttpRequest(request, handler, facts)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import ssl
+import urllib.request
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -21,70 +24,99 @@ from collections.abc import (
     Sequence,
 )
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import ProviderThrottled, ProviderUnavailable, ReplyOverdue, UsageError
 from penstock.model.request import RequestOutcome
 from penstock.requests.exchange import CannotDecode, Exchange
-from penstock.requests.executor import ModelRequest, ModelRequestExecutor, RequestFacts, facts_of
-from penstock.requests.journal.bodies import kept_body
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts, read_facts
+from penstock.requests.journal.bodies import journaled_body
 from penstock.requests.journal.call import PaidCall
-from penstock.requests.thread_bridge import Handover
+from penstock.requests.thread_bridge import ThreadBridge
 
 COOLDOWN_SECONDS_MAX = 30.0  # a longer one is for the queue
 REFUSED_SECONDS_MAX = 900.0  # so is a call that is refused again and again
 DISCARD_BYTES = 65_536  # of a body that nobody wants; kept for the error
 DISCARD_SECONDS = 2.0
 
-R = TypeVar("R")
+
+KEPT_CONNECTIONS_MAX = 256  # idle ones
+ROUTE = "penstock_route"  # an extension of a request that has a route of its own
 
 
-class RepeatableRequest(ModelRequest[R], Protocol[R]):
-    """A request of a client that sends again."""
+class Route(NamedTuple):
+    """How a connection is made: through which proxy, trusting which certificates."""
 
-    @property
-    def can_repeat(self) -> bool:
-        """Its body is at hand; a stream is not."""
-        ...
-
-    async def discard(self, reply: R) -> R:
-        """Close a reply, soon, and give one that holds the beginning of its body."""
-        ...
+    proxy: str | None = None
+    verify: bool | str | ssl.SSLContext = True  # a text: where the certificates are
+    cert: Any = None
 
 
-async def send_patiently(executor: ModelRequestExecutor, request: RepeatableRequest[R]) -> R:
-    """Send until it is not refused; raise what needs more patience than a client has."""
-    refused_since: float | None = None
-    refusals = 0
-    while True:
-        reply, exchange = await executor.execute_attempt(request, refusals)
-        ending = exchange.ending
-        if ending is None or ending.outcome is RequestOutcome.SUCCESS:
-            return reply
-        reply = await request.discard(reply)
-        said = f"{exchange.where} answered {exchange.status}"
-        wait_seconds = ending.retry_after_seconds
-        if ending.outcome is not RequestOutcome.RATE_LIMITED:
-            raise ProviderUnavailable(
-                f"{said}: it is ill, and its jobs wait for it.",
-                exchange.status,
-                wait_seconds,
-                reply,
-            )
-        now = executor.clock.monotonic()
-        if refused_since is None:
-            refused_since = now
-        if wait_seconds is not None and wait_seconds > COOLDOWN_SECONDS_MAX:
-            why = f"it asks for {wait_seconds:g} s"
-        elif now - refused_since > REFUSED_SECONDS_MAX:
-            why = f"it has refused this call for {now - refused_since:.0f} s"
-        elif not request.can_repeat:
-            why = "the body of this call is a stream and cannot be sent again"
+class RoutedTransport:
+    """Transports of httpx2 or httpx, one for each route.
+
+    Admission bounds how many requests are in flight, so the connection pools have no bound of their
+    own: a request that holds a permit must not wait for a connection. The proxies of the
+    environment are honoured as the libraries do it.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._has_proxies = bool(urllib.request.getproxies())
+        self._by_host: dict[tuple[str, str], Any] = {}
+        self._by_route: dict[Route, Any] = {}
+        if not self._has_proxies:  # now: reading certificates is not the time of a request
+            self._by_host["", ""] = self._transport(Route())
+
+    def handle_async_request(self, request: Any) -> Awaitable[Any]:  # noqa: ANN401
+        if ROUTE in request.extensions:
+            transport = self._transport(request.extensions[ROUTE])
         else:
-            refusals += 1
-            continue
-        raise ProviderThrottled(f"{said}: {why}.", exchange.status, wait_seconds, reply)
+            url = request.url
+            key = (url.scheme, url.host) if self._has_proxies else ("", "")
+            transport = self._by_host.get(key)
+            if transport is None:
+                transport = self._by_host[key] = self._transport(Route(_proxy_for(*key)))
+        sent: Awaitable[Any] = transport.handle_async_request(request)
+        return sent
+
+    async def aclose(self) -> None:
+        for transport in self._by_route.values():
+            await transport.aclose()
+
+    def _transport(self, route: Route) -> Any:  # noqa: ANN401
+        transport = self._by_route.get(route)
+        if transport is None:
+            transport = self._by_route[route] = self._new_transport(route)
+        return transport
+
+    def _new_transport(self, route: Route) -> Any:  # noqa: ANN401
+        module, verify = self._module, route.verify
+        limits = module.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX)
+        if module.__name__ == "httpx2" and route == Route():
+            from penstock.requests.transports import PooledTransport  # which imports httpx2
+
+            return PooledTransport(limits)
+        if isinstance(verify, str):
+            is_folder = os.path.isdir(verify)
+            verify = ssl.create_default_context(
+                cafile=None if is_folder else verify, capath=verify if is_folder else None
+            )
+        return module.AsyncHTTPTransport(
+            limits=limits, proxy=route.proxy, verify=verify, cert=route.cert
+        )
+
+
+def _proxy_for(scheme: str, host: str) -> str | None:
+    if not host:
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
@@ -97,12 +129,12 @@ class AdmittedTransport:
         self,
         library: Any,  # noqa: ANN401 (httpx2 or httpx)
         executor: ModelRequestExecutor,
-        wire: Any,  # noqa: ANN401 (a transport of the library)
+        inner: Any,  # noqa: ANN401 (a transport of the library)
         *,
         sends_again: bool,
     ) -> None:
         self.library = library
-        self.wire = wire
+        self.inner = inner
         self.body_class = _async_body(library)
         self.executor = executor
         self._sends_again = sends_again
@@ -121,7 +153,7 @@ class AdmittedTransport:
         attempt = _HttpxRequest(self, request, call)
         try:
             if self._sends_again:
-                return await send_patiently(self.executor, attempt)
+                return await _send_with_retries(self.executor, attempt)
             return (await self.executor.execute_attempt(attempt))[0]
         except ReplyOverdue as error:
             raise self.library.ReadTimeout(str(error), request=request) from error
@@ -136,21 +168,21 @@ class AdmittedTransport:
         await self.aclose()
 
 
-class HandedTransport:
+class SyncTransport:
     """Sends what a sync client in a thread gives it, by the loop's transport."""
 
-    def __init__(self, inner: AdmittedTransport, handover: Handover) -> None:
+    def __init__(self, inner: AdmittedTransport, bridge: ThreadBridge) -> None:
         self._inner = inner
-        self._handover = handover
+        self._bridge = bridge
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401
         request.read()  # a sync stream cannot be read on the loop
         library = self._inner.library
-        reply = self._handover.call(lambda: self._inner.handle_async_request(request))
+        reply = self._bridge.call(lambda: self._inner.handle_async_request(request))
         lease: RequestAdmissionLease | None = reply.stream.lease
         if lease is not None:  # what the loop noted ended with its call
             self._inner.executor.note_lease(lease)
-        stream = _sync_body(library)(reply, self._handover)
+        stream = _sync_body(library)(reply, self._bridge)
         return library.Response(
             reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions
         )
@@ -158,7 +190,7 @@ class HandedTransport:
     def close(self) -> None:
         """A client was closed; the connections belong to the run."""
 
-    def __enter__(self) -> HandedTransport:
+    def __enter__(self) -> SyncTransport:
         return self
 
     def __exit__(self, *exit_: object) -> None:
@@ -186,10 +218,10 @@ class _HttpxRequest:
             body = None
         self.can_repeat = body is not None
         url = request.url
-        self.facts: RequestFacts = facts_of(url.host, url.raw_path.decode("ascii"), body)
+        self.facts: RequestFacts = read_facts(url.host, url.raw_path.decode("ascii"), body)
 
     def send(self) -> Awaitable[Any]:
-        sent: Awaitable[Any] = self._transport.wire.handle_async_request(self._request)
+        sent: Awaitable[Any] = self._transport.inner.handle_async_request(self._request)
         return sent
 
     def head(self, reply: Any) -> tuple[int, Sequence[tuple[bytes, bytes]]]:  # noqa: ANN401
@@ -207,7 +239,7 @@ class _HttpxRequest:
         library = transport.library
         reply.stream = transport.body_class(library, self._request, reply.stream, exchange)
         if self.call is not None:
-            reply.stream = kept_body(library, reply.stream, self.call, exchange)
+            reply.stream = journaled_body(library, reply.stream, self.call, exchange)
         return reply
 
     async def peek(self, reply: Any, count: int) -> bytes:  # noqa: ANN401
@@ -216,6 +248,7 @@ class _HttpxRequest:
         return start[:count]
 
     async def discard(self, reply: Any) -> Any:  # noqa: ANN401
+        """Close a reply, soon, and return one that holds the beginning of its body."""
         start = b""
         try:
             with contextlib.suppress(Exception):  # its status was what mattered
@@ -226,6 +259,40 @@ class _HttpxRequest:
         return self._transport.library.Response(
             reply.status_code, headers=reply.headers, content=start, request=self._request
         )
+
+
+async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequest) -> Any:  # noqa: ANN401
+    """Send until it is not refused; raise what needs a longer back-off than a client waits."""
+    refused_since: float | None = None
+    refusals = 0
+    while True:
+        reply, exchange = await executor.execute_attempt(request, refusals)
+        ending = exchange.ending
+        if ending is None or ending.outcome is RequestOutcome.SUCCESS:
+            return reply
+        reply = await request.discard(reply)
+        said = f"{exchange.where} answered {exchange.status}"
+        wait_seconds = ending.retry_after_seconds
+        if ending.outcome is not RequestOutcome.RATE_LIMITED:
+            raise ProviderUnavailable(
+                f"{said}: it is unhealthy, and its jobs wait for it.",
+                exchange.status,
+                wait_seconds,
+                reply,
+            )
+        now = executor.clock.monotonic()
+        if refused_since is None:
+            refused_since = now
+        if wait_seconds is not None and wait_seconds > COOLDOWN_SECONDS_MAX:
+            why = f"it asks for {wait_seconds:g} s"
+        elif now - refused_since > REFUSED_SECONDS_MAX:
+            why = f"it has refused this call for {now - refused_since:.0f} s"
+        elif not request.can_repeat:
+            why = "the body of this call is a stream and cannot be sent again"
+        else:
+            refusals += 1
+            continue
+        raise ProviderThrottled(f"{said}: {why}.", exchange.status, wait_seconds, reply)
 
 
 class _AsyncBody:
@@ -327,21 +394,21 @@ class _AsyncBody:
 class _SyncBody:
     """A body that a thread reads: short ones at once, streams as they come."""
 
-    def __init__(self, reply: Any, handover: Handover) -> None:  # noqa: ANN401
+    def __init__(self, reply: Any, bridge: ThreadBridge) -> None:  # noqa: ANN401
         self._body = reply.stream
-        self._handover = handover
+        self._bridge = bridge
         length = reply.headers.get("content-length", "")
         self._most = BATCH_BYTES if length.isdecimal() else 1
 
     def __iter__(self) -> Generator[bytes, None, None]:
         is_last = False
         while not is_last:
-            taken, is_last = self._handover.call(lambda: self._body.take(self._most))
+            taken, is_last = self._bridge.call(lambda: self._body.take(self._most))
             if taken:
                 yield taken
 
     def close(self) -> None:
-        self._handover.call(self._body.aclose)
+        self._bridge.call(self._body.aclose)
 
 
 # A client checks the class of a body, so ours are made from those of the library.
@@ -354,4 +421,4 @@ def _async_body(library: Any) -> Any:  # noqa: ANN401
 
 @lru_cache
 def _sync_body(library: Any) -> Any:  # noqa: ANN401
-    return type("HandedBody", (_SyncBody, library.SyncByteStream), {})
+    return type("SyncAdmittedBody", (_SyncBody, library.SyncByteStream), {})

@@ -22,13 +22,12 @@ from penstock.clock import Duration, to_seconds
 from penstock.errors import ConfigError, ProviderNotAvailableHere, UsageError
 from penstock.events import kinds
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
-from penstock.requests.clients.httpx import AdmittedTransport, HandedTransport
+from penstock.requests.clients.httpx import AdmittedTransport, RoutedTransport, SyncTransport
 from penstock.requests.exchange import ACCEPTED, outcome_of_error
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.journal.calls import PaidCalls, PaidTransport
-from penstock.requests.thread_bridge import Handover
-from penstock.requests.transports import Wires
-from penstock.requests.usage import Asked, check_tokens
+from penstock.requests.thread_bridge import ThreadBridge
+from penstock.requests.usage import RequestFields, check_tokens
 from penstock.retry.classify import FailureClass, clamp, classify
 
 
@@ -43,22 +42,22 @@ class AdmittedCall:
         self._tokens_used: int | None = None
 
     def rate_limited(self, retry_after: Duration | None = None) -> None:
-        """The service refused, and asks for so many seconds."""
+        """Report that the service refused, and asks for so many seconds."""
         self._outcome = RequestOutcome.RATE_LIMITED
         self._retry_after_seconds = None if retry_after is None else clamp(to_seconds(retry_after))
 
     def failed(self) -> None:
-        """The service is ill."""
+        """The service is unhealthy: it has failed."""
         self._outcome = RequestOutcome.PROVIDER_FAILURE
 
     def used(self, tokens: int | None) -> None:
-        """So many tokens were really used; None: nobody has told."""
+        """Report how many tokens were really used; None: unknown."""
         if tokens is not None:
             check_tokens("used(...)", tokens)
         self._tokens_used = tokens
 
     def ending(self, error: BaseException | None, now: float) -> RequestReleaseOutcome:
-        """What was said, or else what the error of the call says."""
+        """Return the reported outcome, or else what the error of the call says."""
         outcome, wait_seconds = self._outcome, self._retry_after_seconds
         if outcome is None:
             outcome = RequestOutcome.SUCCESS
@@ -82,13 +81,13 @@ def _is_refusal(error: BaseException, classified: object) -> bool:
 class Admission:
     """`async with` or, in a thread, `with`: a permit for the time inside."""
 
-    __slots__ = ("_call", "_executor", "_handover", "_is_used", "_item", "_lease")
+    __slots__ = ("_bridge", "_call", "_executor", "_is_used", "_item", "_lease")
 
     def __init__(
-        self, executor: ModelRequestExecutor, handover: Handover, item: RequestAdmissionItem
+        self, executor: ModelRequestExecutor, bridge: ThreadBridge, item: RequestAdmissionItem
     ) -> None:
         self._executor = executor
-        self._handover = handover
+        self._bridge = bridge
         self._item = item
         self._call = AdmittedCall()
         self._lease: RequestAdmissionLease | None = None
@@ -109,7 +108,7 @@ class Admission:
 
     def __enter__(self) -> AdmittedCall:
         self._check_first()
-        self._executor.note_lease(self._handover.call(self._begin))
+        self._executor.note_lease(self._bridge.call(self._begin))
         return self._call
 
     def __exit__(
@@ -118,7 +117,7 @@ class Admission:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._handover.tell(lambda: self._release(error))
+        self._bridge.tell(lambda: self._release(error))
 
     def _check_first(self) -> None:
         if self._is_used:
@@ -129,7 +128,7 @@ class Admission:
 
     async def _begin(self) -> RequestAdmissionLease:
         self._lease = lease = await self._executor.acquire(self._item)
-        self._executor.admission.telling.sent(lease)
+        self._executor.admission.events.sent(lease)
         return lease
 
     def _release(self, error: BaseException | None) -> None:
@@ -138,7 +137,7 @@ class Admission:
             executor = self._executor
             ending = self._call.ending(error, executor.clock.now())
             seconds = executor.clock.monotonic() - lease.acquired_at
-            executor.admission.telling.ended(lease, ending, {"seconds": seconds})
+            executor.admission.events.ended(lease, ending, {"seconds": seconds})
             executor.admission.release(lease, ending)
 
 
@@ -147,11 +146,11 @@ LOADED_LATE = "anyio._backends._asyncio"  # by httpx2, with its first request
 _ASYNC = ("httpx2", "httpx", "aiohttp")
 _SYNC = ("httpx2", "httpx", "requests")
 
-#: What sends the bytes of a library: a transport of httpx2 or httpx. Tests give their own.
-MakeWire = Callable[[ModuleType], Any]
+#: Makes the transport that sends for a library (httpx2 or httpx). Tests give their own.
+MakeTransport = Callable[[ModuleType], Any]
 
 
-class RunClients:
+class ProviderClients:
     """The clients of one provider in one run. Belongs to the loop that made it."""
 
     def __init__(
@@ -160,51 +159,44 @@ class RunClients:
         executor: ModelRequestExecutor,
         *,
         base_url: str | None = None,
-        make_wire: MakeWire | None = None,
+        make_transport: MakeTransport | None = None,
         paid: PaidCalls | None = None,
     ) -> None:
         self._provider = provider
         self._executor = executor
         self._paid = paid  # None: its calls cost nothing
         self._base_url = base_url or ""
-        self._handover = Handover(asyncio.get_running_loop())
-        self._wires = Wires(make_wire)
+        self._bridge = ThreadBridge(asyncio.get_running_loop())
+        self._make_transport = make_transport or RoutedTransport
+        self._inner: dict[str, Any] = {}  # by library: transports that send what is admitted
         self._transports: dict[tuple[str, bool], AdmittedTransport] = {}
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[bool, Any] = {}  # async or not: those that all callers share
         self._connector: Any = None  # of aiohttp
         self._lock = threading.Lock()  # of the transports: threads ask for clients too
         self._pid = os.getpid()
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<RunClients of {self._provider!r}>"
+        return f"<ProviderClients of {self._provider!r}>"
 
     @property
     def is_simulated(self) -> bool:
         """True if a test answers in place of the network."""
-        return not self._wires.are_real
+        return self._make_transport is not RoutedTransport
 
     def prepare(self) -> None:
-        """Import what sends, and read the certificates, in a thread: on the loop all would wait."""
+        """Import httpx2 and read the certificates; to be called in a thread, since it blocks."""
         self._transport(_module("httpx2"), sends_again=True)
         with contextlib.suppress(ImportError):
             importlib.import_module(LOADED_LATE)
 
     @property
     def http(self) -> Any:  # noqa: ANN401 (a client of httpx2)
-        client = self._clients.get("http")
-        if client is None or self._pid != os.getpid():
-            client = self._client("httpx2", sends_again=True, is_async=True)
-            self._clients["http"] = client
-        return client
+        return self._shared_client(is_async=True)
 
     @property
     def http_sync(self) -> Any:  # noqa: ANN401
-        client = self._clients.get("http_sync")
-        if client is None or self._pid != os.getpid():
-            client = self._client("httpx2", sends_again=True, is_async=False)
-            self._clients["http_sync"] = client
-        return client
+        return self._shared_client(is_async=False)
 
     def http_client(self, library: str) -> Any:  # noqa: ANN401
         """An async client that gives raw replies."""
@@ -223,23 +215,31 @@ class RunClients:
             raise UsageError(f"model= is the name of a model, got {model!r:.200}.")
         if tokens is not None:
             check_tokens("tokens=", tokens)
-        resource = self._executor.resolve(RequestFacts("", "", Asked(model)))
+        resource = self._executor.resolve(RequestFacts("", "", RequestFields(model)))
         resource = resource._replace(domain=domain)
         item = RequestAdmissionItem(
             resource, self._executor.group_of(resource), None, tokens, kinds.current.get()
         )
-        return Admission(self._executor, self._handover, item)
+        return Admission(self._executor, self._bridge, item)
 
     async def aclose(self) -> None:
-        """The run ends: threads that wait are told, connections are closed."""
+        """End the run: wake threads that wait, close connections."""
         self._is_closed = True
-        self._handover.close()
+        self._bridge.close()
         for client in list(self._clients.values()):
             if hasattr(client, "aclose"):
                 await client.aclose()
-        await self._wires.aclose()
+        for transport in self._inner.values():
+            await transport.aclose()
         if self._connector is not None:
             await self._connector.close()
+
+    def _shared_client(self, *, is_async: bool) -> Any:  # noqa: ANN401
+        client = self._clients.get(is_async)
+        if client is None or self._pid != os.getpid():
+            client = self._client("httpx2", sends_again=True, is_async=is_async)
+            self._clients[is_async] = client
+        return client
 
     def _client(self, library: str, *, sends_again: bool, is_async: bool) -> Any:  # noqa: ANN401
         self._check()
@@ -255,7 +255,7 @@ class RunClients:
         module = _module(library)
         transport: Any = self._transport(module, sends_again=sends_again)
         if not is_async:
-            transport = HandedTransport(transport, self._handover)
+            transport = SyncTransport(transport, self._bridge)
         return (module.AsyncClient if is_async else module.Client)(
             transport=transport,
             base_url=self._base_url,
@@ -289,7 +289,7 @@ class RunClients:
         from penstock.requests.clients import requests  # not there unless it is asked for
 
         transport = self._transport(_module("httpx2"), sends_again=False)
-        return requests.make_session(HandedTransport(transport, self._handover))
+        return requests.make_session(SyncTransport(transport, self._bridge))
 
     def _transport(self, module: ModuleType, *, sends_again: bool) -> AdmittedTransport:
         key = (module.__name__, sends_again)
@@ -300,10 +300,12 @@ class RunClients:
             return transport
 
     def _new_transport(self, module: ModuleType, sends_again: bool) -> AdmittedTransport:
-        wire, paid = self._wires.of(module), self._paid
-        if paid is None:
-            return AdmittedTransport(module, self._executor, wire, sends_again=sends_again)
-        return PaidTransport(module, self._executor, wire, paid, sends_again=sends_again)
+        inner = self._inner.get(module.__name__)
+        if inner is None:
+            inner = self._inner[module.__name__] = self._make_transport(module)
+        if self._paid is None:
+            return AdmittedTransport(module, self._executor, inner, sends_again=sends_again)
+        return PaidTransport(module, self._executor, inner, self._paid, sends_again=sends_again)
 
     def _check(self) -> None:
         if self._is_closed or self._pid != os.getpid():

@@ -17,15 +17,14 @@ import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from penstock.requests.clients.httpx import HandedTransport
+from penstock.requests.clients.httpx import ROUTE, Route, SyncTransport
 from penstock.requests.exchange import ACCEPTED
-from penstock.requests.transports import TRUST, Trust
 
 
 class AdmittedAdapter(BaseAdapter):
     """Sends for a session, by the transport of the loop."""
 
-    def __init__(self, transport: HandedTransport) -> None:
+    def __init__(self, transport: SyncTransport) -> None:
         super().__init__()
         self._transport = transport
         self._plain = HTTPAdapter()  # only builds replies
@@ -39,8 +38,8 @@ class AdmittedAdapter(BaseAdapter):
         cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        trust = Trust(_proxy(request.url or "", proxies), verify, cert)
-        sent = _httpx_request(request, timeout, trust)
+        route = Route(_proxy(request.url or "", proxies), verify, cert)
+        sent = _httpx_request(request, timeout, route)
         try:
             reply = self._transport.handle_request(sent)
         except httpx2.ConnectTimeout as error:
@@ -67,7 +66,7 @@ class AdmittedAdapter(BaseAdapter):
         """A session was closed; the connections belong to the run."""
 
 
-def make_session(transport: HandedTransport) -> requests.Session:
+def make_session(transport: SyncTransport) -> requests.Session:
     """A session whose requests are admitted and whose replies are raw."""
     session = requests.Session()
     adapter = AdmittedAdapter(transport)
@@ -80,7 +79,7 @@ def make_session(transport: HandedTransport) -> requests.Session:
 def _httpx_request(
     request: requests.PreparedRequest,
     timeout: float | tuple[float, float] | tuple[float, None] | None,
-    trust: Trust,
+    route: Route,
 ) -> httpx2.Request:
     body: Any = request.body
     if body is not None and not isinstance(body, bytes):
@@ -100,7 +99,7 @@ def _httpx_request(
         request.url or "",
         headers=headers,
         content=body,
-        extensions={"timeout": seconds.as_dict(), TRUST: trust},
+        extensions={"timeout": seconds.as_dict(), ROUTE: route},
     )
 
 

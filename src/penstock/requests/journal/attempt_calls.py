@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paid calls of one attempt: their ordinals, and what earlier attempts journaled.
 
-Equal calls of an attempt are told apart by their order. One that came to nothing (refused, broken
-off, cancelled) leaves its place to the next equal one: a client that tries again by itself makes
-the same call, not another one.
+Equal calls of an attempt are told apart by their ordinal. One that failed (refused, interrupted,
+cancelled) frees its key for the next equal one: a client that retries by itself makes the same
+call, not another one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from penstock.model.journal import CallKey, CallRecord, CallState
 from penstock.model.spending import BudgetRefusal
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
-    """How far a call came before."""
+class EarlierCall(msgspec.Struct, frozen=True, gc=False):
+    """The state of an equal call that was made before."""
 
     state: CallState
     bought: int = 0
@@ -33,120 +33,108 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_in_doubt(self) -> bool:
-        """It began, and nobody knows its end."""
+        """It was sent, and its outcome is unknown."""
         return self.state in (CallState.OPEN, CallState.HELD)
 
 
 class AttemptCalls:
-    """Owns the places of one attempt's calls. Belongs to the loop."""
-
-    __slots__ = (
-        "_back",
-        "_found",
-        "_next",
-        "_occasion",
-        "_on_the_way",
-        "in_doubt",
-        "job",
-        "last",
-        "looking",
-        "over_budget",
-        "refusal",
-    )
+    """Owns the keys of one attempt's calls. Belongs to the loop."""
 
     def __init__(self, job: LeasedJob) -> None:
         self.job = job
         # A unit of a schedule is one job for ever: what it bought for another tick is not for this.
         self._occasion = f"@{job.due_at}" if job.task.startswith(SCHEDULE) else ""
-        self.last: CallKey | None = None  # whose answer was handed out last
+        self.last: CallKey | None = None  # whose answer was delivered last
         self.over_budget: BudgetUsedUp | None = None  # a budget has refused one
         self.refusal: BudgetRefusal | None = None  # the same in numbers
         self.in_doubt: CallInDoubt | None = None  # one waits for a person
-        self.looking: asyncio.Future[None] | None = None  # what earlier attempts left is read
-        self._found: dict[CallKey, Found] = {}
+        self.reading: asyncio.Future[None] | None = None  # of what earlier attempts have journaled
+        self._earlier: dict[CallKey, EarlierCall] = {}
         self._next: Counter[str] = Counter()
-        self._back: dict[str, list[int]] = {}  # heaps of places that are free again
-        self._on_the_way: dict[CallKey, asyncio.Future[Any]] = {}
+        self._freed: dict[str, list[int]] = {}  # heaps of ordinals that are free again
+        self._writing: dict[CallKey, asyncio.Future[Any]] = {}
 
     def __repr__(self) -> str:
-        return f"<AttemptCalls of {self.job.key!r}: {self._next.total()} places>"
+        return f"<AttemptCalls of {self.job.key!r}: {self._next.total()} ordinals>"
 
     @property
     def is_first(self) -> bool:
-        """No earlier attempt can have left anything."""
+        """No earlier attempt can have journaled anything."""
         return self.job.token <= 1
 
     @property
     def has_any(self) -> bool:
         """It has asked for something that costs money, or found what was bought before."""
-        return bool(self._next or self._found)
+        return bool(self._next or self._earlier)
 
     @property
     def job_id(self) -> JobId:
         return self.job.id
 
-    def take(self, fingerprint: str) -> CallKey:
-        """The place of a call that begins."""
+    def take_key(self, fingerprint: str) -> CallKey:
+        """Return the key of a call that begins: its fingerprint and the lowest free ordinal."""
         fingerprint += self._occasion
-        free = self._back.get(fingerprint)
+        free = self._freed.get(fingerprint)
         if free:
             return CallKey(self.job.id, fingerprint, heapq.heappop(free))
         ordinal = self._next[fingerprint]
         self._next[fingerprint] = ordinal + 1
         return CallKey(self.job.id, fingerprint, ordinal)
 
-    def give_back(self, key: CallKey) -> None:
-        """A call came to nothing: the next equal one has its place."""
-        heapq.heappush(self._back.setdefault(key.fingerprint, []), key.ordinal)
+    def free_key(self, key: CallKey) -> None:
+        """Let the next equal call have the key of one that failed."""
+        heapq.heappush(self._freed.setdefault(key.fingerprint, []), key.ordinal)
 
-    def handed_out(self, key: CallKey) -> None:
-        """The task has its answer."""
+    def delivered(self, key: CallKey) -> None:
+        """Note that the task has its answer."""
         self.last = key
 
     # ── What is known ─────────────────────────────────────────────────────────────────────────
 
     def remember(self, records: Iterable[CallRecord]) -> None:
-        """What earlier attempts have left."""
+        """Add what earlier attempts have journaled."""
         for record in records:
-            self._found[record.key] = Found(
+            self._earlier[record.key] = EarlierCall(
                 record.state, record.bought, record.provider, record.model, record.resent
             )
 
-    def note(self, key: CallKey, state: CallState, provider: str, model: str, resent: int) -> None:
-        """How far a call of this attempt came that leaves its place."""
-        bought = 0 if key not in self._found else self._found[key].bought
+    def record_state(
+        self, key: CallKey, state: CallState, provider: str, model: str, resent: int
+    ) -> None:
+        """Note the state of a call of this attempt that frees its key."""
+        bought = 0 if key not in self._earlier else self._earlier[key].bought
         bought += state in (CallState.ANSWERED, CallState.SPOILED)
-        self._found[key] = Found(state, bought, provider, model, resent)
+        self._earlier[key] = EarlierCall(state, bought, provider, model, resent)
 
-    def found(self, key: CallKey) -> Found | None:
-        return self._found.get(key)
+    def earlier(self, key: CallKey) -> EarlierCall | None:
+        return self._earlier.get(key)
 
     def resent(self, key: CallKey) -> int:
-        """How often a call is sent again for doubt, if it is sent now."""
-        found = self._found.get(key)
+        """Return how often a call in doubt has been resent, if it is sent now."""
+        found = self._earlier.get(key)
         return 0 if found is None else found.resent + found.is_in_doubt
 
-    def doubts(self, provider: str) -> list[CallKey]:
-        """Every call of a provider that began and of which nobody knows the end."""
+    def in_doubt_with(self, provider: str) -> list[CallKey]:
+        """Return every call of a provider that was sent and whose outcome is unknown."""
         return [
             key
-            for key, found in self._found.items()
+            for key, found in self._earlier.items()
             if found.state is CallState.OPEN and found.provider == provider
         ]
 
     # ── What is being written ─────────────────────────────────────────────────────────────────
 
-    def writes(self, key: CallKey, written: asyncio.Future[Any]) -> None:
-        """Whoever takes this place next waits until that is durable, so that order is kept."""
-        self._on_the_way[key] = written
+    def track_write(self, key: CallKey, written: asyncio.Future[Any]) -> None:
+        """Let the next call with this key wait until that is durable, so that order is kept."""
+        self._writing[key] = written
 
         def ended(done: asyncio.Future[Any]) -> None:
-            if self._on_the_way.get(key) is done:
-                del self._on_the_way[key]
+            if self._writing.get(key) is done:
+                del self._writing[key]
 
         written.add_done_callback(ended)
 
-    async def settled(self, key: CallKey) -> None:
-        """Nothing is being written about a call any more."""
-        while (written := self._on_the_way.get(key)) is not None:
+    async def wait_written(self, key: CallKey) -> None:
+        """Wait until nothing is being written about a call any more."""
+        while (written := self._writing.get(key)) is not None:
             await asyncio.wait([written])

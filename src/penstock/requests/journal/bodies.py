@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import UsageError
 from penstock.model.journal import Answer
-from penstock.requests.journal.body_recorder import played
-from penstock.requests.journal.call import Ended, PaidCall
+from penstock.requests.exchange import Exchange
+from penstock.requests.journal.call import PaidCall, replay
 
 REQUEST_BYTES_MAX = 64 * 1024 * 1024  # of a request that comes as a stream
 LAST_SECONDS = 2.0  # for the end of a stream whose last event was read
@@ -33,10 +33,10 @@ class _Body(Protocol):
     async def aclose(self) -> None: ...
 
 
-class _KeptBody:
-    """Passes a body on and keeps it; its end comes when the answer is durable."""
+class _JournaledBody:
+    """Passes a body on and records it; its end comes when the answer is durable."""
 
-    def __init__(self, body: _Body, call: PaidCall, exchange: Ended) -> None:
+    def __init__(self, body: _Body, call: PaidCall, exchange: Exchange) -> None:
         self._body = body
         self._call = call
         self._exchange = exchange
@@ -58,7 +58,7 @@ class _KeptBody:
             self._has_ended = True
             raise
         except BaseException:
-            call.broke_off()
+            call.interrupt()
             raise
         call.record(piece)
         return piece
@@ -73,15 +73,15 @@ class _KeptBody:
     async def aclose(self) -> None:
         call = self._call
         try:
-            if call.has_said_all and not self._has_ended:
+            if call.has_last_event and not self._has_ended:
                 await self._read_end()
         finally:
             if call.is_answer and not self._has_ended:
-                call.broke_off()
+                call.interrupt()
             try:
                 await self._body.aclose()
             except BaseException:
-                call.was_lost()  # on the last step to its reader
+                call.lose()  # on the last step to its reader
                 raise
 
     async def _read_end(self) -> None:
@@ -94,13 +94,13 @@ class _KeptBody:
         self._has_ended = True
 
 
-class _PlayedBody:
-    """A body that was kept."""
+class _ReplayedBody:
+    """A body that was recorded."""
 
     lease: None = None  # it needs no permit
 
     def __init__(self, body: bytes) -> None:
-        self._pieces: Iterator[bytes] = played(body)
+        self._pieces: Iterator[bytes] = replay(body)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -126,14 +126,14 @@ async def _take(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
     return bytes(taken), True
 
 
-def kept_body(library: Any, body: _Body, call: PaidCall, exchange: Ended) -> Any:  # noqa: ANN401
-    """A body that is journaled while it is read."""
-    return _class(library, _KeptBody)(body, call, exchange)
+def journaled_body(library: Any, body: _Body, call: PaidCall, exchange: Exchange) -> Any:  # noqa: ANN401
+    """Wrap a body so that it is journaled while it is read."""
+    return _class(library, _JournaledBody)(body, call, exchange)
 
 
-def played_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a reply of the library)
-    """The reply that an answer was."""
-    stream = _class(library, _PlayedBody)(answer.body or b"")
+def replayed_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a reply of the library)
+    """Build the reply of a journaled answer."""
+    stream = _class(library, _ReplayedBody)(answer.body or b"")
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     return library.Response(answer.status, headers=headers, stream=stream)
 
@@ -144,10 +144,10 @@ def _class(library: Any, ours: type) -> Any:  # noqa: ANN401
 
 
 async def whole_body(library: Any, request: Any) -> bytes:  # noqa: ANN401
-    """All that a request sends, which can then be sent again.
+    """Read the whole body of a request, which can then be sent again.
 
     Raises:
-        UsageError: it is a stream without an end in sight; it could not be known again.
+        UsageError: it is a stream of more than `REQUEST_BYTES_MAX` bytes.
     """
     try:
         body: bytes = request.content

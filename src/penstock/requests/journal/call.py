@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One paid call: intent, budget reservation, send, recorded answer, or doubt.
 
-It is written down before it leaves, and its answer before anybody has the end of it. What certainly
-cost nothing is closed; what may have cost something stays open, in doubt.
+It is journaled before it is sent, and its answer before its reader sees the end of it. A call that
+certainly cost nothing is closed; one that may have cost something stays open, in doubt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from penstock.errors import (
     AttemptOver,
@@ -18,42 +21,172 @@ from penstock.errors import (
     ProviderUnavailable,
 )
 from penstock.model.dataset import task_name
-from penstock.model.journal import Answer, CallKey, CallRef, CallState, Intent, IntentVerdict
+from penstock.model.journal import (
+    BODY_BYTES_MAX,
+    Answer,
+    CallKey,
+    CallRef,
+    CallState,
+    Intent,
+    IntentVerdict,
+)
 from penstock.model.provider import RequestResourceKey
 from penstock.model.spending import Budget, BudgetRefusal, scopes_of
+from penstock.requests.exchange import Exchange
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.body_recorder import Recording, breaks_off, safe_headers
-from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.requests.journal.writer import JournalWriter
-from penstock.requests.usage import TokensTold, TokensUsed
+from penstock.requests.usage import ReportedUsage, TokensUsed
 
 #: Errors of HTTP libraries that say that no connection was made, so that nothing can have left.
-_NEVER_LEFT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+_UNSENT_ERRORS = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
 
 _FRAMING = (b"content-length", b"transfer-encoding")
 _BODILESS = (204, 205)
 
 
-class Ended(Protocol):
-    """An exchange, as a call sees it."""
+VALUE_LENGTH_MAX = 1_000  # characters
+COUNT_MAX = 64
 
-    status: int
+#: What programs read of a reply besides its body: what the body is, where a result will be or comes
+#: from, how long to wait, and what to tell the provider's support.
+_NAMES = frozenset(
+    {
+        "apim-request-id",
+        "azure-asyncoperation",
+        "cf-ray",
+        "content-disposition",
+        "content-encoding",  # of a body that was not decoded on its way
+        "content-language",
+        "content-location",
+        "content-range",
+        "content-type",
+        "date",
+        "etag",
+        "last-modified",
+        "link",
+        "location",
+        "openai-model",
+        "openai-processing-ms",
+        "openai-version",
+        "operation-location",
+        "request-id",
+        "retry-after",
+        "retry-after-ms",
+        "x-amzn-requestid",
+        "x-goog-request-id",
+        "x-ms-request-id",
+        "x-request-id",
+    }
+)
+_BEGINNINGS = ("x-ratelimit-", "anthropic-ratelimit-")
+
+
+def safe_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+    """Return the headers that may be kept, with names in lower case."""
+    kept: list[tuple[str, str]] = []
+    for name_bytes, value in raw:
+        name = name_bytes.decode("latin-1").lower()
+        if name in _NAMES or name.startswith(_BEGINNINGS):
+            kept.append((name, value.decode("latin-1")[:VALUE_LENGTH_MAX]))
+    return tuple(kept[:COUNT_MAX])
+
+
+LEVEL = 1  # answers are short texts, and the loop waits for it
+PIECE_BYTES = 64 * 1024  # decompressed at once
+TAIL_BYTES = 256  # of a body, to see how it ends
+
+#: How the streams of known APIs say that nothing more comes, whatever the connection does. It
+#: begins a line, which nothing that a model writes can: line ends in a JSON string are escaped.
+_LAST_EVENT = re.compile(
+    rb"[\r\n]data: ?(?:\[DONE\]|"
+    rb'\{[^\r\n]{0,100}?"type": ?"(?:message_stop|response\.(?:completed|incomplete|failed))")'
+)
+
+#: Media types of one JSON document; lines of JSON are of others.
+_DOCUMENT = re.compile(r"\s*application/(?:[\w.-]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+_BEFORE = b"\n"  # what a body begins with begins a line
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class BodyRecorder:
+    """Owns the compressed pieces of one body; none if it is too large."""
+
+    __slots__ = ("_compress", "_has_last", "_kept", "_size", "_tail")
+
+    def __init__(self) -> None:
+        self._compress = zlib.compressobj(LEVEL)
+        self._kept: list[bytes] | None = []
+        self._size = 0
+        self._tail = _BEFORE
+        self._has_last = False  # the last event of a stream has begun
+
+    def add(self, piece: bytes) -> None:
+        seen = self._tail + piece
+        self._has_last = self._has_last or _LAST_EVENT.search(seen) is not None
+        self._tail = seen[-TAIL_BYTES:]
+        if self._kept is not None:
+            self._keep(self._compress.compress(piece))
+
+    def finish(self) -> bytes | None:
+        """The whole body, compressed; None: it is too large to be kept."""
+        self._keep(self._compress.flush())
+        return None if self._kept is None else b"".join(self._kept)
 
     @property
-    def is_success(self) -> bool: ...
+    def has_bytes(self) -> bool:
+        """True if anything has come at all."""
+        return self._tail != _BEFORE
 
     @property
-    def used(self) -> TokensTold: ...
+    def has_last_event(self) -> bool:
+        """True if a stream of events has sent its last one, to the end of its line."""
+        return self._has_last and self._tail.endswith((b"\n", b"\r"))
 
-    def close(self) -> None: ...
+    def _keep(self, compressed: bytes) -> None:
+        self._size += len(compressed)
+        if self._size > BODY_BYTES_MAX:
+            self._kept = None
+        elif self._kept is not None and compressed:
+            self._kept.append(compressed)
+
+
+def replay(body: bytes) -> Iterator[bytes]:
+    """Yield a recorded body again, in pieces of bounded size."""
+    inflate = zlib.decompressobj()
+    rest = body
+    while not inflate.eof:
+        piece = inflate.decompress(rest, PIECE_BYTES)
+        rest = inflate.unconsumed_tail
+        if not piece and not rest:
+            return
+        if piece:
+            yield piece
+
+
+def is_truncated(body: bytes, content_type: str) -> bool:
+    """Return whether a recorded body is a truncated JSON document.
+
+    Where a connection's end is the body's end, a reply that was cut looks whole. What is no JSON
+    at all, or more than one document, is somebody else's to judge.
+    """
+    if _DOCUMENT.match(content_type) is None:
+        return False
+    try:
+        _skip(b"".join(replay(body)))
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:  # nested so deep that nobody can tell
+        return False
+    return False
 
 
 class PaidCall:
-    """Owns the state of one call and its place in its attempt. Belongs to one loop."""
+    """Owns the state of one call and its key in its attempt. Belongs to one loop."""
 
     def __init__(
         self,
-        rules: PaidRules,
+        rules: PaidPolicy,
         writer: JournalWriter,
         run_id: str,
         calls: AttemptCalls,
@@ -69,12 +202,12 @@ class PaidCall:
         self._expected = TokensUsed(0, 0)
         self._resent = calls.resent(key)
         self._is_intended = False
-        self._is_in_air = False
-        self._has_place = True
+        self._is_in_flight = False
+        self._has_key = True
         self._status = 0
         self._headers: tuple[tuple[str, str], ...] = ()
         self._is_framed = False  # its head says how its body ends
-        self._recording: Recording | None = None
+        self._recorder: BodyRecorder | None = None
         self._answering: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -82,14 +215,14 @@ class PaidCall:
 
     # ── Before the send ───────────────────────────────────────────────────────────────────────
 
-    async def leave(
+    async def journal_intent(
         self, resource: RequestResourceKey, expected: TokensUsed, *, may_wait: bool = False
     ) -> Budget | None:
-        """It has its permit: write it down, once. From now on it may cost something.
+        """Journal it once, when it has its permit. From now on it may cost something.
 
         Returns:
             None, or the budget whose money is with other calls of this process: ask again when
-            that may have come back (`money`). Only if it may wait for it.
+            that may have come back (`wait_for_budget`). Only if it may wait for it.
 
         Raises:
             BudgetUsedUp: it would cost too much.
@@ -100,12 +233,12 @@ class PaidCall:
             if waits_for is not None:
                 return waits_for
             self._is_intended = True
-        self._is_in_air = True
+        self._is_in_flight = True
         return None
 
-    async def money(self, budget: Budget) -> None:
-        """Wait until a call may have given back what it had reserved."""
-        await self._writer.reserves.change(budget)
+    async def wait_for_budget(self, budget: Budget) -> None:
+        """Wait until another call may have released its reservation."""
+        await self._writer.reservations.wait_for_change(budget)
 
     async def _intend(
         self, resource: RequestResourceKey, expected: TokensUsed, may_wait: bool
@@ -115,16 +248,16 @@ class PaidCall:
         unpriced = self._rules.forbids_unpriced(task, resource.model)
         if unpriced is not None:
             where = f"{provider}/{resource.model}"
-            raise self._over(BudgetRefusal(unpriced, where, price_is_missing=True))
+            raise self._budget_error(BudgetRefusal(unpriced, where, price_is_missing=True))
         reserved = self._rules.amount(resource.model, expected.input, expected.output)
         token = self._calls.job.token
         intent = Intent(
             self.key, token, self._run_id, task, provider, resource.model, reserved, self._resent
         )
-        reserves = self._writer.reserves
-        given_back = reserves.given_back
+        reservations = self._writer.reservations
+        release_count = reservations.release_count
         written = self._writer.intend(intent)
-        self._calls.writes(self.key, written)
+        self._calls.track_write(self.key, written)
         try:
             verdict = await asyncio.shield(written)
         except BaseException:
@@ -132,27 +265,27 @@ class PaidCall:
             raise
         if verdict.written:
             scopes = scopes_of(task, provider, resource.model)
-            reserves.hold(self, scopes, reserved)
+            reservations.hold(self, scopes, reserved)
             return None
         budget = verdict.over
         if budget is None:
             raise AttemptOver(
-                f"Job {self._calls.job.key!r} is run by somebody else by now: its call of "
+                f"Job {self._calls.job.key!r} is run by a later attempt: its call of "
                 f"{provider}/{resource.model} was not sent."
             )
         # What came back while the store answered is not in its answer: it is asked once more.
-        is_stale = reserves.given_back != given_back
-        if may_wait and (is_stale or reserves.may_suffice(budget, verdict.left, reserved)):
+        is_stale = reservations.release_count != release_count
+        if may_wait and (is_stale or reservations.may_suffice(budget, verdict.left, reserved)):
             return budget
         where = f"{provider}/{resource.model}"
-        raise self._over(BudgetRefusal(budget, where, reserved, verdict.left))
+        raise self._budget_error(BudgetRefusal(budget, where, reserved, verdict.left))
 
     def _was_not_sent(self, written: asyncio.Future[IntentVerdict]) -> None:
-        """Whoever waited for the intent is gone, and sent nothing."""
+        """Close an intent whose caller was cancelled before anything was sent."""
         if written.exception() is None and written.result().written:
             self._close()
 
-    def _over(self, refusal: BudgetRefusal) -> BudgetUsedUp:
+    def _budget_error(self, refusal: BudgetRefusal) -> BudgetUsedUp:
         budget, where = refusal.budget, refusal.where
         if refusal.price_is_missing:
             text = (
@@ -172,44 +305,44 @@ class PaidCall:
 
     # ── Its reply ─────────────────────────────────────────────────────────────────────────────
 
-    def has_reply(self, exchange: Ended, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Its head is there. What is no success has cost nothing."""
+    def start_reply(self, exchange: Exchange, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Take in the head of its reply. A reply that is no success has cost nothing."""
         if 200 <= exchange.status < 300 and exchange.is_success:
             self.is_answer = True
             self._status = exchange.status
             self._headers = safe_headers(headers)
             self._is_framed = any(name.lower() in _FRAMING for name, _ in headers)
-            self._recording = Recording()
+            self._recorder = BodyRecorder()
         else:
-            self._is_in_air = False
+            self._is_in_flight = False
 
     def record(self, piece: bytes) -> None:
-        if self._recording is not None:
-            self._recording.add(piece)
+        if self._recorder is not None:
+            self._recorder.add(piece)
 
     @property
-    def has_said_all(self) -> bool:
-        """Nothing more will come, although the body has not ended."""
-        return self._recording is not None and self._recording.has_said_all
+    def has_last_event(self) -> bool:
+        """True if nothing more will come, although the body has not ended."""
+        return self._recorder is not None and self._recorder.has_last_event
 
-    async def complete(self, exchange: Ended) -> None:
-        """The body has ended: keep it; only then may its reader know."""
+    async def complete(self, exchange: Exchange) -> None:
+        """Journal the body, which has ended; only then may its reader see the end."""
         if self._answering is None:
-            if self._recording is None:
+            if self._recorder is None:
                 return
             exchange.close()  # nothing more is wanted of the provider
-            self._answering = self._answer(self._recording, exchange.used)
+            self._answering = self._answer(self._recorder, exchange.used)
         try:
             await asyncio.shield(self._answering)
         except BaseException:
-            self._leave_place()
+            self._free_key()
             raise
-        if self._has_place:
-            self._calls.handed_out(self.key)
+        if self._has_key:
+            self._calls.delivered(self.key)
 
-    def _answer(self, recording: Recording, told: TokensTold) -> asyncio.Future[None]:
-        self._is_in_air = False
-        self._recording, body = None, self._whole(recording)
+    def _answer(self, recorder: BodyRecorder, told: ReportedUsage) -> asyncio.Future[None]:
+        self._is_in_flight = False
+        self._recorder, body = None, self._body_to_keep(recorder)
         used, is_estimated = told.settled(self._expected)
         answer = Answer(
             self.key,
@@ -225,68 +358,68 @@ class PaidCall:
         state = CallState.SPOILED if body is None else CallState.ANSWERED
         self._note(state)
         written = self._writer.answered(answer)
-        self._calls.writes(self.key, written)
+        self._calls.track_write(self.key, written)
         written.add_done_callback(self._settled)
         return written
 
-    def _whole(self, recording: Recording) -> bytes | None:
-        """What is to be kept; None: it is too large, or not all of it has come."""
-        body = recording.finish()
-        is_empty = not recording.has_bytes
+    def _body_to_keep(self, recorder: BodyRecorder) -> bytes | None:
+        """Return the compressed body; None: it is too large, or truncated."""
+        body = recorder.finish()
+        is_empty = not recorder.has_bytes
         if body is None or (is_empty and (self._is_framed or self._status in _BODILESS)):
             return body
         kind = dict(self._headers).get("content-type", "")
-        return None if breaks_off(body, kind) else body
+        return None if is_truncated(body, kind) else body
 
     def _settled(self, _: asyncio.Future[None]) -> None:
-        """What it had reserved is with the budget again, or spent."""
-        self._writer.reserves.give_back(self)
+        """Release its reservation: it is settled in the store."""
+        self._writer.reservations.release(self)
 
     # ── Without an answer ─────────────────────────────────────────────────────────────────────
 
     def refused(self) -> None:
-        """Its reply is no answer."""
+        """Close it: its reply is no answer."""
         self._close()
-        self._leave_place()
+        self._free_key()
 
     def failed(self, error: BaseException) -> None:
-        """Sending raised."""
+        """Close it, or leave it in doubt: sending raised."""
         if not self._is_intended:
-            self._leave_place()
-        elif not self._is_in_air or _never_left(error):
+            self._free_key()
+        elif not self._is_in_flight or _was_never_sent(error):
             self.refused()
         else:
-            self.broke_off()
+            self.interrupt()
 
-    def broke_off(self) -> None:
-        """Somebody left before the body's end: in doubt, unless it was answered."""
-        if self._answering is None and self._has_place:
-            self._recording = None
-            self._writer.reserves.give_back(self)  # nobody waits for what is in doubt
+    def interrupt(self) -> None:
+        """Leave it in doubt, unless it was answered: its reader left before the body's end."""
+        if self._answering is None and self._has_key:
+            self._recorder = None
+            self._writer.reservations.release(self)  # nobody waits for it
             self._note(CallState.OPEN)
-            self._leave_place()
+            self._free_key()
 
-    def was_lost(self) -> None:
-        """Its reader was cancelled with the answer in his hands: the next equal call has it."""
-        self._leave_place()
+    def lose(self) -> None:
+        """Let the next equal call have the answer: its reader was cancelled before he had it."""
+        self._free_key()
 
     def _close(self) -> None:
-        self._is_in_air = False
+        self._is_in_flight = False
         self._note(CallState.CLOSED)
         closed = self._writer.closed(CallRef(self.key, self._calls.job.token))
-        self._calls.writes(self.key, closed)
+        self._calls.track_write(self.key, closed)
         closed.add_done_callback(self._settled)
 
     def _note(self, state: CallState) -> None:
-        self._calls.note(self.key, state, self._rules.provider, self._model, self._resent)
+        self._calls.record_state(self.key, state, self._rules.provider, self._model, self._resent)
 
-    def _leave_place(self) -> None:
-        if self._has_place:
-            self._has_place = False
-            self._calls.give_back(self.key)
+    def _free_key(self) -> None:
+        if self._has_key:
+            self._has_key = False
+            self._calls.free_key(self.key)
 
 
-def _never_left(error: BaseException) -> bool:
+def _was_never_sent(error: BaseException) -> bool:
     if isinstance(error, ProviderThrottled | ProviderUnavailable):
         return True  # it left, and was refused
-    return any(kind.__name__ in _NEVER_LEFT for kind in type(error).__mro__)
+    return any(kind.__name__ in _UNSENT_ERRORS for kind in type(error).__mro__)

@@ -16,15 +16,15 @@ from penstock.model.spending import accounts_of, day_of
 from penstock.requests import attempt_context
 from penstock.requests.clients.httpx import AdmittedTransport
 from penstock.requests.executor import ModelRequestExecutor
-from penstock.requests.journal.attempt_calls import AttemptCalls, Found
-from penstock.requests.journal.bodies import played_reply, whole_body
+from penstock.requests.journal.attempt_calls import AttemptCalls, EarlierCall
+from penstock.requests.journal.bodies import replayed_reply, whole_body
 from penstock.requests.journal.call import PaidCall
-from penstock.requests.journal.paid_policy import PaidRules, fingerprint, idempotency_key
+from penstock.requests.journal.paid_policy import PaidPolicy, fingerprint, idempotency_key
 from penstock.requests.journal.writer import JournalWriter
 
 
 class PaidRequest(msgspec.Struct, frozen=True):
-    """What makes a call the same call, and what it is about."""
+    """The parts of a request that make its fingerprint."""
 
     method: str
     url: str
@@ -33,11 +33,11 @@ class PaidRequest(msgspec.Struct, frozen=True):
 
 
 class PaidCalls:
-    """Owns the order of the steps for one provider. Belongs to one loop."""
+    """Begins the paid calls of one provider. Belongs to one loop."""
 
     def __init__(
         self,
-        rules: PaidRules,
+        rules: PaidPolicy,
         writer: JournalWriter,
         clock: Clock,
         *,
@@ -54,35 +54,35 @@ class PaidCalls:
         return f"<PaidCalls of {self.rules.provider!r}>"
 
     async def begin(self, request: PaidRequest) -> PaidCall | Answer:
-        """The answer that is there already, or a call that may be sent.
+        """Return the answer that is journaled already, or a call that may be sent.
 
         Raises:
-            CallInDoubt: it began before, its end is not known, and a person shall look.
+            CallInDoubt: it was sent before, its outcome is unknown, and the policy is `hold`.
             UsageError: nobody knows which job makes it.
         """
         calls = self._attempt()
-        key = calls.take(
+        key = calls.take_key(
             fingerprint(request.method, request.url, request.body, request.content_type)
         )
         try:
-            await calls.settled(key)
+            await calls.wait_written(key)
             found = await self._look_up(calls, key)
             if found is not None and found.state is CallState.ANSWERED:
                 answer = await self._writer.answer_of(key)
                 if answer is not None and answer.body is not None:
                     self._reuse(calls, key, found.model)
                     return answer
-            elif found is not None and found.state is CallState.OPEN and self.rules.holds_doubts:
+            elif found is not None and found.state is CallState.OPEN and self.rules.holds_in_doubt:
                 await self._hold(calls)
         except BaseException:
-            calls.give_back(key)
+            calls.free_key(key)
             raise
         return PaidCall(self.rules, self._writer, self._run_id, calls, key)
 
     def idempotency_key(self, call: PaidCall) -> str:
-        """What a provider is told, so that it knows a call again."""
+        """Return the key by which a provider recognises a call that it has seen before."""
         calls = self._attempt()
-        found = calls.found(call.key)
+        found = calls.earlier(call.key)
         bought = 0 if found is None else found.bought
         return idempotency_key(self._store, calls.job.due_at, call.key, bought)
 
@@ -97,23 +97,23 @@ class PaidCalls:
             )
         return calls
 
-    async def _look_up(self, calls: AttemptCalls, key: CallKey) -> Found | None:
-        """How far it came before; what earlier attempts have left is read once."""
+    async def _look_up(self, calls: AttemptCalls, key: CallKey) -> EarlierCall | None:
+        """Return an earlier equal call; what earlier attempts journaled is read once."""
         if not calls.is_first:
-            if calls.looking is None:
-                calls.looking = self._writer.spawn(self._read(calls))
+            if calls.reading is None:
+                calls.reading = self._writer.spawn(self._read(calls))
             try:
-                await asyncio.shield(calls.looking)
+                await asyncio.shield(calls.reading)
             except StoreError:
-                calls.looking = None  # whoever asks next may have more luck
+                calls.reading = None  # the next call tries again
                 raise
-        return calls.found(key)
+        return calls.earlier(key)
 
     async def _read(self, calls: AttemptCalls) -> None:
         calls.remember(await self._writer.calls(calls.job.id))
 
     def _reuse(self, calls: AttemptCalls, key: CallKey, model: str) -> None:
-        calls.handed_out(key)
+        calls.delivered(key)
         day = day_of(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
@@ -121,12 +121,12 @@ class PaidCalls:
 
     async def _hold(self, calls: AttemptCalls) -> None:
         provider = self.rules.provider
-        doubts = calls.doubts(provider)
+        doubts = calls.in_doubt_with(provider)
         token = calls.job.token
         await asyncio.shield(self._writer.held([CallRef(key, token) for key in doubts]))
         error = CallInDoubt(
-            f"{len(doubts)} call(s) of {provider!r} began before and may have been served: they "
-            "are held, and sent again when a person puts the job back "
+            f"{len(doubts)} call(s) of {provider!r} may have been served by an earlier attempt: "
+            "they are held, and sent again when a person puts the job back "
             "(`penstock queue retry-failed`)."
         )
         calls.in_doubt = error
@@ -134,18 +134,18 @@ class PaidCalls:
 
 
 class PaidTransport(AdmittedTransport):
-    """Sends what a client gives it, unless its answer is there already."""
+    """Sends what a client gives it, unless its answer is journaled already."""
 
     def __init__(
         self,
         library: Any,  # noqa: ANN401 (httpx2 or httpx)
         executor: ModelRequestExecutor,
-        wire: Any,  # noqa: ANN401 (a transport of the library)
+        inner: Any,  # noqa: ANN401 (a transport of the library)
         paid: PaidCalls,
         *,
         sends_again: bool,
     ) -> None:
-        super().__init__(library, executor, wire, sends_again=sends_again)
+        super().__init__(library, executor, inner, sends_again=sends_again)
         self._paid = paid
 
     async def handle_async_request(
@@ -163,7 +163,7 @@ class PaidTransport(AdmittedTransport):
             if (attempt := attempt_context.current.get()) is not None:
                 attempt.content_guard.add_body(body)
                 attempt.content_guard.add_body(begun.body)
-            return played_reply(self.library, begun)
+            return replayed_reply(self.library, begun)
         header = paid.rules.idempotency_header
         if header is not None and header not in request.headers:
             request.headers[header] = paid.idempotency_key(begun)

@@ -19,7 +19,7 @@ _BOUNDARY = re.compile(r'^multipart/.*;\s*boundary="?([^";,]{8,70})"?', re.IGNOR
 
 
 def fingerprint(method: str, url: str, body: bytes, content_type: str = "") -> str:
-    """A hash that is the same in every attempt, in every process and on every machine."""
+    """Hash a request: the same in every attempt, in every process and on every machine."""
     found = _BOUNDARY.match(content_type)
     if found is not None:
         body = body.replace(found[1].encode("latin-1"), _PLAIN_BOUNDARY)
@@ -32,9 +32,9 @@ def fingerprint(method: str, url: str, body: bytes, content_type: str = "") -> s
 
 
 def idempotency_key(store: str, made_at: int, key: CallKey, bought: int) -> str:
-    """What tells a provider that a call is the one that it may have served before.
+    """Return the key by which a provider recognises a call that it may have served before.
 
-    It changes once an answer was bought: whoever buys anew wants another one.
+    It changes once an answer was bought: a call that is bought anew wants another one.
     """
     text = "\0".join((store, str(made_at), str(key.job), key.fingerprint, str(key.ordinal)))
     hashed = hashlib.blake2b(f"{text}\0{bought}".encode(), digest_size=_DIGEST_BYTES)
@@ -47,24 +47,24 @@ CALL_MICROS_MAX = 10**12  # of one call, a million dollars: no sum of calls leav
 _NO_PRICES: Mapping[str, Price] = {}
 
 
-class PaidRules(msgspec.Struct, frozen=True):
-    """One provider that costs money, as a run serves it."""
+class PaidPolicy(msgspec.Struct, frozen=True):
+    """The rules of one provider whose calls cost money."""
 
     provider: str
-    holds_doubts: bool = False  # a call in doubt waits for a person; else it is sent again
+    holds_in_doubt: bool = False  # a call in doubt waits for a person; else it is sent again
     idempotency_header: str | None = None  # None: the provider knows none
     prices: Mapping[str, Price] = _NO_PRICES  # by model; without one, tokens are still counted
     dollar_budgets: tuple[Budget, ...] = ()  # that a call without a price cannot be paid from
 
     def amount(self, model: str, input_tokens: int, output_tokens: int) -> Amount:
-        """What so many tokens of a model come to."""
+        """Return the cost of so many tokens of a model."""
         price = self.prices.get(model)
         micros = 0 if price is None else price.of(input_tokens, output_tokens)
         micros = min(micros, CALL_MICROS_MAX)
         return Amount(micros, input_tokens + output_tokens)
 
     def forbids_unpriced(self, task: str, model: str) -> Budget | None:
-        """The budget that a call cannot be counted in, since nobody has told its price."""
+        """Return the dollar budget that a call without a known price cannot be counted in."""
         if not self.dollar_budgets or model in self.prices:
             return None
         scopes = scopes_of(task, self.provider, model)

@@ -1,40 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Journal retention: deletes the paid calls of jobs that ended long ago.
 
-Any worker does it, once an hour and in slices, so that nobody waits for it. Accounts stay: what was
-spent is not forgotten with the calls.
+Any worker does it, once an hour and in batches, so that nobody waits for it. Accounts of what was
+spent stay.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.model.job import JobId
-from penstock.model.views import Progress
-from penstock.stores.store_future import Reply
+from penstock.stores.protocol import JournalStore
 
 FIRST_SECONDS = 60.0  # after its start, and up to as much again: not all at once
 EVERY_SECONDS = 3600.0
-PAUSE_SECONDS = 0.05  # between two slices: others write as well
+PAUSE_SECONDS = 0.05  # between two batches: others write as well
 
 log = logging.getLogger("penstock.journal")
 
 
-class Calls(Protocol):
-    """Whoever keeps the calls."""
-
-    def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]: ...
-
-
-class JournalPruning:
-    """Owns when calls are looked through. Belongs to one loop."""
+class JournalRetention:
+    """Owns when old calls are deleted. Belongs to one loop."""
 
     def __init__(
-        self, store: Calls, clock: Clock, retention_seconds: float, rand: Callable[[], float]
+        self, store: JournalStore, clock: Clock, retention_seconds: float, rand: Callable[[], float]
     ) -> None:
         self._store = store
         self._clock = clock
@@ -44,14 +36,14 @@ class JournalPruning:
         self._runs = False
 
     def __repr__(self) -> str:
-        return f"<JournalPruning, calls are kept for {self._retention_seconds:g} s>"
+        return f"<JournalRetention, calls are kept for {self._retention_seconds:g} s>"
 
     @property
     def is_due(self) -> bool:
         return not self._runs and self._clock.monotonic() >= self._next_monotonic
 
     async def run_once(self) -> int:
-        """Forget what is old enough; how many calls. A store that cannot do it now is let be."""
+        """Delete what is old enough and return how many calls; a store that fails is left alone."""
         self._runs = True
         before = round((self._clock.now() - self._retention_seconds) * MICROSECONDS)
         count, last, more = 0, JobId(0), True
@@ -62,12 +54,12 @@ class JournalPruning:
                 if more:
                     await self._clock.sleep(PAUSE_SECONDS)
         except StoreError as error:
-            log.debug("Old calls were not forgotten: %s", error)
+            log.debug("Old paid calls were not deleted: %s", error)
         finally:
             self._runs = False
             # A tenth more or less: workers that were started together do not stay together.
             spread = 0.9 + 0.2 * self._rand()
             self._next_monotonic = self._clock.monotonic() + EVERY_SECONDS * spread
         if count:
-            log.info("%d paid calls of jobs that ended long ago were forgotten.", count)
+            log.info("%d paid calls of jobs that ended long ago were deleted.", count)
         return count

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the steps of paid calls to the store in batches, and counts their reservations.
 
-What is said in one turn of the loop leaves together. A store that is busy, full or unreachable
-is asked again until it answers, as with the ends of jobs; whoever waits is cancelled with his
-attempt, and what he said is still written.
+Steps of one turn of the loop are written together. A store that is busy, full or unreachable is
+retried until it answers, as with acknowledgements of jobs; a caller that is cancelled stops
+nothing: its step is still written.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from penstock.stores.protocol import JournalStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
 
-POLL_SECONDS = 1.0  # between two looks of one that waits; what other processes do is not told
+POLL_SECONDS = 1.0  # between two looks of one that waits; other processes send no hint
 
 
-class Reserves:
-    """Owns what calls on their way have reserved here, and the order of who waits for it.
+class Reservations:
+    """Owns what calls in flight have reserved of budgets here, and the order of who waits for it.
 
     Belongs to one loop.
     """
 
     def __init__(self) -> None:
-        self.given_back = 0  # calls; whoever asked before may have an answer that is out of date
+        self.release_count = 0  # calls; whoever asked before may have an answer that is out of date
         self._held: dict[Hashable, tuple[tuple[str, ...], Amount]] = {}
         self._sums: dict[str, Amount] = {}  # by scope
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by the scope of a budget
 
     def __repr__(self) -> str:
         waiting = sum(map(len, self._waiting.values()))
-        return f"<Reserves of {len(self._held)} calls, {waiting} wait>"
+        return f"<Reservations of {len(self._held)} calls, {waiting} wait>"
 
     def hold(self, call: Hashable, scopes: tuple[str, ...], amount: Amount) -> None:
-        """A call is on its way; whoever waits next may try as well."""
-        self.give_back(call)
+        """Add the reservation of a call; whoever waits next may try as well."""
+        self.release(call)
         self._held[call] = scopes, amount
         for scope in scopes:
-            self._change(scope, amount.micros, amount.tokens)
+            self._adjust(scope, amount.micros, amount.tokens)
             self._wake(scope)
 
-    def give_back(self, call: Hashable) -> None:
-        """It is settled, or will never be; safe to repeat."""
+    def release(self, call: Hashable) -> None:
+        """Remove the reservation of a call that is settled, or never will be; safe to repeat."""
         held = self._held.pop(call, None)
         if held is None:
             return
-        self.given_back += 1
+        self.release_count += 1
         scopes, amount = held
         for scope in scopes:
-            self._change(scope, -amount.micros, -amount.tokens)
+            self._adjust(scope, -amount.micros, -amount.tokens)
             self._wake(scope)
 
     def may_suffice(self, budget: Budget, left: Amount, asked: Amount) -> bool:
@@ -69,8 +69,8 @@ class Reserves:
             budget.tokens is None or asked.tokens <= left.tokens + held.tokens
         )
 
-    async def change(self, budget: Budget) -> None:
-        """Wait until something may have come back; a hint, and no longer than a moment."""
+    async def wait_for_change(self, budget: Budget) -> None:
+        """Wait until a reservation may have been released; a hint, for no longer than a moment."""
         queue = self._waiting.setdefault(budget.scope, deque())
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(future)
@@ -87,7 +87,7 @@ class Reserves:
         if queue:
             queue.popleft().set_result(None)
 
-    def _change(self, scope: str, micros: int, tokens: int) -> None:
+    def _adjust(self, scope: str, micros: int, tokens: int) -> None:
         before = self._sums.get(scope, Amount())
         after = Amount(before.micros + micros, before.tokens + tokens)
         if any(after):
@@ -98,7 +98,7 @@ class Reserves:
 
 BATCH_MAX = 256  # steps of one call
 BATCH_BYTES = 8 * 1024 * 1024  # of answers of one call, and one more
-WAITS = "Calls that cost money have to wait"
+WAITS = "Paid calls have to wait"
 
 log = logging.getLogger("penstock.journal")
 
@@ -107,7 +107,7 @@ T = TypeVar("T")
 
 
 class JournalWriter:
-    """Owns what is said about calls and not yet durable. Belongs to one loop."""
+    """Owns the steps of calls that are not yet durable. Belongs to one loop."""
 
     def __init__(
         self, store: JournalStore, retry: StoreRetry, budgets: Sequence[Budget] = ()
@@ -115,16 +115,16 @@ class JournalWriter:
         self._store = store
         self._retry = retry
         self._loop = asyncio.get_running_loop()
-        self.reserves = Reserves()
+        self.reservations = Reservations()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._intents: _Lane[Intent, IntentVerdict] = _Lane(
+        self._intents: _Batch[Intent, IntentVerdict] = _Batch(
             self, lambda intents: store.intend(intents, budgets)
         )
-        self._answers: _Lane[Answer, None] = _Lane(self, store.answered)
-        self._closed: _Lane[CallRef, None] = _Lane(self, store.closed)
+        self._answers: _Batch[Answer, None] = _Batch(self, store.answered)
+        self._closed: _Batch[CallRef, None] = _Batch(self, store.closed)
 
     def __repr__(self) -> str:
-        return f"<JournalWriter, {len(self._tasks)} writes on their way>"
+        return f"<JournalWriter, {len(self._tasks)} writes in progress>"
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +141,7 @@ class JournalWriter:
         return self.spawn(self.persist(lambda: self._store.held(calls)))
 
     def reused(self, key: CallKey, accounts: Sequence[Account]) -> None:
-        """Count it; nobody waits, and a count that the store does not take is lost."""
+        """Count a reused answer; nobody waits, and a count that the store does not take is lost."""
         self.spawn(self._count(key, accounts))
 
     # ── Questions ─────────────────────────────────────────────────────────────────────────────
@@ -155,18 +155,18 @@ class JournalWriter:
     # ── How ───────────────────────────────────────────────────────────────────────────────────
 
     async def persist(self, ask: Callable[[], Reply[T]]) -> T:
-        """Ask until the store takes it; what it has taken already may be told again."""
+        """Retry until the store answers; what it has taken already may be written again."""
         return await self._retry.until_answered(WAITS, ask)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:  # noqa: ANN401 (a coroutine)
-        """Do it beside whatever runs; it is done even if nobody waits for it any more."""
+        """Run it in the background; it is done even if nobody waits for it any more."""
         task: asyncio.Task[Any] = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def drain(self) -> None:
-        """Wait until everything is written; whoever calls bounds it."""
+        """Wait until everything is written; the caller bounds it."""
         while True:
             for lane in (self._intents, self._answers, self._closed):
                 lane.flush()
@@ -190,8 +190,8 @@ class JournalWriter:
             log.debug("A reused answer was not counted: %s", error)
 
 
-class _Lane(Generic[S, T]):
-    """Owns the steps of one kind that leave with the next turn of the loop."""
+class _Batch(Generic[S, T]):
+    """Owns the steps of one kind that are written with the next turn of the loop."""
 
     def __init__(self, writer: JournalWriter, write: Callable[[list[S]], Reply[Any]]) -> None:
         self._writer = writer
@@ -203,7 +203,7 @@ class _Lane(Generic[S, T]):
 
     def add(self, step: S, size: int = 0) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        future.add_done_callback(_heard)
+        future.add_done_callback(_retrieve_exception)
         self._waiting.append((step, future))
         self._bytes += size
         if len(self._waiting) >= BATCH_MAX or self._bytes >= BATCH_BYTES:
@@ -214,7 +214,7 @@ class _Lane(Generic[S, T]):
         return future
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Write what waits."""
         if self._waiting:
             batch, self._waiting, self._bytes = self._waiting, [], 0
             self._writer.spawn(self._send(batch))
@@ -230,21 +230,21 @@ class _Lane(Generic[S, T]):
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
-                    future.set_exception(_of_whom(error))
+                    future.set_exception(_writer_error(error))
             raise
         for (_, future), answer in zip(batch, answers or [None] * len(batch), strict=True):
             if not future.done():
                 future.set_result(answer)
 
 
-def _of_whom(error: BaseException) -> BaseException:
-    """The loop ends, and with it what was to be written: to others that is no cancellation."""
+def _writer_error(error: BaseException) -> BaseException:
+    """Return the error for callers: the end of the loop is no cancellation of theirs."""
     if isinstance(error, asyncio.CancelledError):
         return StoreClosed("The run has ended before its journal was written.")
     return error
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
-    """Somebody may have been cancelled who waited for it."""
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark its exception as seen, since its caller may have been cancelled."""
     if not future.cancelled():
         future.exception()

@@ -19,7 +19,7 @@ from penstock.errors import CallInDoubt, StoreFailed, UsageError
 from penstock.model.journal import CallState
 from penstock.model.spending import Amount, Price
 from penstock.requests import attempt_context
-from penstock.requests.journal.paid_policy import PaidRules
+from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from tests.outbound_run import PROVIDER
@@ -28,7 +28,7 @@ from tests.scripted_server import Call, ScriptedServer, scripted
 from tests.unit.requests.test_sdks import QUESTION, provider
 
 PRICES = {"gpt-x": Price(1_000_000, 2_000_000), "claude-x": Price(3_000_000, 15_000_000)}
-RULES = PaidRules(PROVIDER, prices=PRICES)
+RULES = PaidPolicy(PROVIDER, prices=PRICES)
 
 
 def twice(ask: Any, script: Any = provider) -> tuple[Any, Any, list[Any], int]:
@@ -221,7 +221,7 @@ def test_an_idempotency_key_is_the_same_at_every_send_and_new_for_another_purcha
             else:
                 await call.answer(200, b"{}")
 
-        rules = PaidRules(PROVIDER, idempotency_header="Idempotency-Key")
+        rules = PaidPolicy(PROVIDER, idempotency_header="Idempotency-Key")
         async with scripted(broken_then_whole) as server, paid_run(server.url, rules=rules) as run:
             with run.attempt(), pytest.raises(httpx2.TransportError):
                 await run.clients.http.post("/", json={"a": 1})
@@ -312,7 +312,7 @@ def test_a_held_call_is_known_whatever_an_sdk_makes_of_the_error() -> None:
         async def reset(call: Call) -> None:
             call.reset()
 
-        rules = PaidRules(PROVIDER, holds_doubts=True)
+        rules = PaidPolicy(PROVIDER, holds_in_doubt=True)
         async with scripted(reset) as server, paid_run(server.url, rules=rules) as run:
             with run.attempt(), pytest.raises(openai.APIConnectionError):
                 await open_ai(run, server, "httpx2").models.list()

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock.requests.journal.body_recorder as recording_module
+import penstock.requests.journal.call as call_module
 from penstock.config.provider_policy import idempotency_header
 from penstock.config.settings import ProviderSettings
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import CallKey, CallState
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.body_recorder import (
+from penstock.requests.journal.call import (
     PIECE_BYTES,
-    Recording,
-    breaks_off,
-    played,
+    BodyRecorder,
+    is_truncated,
+    replay,
     safe_headers,
 )
 from penstock.requests.journal.paid_policy import fingerprint, idempotency_key
-from penstock.requests.usage import NOTHING_TOLD, TokensUsed, UsageReader
+from penstock.requests.usage import NO_USAGE, TokensUsed, UsageReader
 
 URL = "https://api.example/v1/chat"
 
@@ -120,12 +120,12 @@ def test_only_safe_headers_are_kept() -> None:
 
 @given(st.lists(st.binary(max_size=2_000), max_size=20))
 def test_a_recorded_body_is_played_as_it_was(pieces: list[bytes]) -> None:
-    recording = Recording()
+    recorder = BodyRecorder()
     for piece in pieces:
-        recording.add(piece)
-    body = recording.finish()
+        recorder.add(piece)
+    body = recorder.finish()
     assert body is not None
-    assert b"".join(played(body)) == b"".join(pieces)
+    assert b"".join(replay(body)) == b"".join(pieces)
 
 
 @pytest.mark.parametrize(
@@ -146,54 +146,54 @@ def test_a_recorded_body_is_played_as_it_was(pieces: list[bytes]) -> None:
     ],
 )
 def test_a_json_document_without_its_end_is_known(body: bytes, kind: str, expected: bool) -> None:
-    recording = Recording()
-    recording.add(body)
-    kept = recording.finish()
+    recorder = BodyRecorder()
+    recorder.add(body)
+    kept = recorder.finish()
 
     assert kept is not None
-    assert breaks_off(kept, kind) is expected
+    assert is_truncated(kept, kind) is expected
 
 
 def test_a_body_is_played_in_pieces_of_bounded_size() -> None:
-    recording = Recording()
-    recording.add(bytes(10 * PIECE_BYTES))
-    body = recording.finish()
+    recorder = BodyRecorder()
+    recorder.add(bytes(10 * PIECE_BYTES))
+    body = recorder.finish()
     assert body is not None
     assert len(body) < PIECE_BYTES
-    assert max(map(len, played(body))) <= PIECE_BYTES
+    assert max(map(len, replay(body))) <= PIECE_BYTES
 
 
 def test_a_body_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_module, "BODY_BYTES_MAX", 100)
+    monkeypatch.setattr(call_module, "BODY_BYTES_MAX", 100)
     noise = zlib.compress(bytes(range(256)) * 4)[:200]
     for pieces in ([noise], [noise[:60], noise[60:]], [noise[n : n + 1] for n in range(200)]):
-        recording = Recording()
+        recorder = BodyRecorder()
         for piece in pieces:
-            recording.add(piece)
-        assert recording.finish() is None
+            recorder.add(piece)
+        assert recorder.finish() is None
 
 
 @pytest.mark.parametrize(
     "last", [b"data: [DONE]\n\n", b'data: {"type": "message_stop"}\n\n', b"data: [DO", b"NE]\n\n"]
 )
 def test_streams_say_when_they_have_said_all(last: bytes) -> None:
-    recording = Recording()
-    recording.add(b'data: {"delta": "x"}\n\n' * 50)
-    assert not recording.has_said_all
-    recording.add(b"data: [DO" if last == b"NE]\n\n" else b"")
-    recording.add(last)
-    assert recording.has_said_all is (last != b"data: [DO")
+    recorder = BodyRecorder()
+    recorder.add(b'data: {"delta": "x"}\n\n' * 50)
+    assert not recorder.has_last_event
+    recorder.add(b"data: [DO" if last == b"NE]\n\n" else b"")
+    recorder.add(last)
+    assert recorder.has_last_event is (last != b"data: [DO")
 
 
 def test_a_last_event_may_be_long_and_is_no_words_of_a_model() -> None:
-    recording = Recording()
-    recording.add(b'data: {"delta": "a stream ends by data: [DONE], or \\"message_stop\\""}\n\n')
-    assert not recording.has_said_all
-    recording.add(b'event: response.completed\ndata: {"type":"response.completed","response":{"')
-    recording.add(b"y" * 1_000)
-    assert not recording.has_said_all
-    recording.add(b'"}}\n\n')
-    assert recording.has_said_all
+    recorder = BodyRecorder()
+    recorder.add(b'data: {"delta": "a stream ends by data: [DONE], or \\"message_stop\\""}\n\n')
+    assert not recorder.has_last_event
+    recorder.add(b'event: response.completed\ndata: {"type":"response.completed","response":{"')
+    recorder.add(b"y" * 1_000)
+    assert not recorder.has_last_event
+    recorder.add(b'"}}\n\n')
+    assert recorder.has_last_event
 
 
 # What it cost
@@ -224,7 +224,7 @@ def test_usage_is_split_into_what_was_read_and_written(
 def test_a_reply_without_a_usage_says_nothing() -> None:
     reader = UsageReader()
     reader.feed(b'{"x":1}')
-    assert reader.used() == NOTHING_TOLD
+    assert reader.used() == NO_USAGE
 
 
 # Who has which place
@@ -236,31 +236,31 @@ def calls(token: int = 1) -> AttemptCalls:
 
 def test_equal_calls_have_places_in_order_and_leave_them_to_the_next() -> None:
     own = calls()
-    first, second, other = own.take("f"), own.take("f"), own.take("g")
+    first, second, other = own.take_key("f"), own.take_key("f"), own.take_key("g")
     assert [first.ordinal, second.ordinal, other.ordinal] == [0, 1, 0]
-    own.give_back(second)
-    own.give_back(first)
-    assert [own.take("f").ordinal for _ in range(3)] == [0, 1, 2]
+    own.free_key(second)
+    own.free_key(first)
+    assert [own.take_key("f").ordinal for _ in range(3)] == [0, 1, 2]
 
 
 def test_doubts_are_those_of_one_provider() -> None:
     own = calls()
-    own.note(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m", 0)
-    own.note(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m", 0)
-    own.note(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m", 0)
-    assert own.doubts("p") == [CallKey(JobId(1), "a", 0)]
+    own.record_state(CallKey(JobId(1), "a", 0), CallState.OPEN, "p", "m", 0)
+    own.record_state(CallKey(JobId(1), "b", 0), CallState.OPEN, "q", "m", 0)
+    own.record_state(CallKey(JobId(1), "c", 0), CallState.ANSWERED, "p", "m", 0)
+    assert own.in_doubt_with("p") == [CallKey(JobId(1), "a", 0)]
 
 
 def test_a_place_is_taken_when_what_is_written_about_it_is_durable() -> None:
     async def main() -> None:
         own = calls()
-        key = own.take("f")
+        key = own.take_key("f")
         loop = asyncio.get_running_loop()
         first, second = loop.create_future(), loop.create_future()
-        own.writes(key, first)
-        waiting = asyncio.ensure_future(own.settled(key))
+        own.track_write(key, first)
+        waiting = asyncio.ensure_future(own.wait_written(key))
         await asyncio.sleep(0)
-        first.add_done_callback(lambda _: own.writes(key, second))
+        first.add_done_callback(lambda _: own.track_write(key, second))
         first.set_result(None)
         for _ in range(5):
             await asyncio.sleep(0)

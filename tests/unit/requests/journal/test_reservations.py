@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from penstock.model.spending import Amount, Budget, Period
-from penstock.requests.journal.writer import Reserves
+from penstock.requests.journal.writer import Reservations
 from penstock.testing.virtual_loop import VirtualLoop
 
 BUDGET = Budget("all", Period.RUN, micros=100)
@@ -29,38 +29,38 @@ SCOPES = ("all", "task:t")
 def test_it_is_worth_waiting_if_all_that_is_reserved_would_do(
     budget: Budget, asked: Amount, expected: bool
 ) -> None:
-    reserves = Reserves()
-    reserves.hold("a", SCOPES, Amount(15, 3))
-    reserves.hold("b", SCOPES, Amount(5, 2))
+    reservations = Reservations()
+    reservations.hold("a", SCOPES, Amount(15, 3))
+    reservations.hold("b", SCOPES, Amount(5, 2))
 
-    assert reserves.may_suffice(budget, Amount(10, 5), asked) is expected
+    assert reservations.may_suffice(budget, Amount(10, 5), asked) is expected
 
 
 def test_what_was_given_back_is_worth_nothing_more() -> None:
-    reserves = Reserves()
-    reserves.hold("a", SCOPES, Amount(15, 3))
+    reservations = Reservations()
+    reservations.hold("a", SCOPES, Amount(15, 3))
     for _ in range(2):
-        reserves.give_back("a")
+        reservations.release("a")
 
-    assert not reserves.may_suffice(BUDGET, Amount(10, 0), Amount(11, 0))
-    assert repr(reserves) == "<Reserves of 0 calls, 0 wait>"
+    assert not reservations.may_suffice(BUDGET, Amount(10, 0), Amount(11, 0))
+    assert repr(reservations) == "<Reservations of 0 calls, 0 wait>"
 
 
 def test_one_that_waits_is_woken_by_each_change_and_all_of_them_by_time() -> None:
     loop = VirtualLoop(seed=1)
-    reserves = Reserves()
+    reservations = Reservations()
     woken: list[tuple[str, float]] = []
 
     async def wait(name: str) -> None:
-        await reserves.change(BUDGET)
+        await reservations.wait_for_change(BUDGET)
         woken.append((name, loop.time() - began))
 
     async def main() -> None:
         waiting = [loop.create_task(wait(name)) for name in "abc"]
         await asyncio.sleep(0.25)
-        reserves.hold("call", SCOPES, Amount(1, 1))
+        reservations.hold("call", SCOPES, Amount(1, 1))
         await asyncio.sleep(0.25)
-        reserves.give_back("call")
+        reservations.release("call")
         await asyncio.gather(*waiting)
 
     began = loop.time()
@@ -72,4 +72,4 @@ def test_one_that_waits_is_woken_by_each_change_and_all_of_them_by_time() -> Non
     names, times = zip(*woken, strict=True)
     assert sorted(names) == ["a", "b", "c"]
     assert times == pytest.approx((0.25, 0.5, 1.0))
-    assert repr(reserves) == "<Reserves of 0 calls, 0 wait>"
+    assert repr(reservations) == "<Reservations of 0 calls, 0 wait>"

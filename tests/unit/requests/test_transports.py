@@ -12,7 +12,8 @@ import httpx
 import httpx2
 import pytest
 
-from penstock.requests.transports import KEPT_CONNECTIONS_MAX, TRUST, PoolWire, Trust, Wire
+from penstock.requests.clients.httpx import KEPT_CONNECTIONS_MAX, ROUTE, Route, RoutedTransport
+from penstock.requests.transports import PooledTransport
 from tests.connections import (
     LOOPS,
     Cancelled,
@@ -51,7 +52,7 @@ def asked(url: str, body: bytes = b"", **extensions: Any) -> httpx2.Request:
     return httpx2.Request("POST", url, content=body, extensions=extensions)
 
 
-async def send(wire: PoolWire, request: httpx2.Request) -> bytes:
+async def send(wire: PooledTransport, request: httpx2.Request) -> bytes:
     reply = await wire.handle_async_request(request)
     try:
         assert isinstance(reply.stream, AsyncIterator)
@@ -64,7 +65,7 @@ async def send(wire: PoolWire, request: httpx2.Request) -> bytes:
 def test_a_connection_is_used_again_and_an_unread_one_is_not(loop: str) -> None:
     async def main() -> None:
         async with Connections(answer_each).listening() as server:
-            wire = PoolWire(LIMITS)
+            wire = PooledTransport(LIMITS)
             url = f"http://127.0.0.1:{server.port}/"
             for _ in range(3):
                 assert await send(wire, asked(url, b"body")) == b"onetwo"
@@ -115,7 +116,7 @@ def test_a_call_cancelled_at_any_await_leaves_no_open_connection(
             at = cancelled = 0
             while at == 0 or cancelled == at:
                 at += 1
-                wire = PoolWire(LIMITS)
+                wire = PooledTransport(LIMITS)
                 step = Cancelled(send(wire, asked(url, body)), at, as_it_wakes=as_it_wakes)
                 task = asyncio.ensure_future(_awaited(step))
                 await asyncio.wait([task])
@@ -171,7 +172,7 @@ def test_errors_are_those_of_httpx2_with_their_cause(loop: str) -> None:
                 await asyncio.Event().wait()
 
         async with scripted(script) as server:
-            wire = PoolWire(LIMITS)
+            wire = PooledTransport(LIMITS)
             with socket.socket() as one:
                 one.bind(("127.0.0.1", 0))
                 refusing = f"http://127.0.0.1:{one.getsockname()[1]}/"
@@ -210,7 +211,7 @@ def test_an_error_of_a_body_that_is_sent_stays_what_it_is() -> None:
         async def script(call: Call) -> None: ...
 
         async with scripted(script) as server:
-            wire = PoolWire(LIMITS)
+            wire = PooledTransport(LIMITS)
             with pytest.raises(ZeroDivisionError) as raised:
                 await wire.handle_async_request(
                     httpx2.Request("POST", server.url, content=broken())
@@ -229,7 +230,7 @@ def test_a_body_that_somebody_reads_can_be_closed_beside() -> None:
             await asyncio.Event().wait()
 
         async with scripted(script) as server:
-            wire = PoolWire(LIMITS)
+            wire = PooledTransport(LIMITS)
             reply = await wire.handle_async_request(asked(server.url))
             chunks = reply.stream.__aiter__()  # type: ignore[union-attr]
             assert await chunks.__anext__() == b"one"
@@ -251,13 +252,13 @@ def test_only_httpx2_without_a_way_of_its_own_has_our_network(
         monkeypatch.delenv(name.upper(), raising=False)
 
     async def main() -> None:
-        ours, theirs = Wire(httpx2), Wire(httpx)
-        assert isinstance(ours._transport(Trust()), PoolWire)
-        assert isinstance(theirs._transport(Trust()), httpx.AsyncHTTPTransport)
-        for trust in (Trust(proxy="http://127.0.0.1:1"), Trust(verify=False)):
-            assert isinstance(ours._transport(trust), httpx2.AsyncHTTPTransport)
+        ours, theirs = RoutedTransport(httpx2), RoutedTransport(httpx)
+        assert isinstance(ours._transport(Route()), PooledTransport)
+        assert isinstance(theirs._transport(Route()), httpx.AsyncHTTPTransport)
+        for route in (Route(proxy="http://127.0.0.1:1"), Route(verify=False)):
+            assert isinstance(ours._transport(route), httpx2.AsyncHTTPTransport)
         request = asked("http://127.0.0.1:9/")
-        request.extensions[TRUST] = Trust(verify=False)
+        request.extensions[ROUTE] = Route(verify=False)
         with pytest.raises(httpx2.ConnectError):
             await ours.handle_async_request(request)
         await ours.aclose()

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from penstock.requests import transports
-from penstock.requests.transports import Connector, in_turns
+from penstock.requests.transports import Connector, interleave_families
 from tests.connections import Connections, stays_open, until
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
@@ -84,7 +84,7 @@ class Seen(asyncio.Protocol):
 def test_families_take_turns_and_each_address_comes_once() -> None:
     found = [(SIX, "a"), (SIX, "b"), (SIX, "a"), (FOUR, "c"), (SIX, "d")]
 
-    assert in_turns(found) == [(SIX, "a"), (FOUR, "c"), (SIX, "b"), (SIX, "d")]
+    assert interleave_families(found) == [(SIX, "a"), (FOUR, "c"), (SIX, "b"), (SIX, "d")]
 
 
 @on_both_loops

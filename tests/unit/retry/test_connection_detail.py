@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import httpx2
 
-from penstock.retry.classify import way_words
+from penstock.retry.classify import format_connection_detail
 
 
 def refused(url: str) -> httpx2.ConnectError:
@@ -15,22 +15,25 @@ def refused(url: str) -> httpx2.ConnectError:
 def test_the_address_is_told_without_what_may_be_secret() -> None:
     error = refused("http://user:password@archive.example:8080/path?key=secret")
 
-    assert way_words(error, str(error)) == " [to archive.example:8080]"
+    assert format_connection_detail(error, str(error)) == " [to archive.example:8080]"
 
 
 def test_an_error_of_an_sdk_tells_what_it_was_raised_from() -> None:
     error = RuntimeError("Connection error.")
     error.__cause__ = refused("http://archive.example")
 
-    assert way_words(error, str(error)) == " [ConnectError: All attempts failed]"
+    assert format_connection_detail(error, str(error)) == " [ConnectError: All attempts failed]"
 
 
 def test_nothing_is_said_twice_and_nothing_is_made_up() -> None:
     error = refused("http://archive.example")
 
-    assert way_words(error, "no way to archive.example") == ""
-    assert way_words(OSError("no route"), "no route") == ""
-    assert way_words(httpx2.ConnectError("without a request"), "without a request") == ""
+    assert format_connection_detail(error, "no way to archive.example") == ""
+    assert format_connection_detail(OSError("no route"), "no route") == ""
+    assert (
+        format_connection_detail(httpx2.ConnectError("without a request"), "without a request")
+        == ""
+    )
 
 
 def test_a_class_that_cannot_be_asked_is_passed_over() -> None:
@@ -39,4 +42,4 @@ def test_a_class_that_cannot_be_asked_is_passed_over() -> None:
         def request(self) -> object:
             raise ValueError("no")
 
-    assert way_words(Odd("x"), "x") == ""
+    assert format_connection_detail(Odd("x"), "x") == ""
