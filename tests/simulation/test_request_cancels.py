@@ -87,7 +87,7 @@ class World:
 
     def check_empty(self) -> None:
         core = self.admission.core
-        assert (core.in_flight, core.waiting, len(self.admission._answers)) == (0, 0, 0)
+        assert (core.in_flight, core.waiting, len(self.admission._futures)) == (0, 0, 0)
         for level in core.levels.resources.values():
             assert level.gate.in_flight == level.model.gate.in_flight == level.active_leases == 0
 

@@ -9,9 +9,7 @@ in the same turn of the loop, its lease is given back.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
@@ -19,13 +17,12 @@ from penstock.admission.requests.decisions import (
     RequestAdmissionDecision,
     RequestAdmissionDenied,
     RequestAdmissionLease,
-    RequestDenialReason,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.clock import Clock
-from penstock.errors import InternalError, RequestAdmissionError, UsageError
+from penstock.errors import InternalError, RequestAdmissionError
 from penstock.events.sink import RequestEvents
 from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
@@ -33,24 +30,12 @@ from penstock.model.request import RequestAdmissionItem, RequestOutcome, Request
 from penstock.requests.request_events import RequestEventEmitter
 from penstock.timers import Timer
 
-#: What became of a request that was admitted and never left.
+#: The outcome of a request that was admitted and never sent.
 NEVER_SENT = RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED, tokens_used=0, was_sent=False)
 
 
-class _Ticket:
-    """A thread that waits for a lease, as the loop sees it."""
-
-    __slots__ = ("answer", "is_abandoned", "item", "waiter")
-
-    def __init__(self, item: RequestAdmissionItem) -> None:
-        self.item = item
-        self.answer: Future[RequestAdmissionLease] = Future()
-        self.waiter: RequestWaiter | None = None
-        self.is_abandoned = False
-
-
 class RequestAdmissionController:
-    """The whole contract of request admission. Belongs to one loop, which threads hand over to."""
+    """Request admission on one loop; threads come here through a `ThreadBridge`."""
 
     def __init__(
         self,
@@ -63,22 +48,17 @@ class RequestAdmissionController:
         self.pressure = RequestPressureReader(core, clock.monotonic)
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        #: What the stream of events hears of requests.
         self.events = RequestEventEmitter(core, events or RequestEvents(clock, ()), run_id)
-        self._answers: dict[RequestWaiter, asyncio.Future[None] | _Ticket] = {}
+        self._futures: dict[RequestWaiter, asyncio.Future[None]] = {}
         self._timer = Timer(self._pump, clock.monotonic, self._loop)
         self._pump_is_due = False
         self._on_relief: Callable[[RequestResourceKey], None] | None = None
-        self._lock = threading.Lock()  # of the two below
-        self._tickets: set[_Ticket] = set()  # of threads that have no answer yet
-        self._is_shut = False
 
     def __repr__(self) -> str:
         return f"<RequestAdmissionController {self.core!r}>"
 
     def on_relief(self, listener: Callable[[RequestResourceKey], None]) -> None:
-        """Tell whenever a resource has fewer waiters, other caps, or ends its cool-down."""
+        """Call this whenever a resource has fewer waiters, other caps, or ends its cool-down."""
         self._on_relief = listener
         self.core.tells_relief = True
 
@@ -102,13 +82,18 @@ class RequestAdmissionController:
             if self.events.is_on:
                 self.events.acquired_at_once(answer)
             return answer
-        self._begin_to_wait(answer)
+        if answer.denied is not None:
+            self.events.decided(answer.denied)
+            raise _error(answer.denied)
+        if self.events.is_on:
+            self.events.wait_started(answer)
+        self._pump_soon()
         return answer
 
     async def wait(self, waiter: RequestWaiter) -> RequestAdmissionLease:
         """Wait until it is a waiter's turn; RequestAdmissionError if that will never be."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._answers[waiter] = future
+        self._futures[waiter] = future
         try:
             await future
         except GeneratorExit:
@@ -126,29 +111,6 @@ class RequestAdmissionController:
         answer = self.ask(item)
         return answer if isinstance(answer, RequestAdmissionLease) else await self.wait(answer)
 
-    def acquire_sync(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """The same for a thread: the request is handed to the loop, the thread waits.
-
-        Raises:
-            UsageError: this thread runs a loop, which would stand still meanwhile.
-        """
-        self._check_thread()
-        ticket = _Ticket(item)
-        with self._lock:
-            if self._is_shut:
-                raise _error(RequestAdmissionDenied(item, RequestDenialReason.SHUTDOWN))
-            self._tickets.add(ticket)
-        try:
-            self._hand_over(self._begin, ticket)
-            return ticket.answer.result()
-        except RequestAdmissionError:
-            raise
-        except BaseException:  # the thread dies, or is interrupted: nobody will use the lease
-            ticket.is_abandoned = True
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._abandon, ticket)
-            raise
-
     # ── Releasing ─────────────────────────────────────────────────────────────────────────────
 
     def release(
@@ -163,11 +125,6 @@ class RequestAdmissionController:
             self._pump_soon()
         return result
 
-    def release_sync(self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome) -> None:
-        """The same for a thread, which does not wait for it."""
-        with suppress(RuntimeError):  # the loop is closed: there is nothing to give back to
-            self._loop.call_soon_threadsafe(self.release, lease, outcome)
-
     # ── Changing ──────────────────────────────────────────────────────────────────────────────
 
     def set_policy(self, policy: ProviderPolicy) -> None:
@@ -181,28 +138,14 @@ class RequestAdmissionController:
         self._pump()
 
     def shut(self) -> None:
-        """From now on nothing leaves; whoever waits is told."""
-        with self._lock:
-            self._is_shut = True
-            tickets = [*self._tickets]
+        """Let nothing leave from now on, and deny whoever waits."""
         self._answer(self.core.shut())
-        for ticket in tickets:  # handed over, and not seen by the loop yet
-            if ticket.waiter is None:
-                self._refuse(ticket, RequestDenialReason.SHUTDOWN)
         self._timer.cancel()
 
     # ── Waking ────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_to_wait(self, waiter: RequestWaiter) -> None:
-        if waiter.denied is not None:
-            self.events.decided(waiter.denied)
-            raise _error(waiter.denied)
-        if self.events.is_on:
-            self.events.wait_started(waiter)
-        self._pump_soon()
-
     def _give_up(self, waiter: RequestWaiter) -> None:
-        self._answers.pop(waiter, None)
+        self._futures.pop(waiter, None)
         lease = self.core.withdraw(waiter)
         if self.events.is_on:
             self.events.wait_cancelled(waiter)
@@ -240,83 +183,15 @@ class RequestAdmissionController:
         for waiter in answered:
             if events.is_on:
                 events.answered(waiter)
-            answer = self._answers.pop(waiter, None)
-            if isinstance(answer, _Ticket):
-                self._answer_thread(answer, waiter)
-            elif answer is not None and not answer.done():
-                answer.set_result(None)
-
-    # ── Threads ───────────────────────────────────────────────────────────────────────────────
-
-    def _check_thread(self) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            if threading.get_ident() != self._thread:
-                return
-        raise UsageError(
-            "A request cannot be waited for in a thread whose loop would stand still meanwhile; "
-            "use the async client here."
-        )
-
-    def _hand_over(self, call: Callable[[_Ticket], None], ticket: _Ticket) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, ticket)
-        except RuntimeError:  # the loop is closed
-            denied = RequestAdmissionDenied(ticket.item, RequestDenialReason.SHUTDOWN)
-            raise _error(denied) from None
-
-    def _begin(self, ticket: _Ticket) -> None:
-        """On the loop: let a thread's request wait."""
-        if ticket.is_abandoned or ticket.answer.done():
-            self._drop(ticket)
-            return
-        now = self._monotonic()
-        answer = self.core.ask(ticket.item, now)
-        if isinstance(answer, RequestAdmissionLease):
-            if self.events.is_on:
-                self.events.acquired_at_once(answer)
-            ticket.waiter = RequestWaiter(ticket.item, now, None)
-            ticket.waiter.lease = answer
-            self._answer_thread(ticket, ticket.waiter)
-            return
-        ticket.waiter = answer
-        try:
-            self._begin_to_wait(answer)
-        except RequestAdmissionError as error:
-            self._drop(ticket)
-            ticket.answer.set_exception(error)
-            return
-        self._answers[answer] = ticket
-
-    def _answer_thread(self, ticket: _Ticket, waiter: RequestWaiter) -> None:
-        self._drop(ticket)
-        if waiter.lease is None:
-            self._refuse(ticket, waiter.denied.reason if waiter.denied else None)
-        else:
-            ticket.answer.set_result(waiter.lease)
-
-    def _abandon(self, ticket: _Ticket) -> None:
-        """On the loop: the thread that waited is gone, whatever it was given."""
-        self._drop(ticket)
-        if ticket.waiter is not None:
-            self._give_up(ticket.waiter)
-
-    def _refuse(self, ticket: _Ticket, reason: RequestDenialReason | None) -> None:
-        self._drop(ticket)
-        if not ticket.answer.done():
-            denied = RequestAdmissionDenied(ticket.item, reason or RequestDenialReason.SHUTDOWN)
-            ticket.answer.set_exception(_error(denied))
-
-    def _drop(self, ticket: _Ticket) -> None:
-        with self._lock:
-            self._tickets.discard(ticket)
+            future = self._futures.pop(waiter, None)
+            if future is not None and not future.done():
+                future.set_result(None)
 
 
 def _error(denied: RequestAdmissionDenied) -> RequestAdmissionError:
     resource = "/".join(denied.item.resource)
     return RequestAdmissionError(
-        f"A request to {resource} did not leave: {denied.reason}.",
+        f"A request to {resource} was not sent: {denied.reason}.",
         denied.reason,
         denied.retry_after_seconds,
     )

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ThreadBridge:
-    """Owns what threads have asked for. Its coroutines are cancelled when their attempt is over."""
+    """Owns the calls of threads. Their coroutines are cancelled when their attempt is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -52,21 +52,21 @@ class ThreadBridge:
             if attempt is None or attempt.stop_reason is None:
                 raise _ended() from None
             raise AttemptOver(
-                f"Job {attempt.job!r} {attempt.stop_reason}: its request was broken off."
+                f"Job {attempt.job!r} {attempt.stop_reason}: its request was interrupted."
             ) from None
         except BaseException:
             future.cancel()
             raise
 
-    def tell(self, what: Callable[[], object]) -> None:
-        """Have a function called on the loop, without waiting."""
+    def call_soon(self, what: Callable[[], object]) -> None:
+        """Call a function on the loop, without waiting for it."""
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:  # the loop is closed, and with it whatever was held
             return
 
     def close(self) -> None:
-        """The run ends: whoever waits is told."""
+        """Cancel every call: the run ends."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()

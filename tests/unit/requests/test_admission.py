@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a permit waited for, on the loop and in threads?"""
+"""Permits are waited for on the loop and in threads, and none is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admission.requests.decisions import RequestAdmissionLease, RequestDenialReason
+from penstock.admission.requests.decisions import RequestDenialReason
 from penstock.admission.requests.policy import ProcessShare
 from penstock.clock import SystemClock
 from penstock.errors import RequestAdmissionError, UsageError
@@ -22,6 +22,9 @@ from penstock.events.sink import RecentEvents, RequestEvents
 from penstock.model.provider import RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome
 from penstock.requests.admission import RequestAdmissionController
+from penstock.requests.clients.provider_clients import Permit
+from penstock.requests.executor import ModelRequestExecutor
+from penstock.requests.thread_bridge import ThreadBridge
 from penstock.testing import RecordingSink, VirtualClock, run_virtual
 from tests.requests import CHAT, SUCCESS, Core, item, policy, refused
 from tests.waiting import wait_until
@@ -40,8 +43,7 @@ def on_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def assert_empty(admission: RequestAdmissionController) -> None:
     core = admission.core
     assert (core.in_flight, core.waiting) == (0, 0)
-    assert not admission._answers
-    assert not admission._tickets
+    assert not admission._futures
     for one in core.levels.resources.values():
         assert one.gate.in_flight == one.active_leases == 0
 
@@ -237,18 +239,26 @@ class Thread:
     """A thread that wants a permit."""
 
     def __init__(self, admission: RequestAdmissionController, wanted: RequestAdmissionItem) -> None:
-        self.lease: RequestAdmissionLease | None = None
+        executor = ModelRequestExecutor(admission, lambda facts: wanted.resource, SystemClock())
+        self.permit = Permit(executor, ThreadBridge(executor.loop), wanted)
+        self.has_entered = False
         self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, args=(admission, wanted), daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def _run(self, admission: RequestAdmissionController, wanted: RequestAdmissionItem) -> None:
+    def _run(self) -> None:
         try:
-            self.lease = admission.acquire_sync(wanted)
+            self.permit.__enter__()
+            self.has_entered = True
             for _ in range(10):  # an interrupt that is on its way comes here, not into nowhere
                 time.sleep(0.001)
         except BaseException as error:
             self.error = error
+
+    def release(self) -> None:
+        """Give the permit back, in a thread."""
+        exit_ = self.permit.__exit__
+        threading.Thread(target=exit_, args=(None, None, None), daemon=True).start()
 
     def interrupt(self, kind: type[BaseException]) -> None:
         """Raise in the thread, as an interrupt does in the main one."""
@@ -279,11 +289,12 @@ def test_a_thread_waits_for_its_permit_and_gives_it_back() -> None:
         admission.release(lease, SUCCESS)
         await come_true(lambda: any(one.is_done for one in threads))
         first, second = sorted(threads, key=lambda one: not one.is_done)
-        assert first.lease is not None
-        threading.Thread(target=admission.release_sync, args=(first.lease, SUCCESS)).start()
+        assert (first.has_entered, second.has_entered) == (True, False)
+        first.release()
         await come_true(lambda: second.is_done)
-        assert second.lease is not None
-        admission.release(second.lease, SUCCESS)
+        assert second.has_entered
+        second.release()
+        await come_true(lambda: not admission.core.in_flight)
         assert_empty(admission)
 
     on_real_loop(main)
@@ -294,8 +305,9 @@ def test_a_free_permit_is_given_to_a_thread_at_once() -> None:
         admission = RequestAdmissionController(Core(policy(1)), SystemClock())
         one = Thread(admission, item())
         await come_true(lambda: one.is_done)
-        assert one.lease is not None
-        admission.release(one.lease, SUCCESS)
+        assert one.has_entered
+        one.release()
+        await come_true(lambda: not admission.core.in_flight)
         assert_empty(admission)
 
     on_real_loop(main)
@@ -304,11 +316,12 @@ def test_a_free_permit_is_given_to_a_thread_at_once() -> None:
 def test_a_thread_that_runs_a_loop_is_refused() -> None:
     async def main() -> None:
         admission = opened()
-        with pytest.raises(UsageError, match="stand still"):
-            admission.acquire_sync(item())
+        bridge = ThreadBridge(asyncio.get_running_loop())
+        with pytest.raises(UsageError, match="would stop the loop"):
+            bridge.call(lambda: admission.acquire_async(item()))
 
         async def elsewhere() -> None:
-            admission.acquire_sync(item())
+            bridge.call(lambda: admission.acquire_async(item()))
 
         def run() -> None:
             with pytest.raises(UsageError):
@@ -330,8 +343,8 @@ def test_an_interrupted_thread_leaves_no_waiter_and_no_lease(kind: type[BaseExce
         one.interrupt(kind)
         admission.release(lease, SUCCESS)  # it is granted, and raises all the same
         await come_true(lambda: one.is_done)
-        if one.lease is not None:  # the interrupt came too late to hit the wait
-            admission.release(one.lease, SUCCESS)
+        if one.has_entered:  # the interrupt came too late to hit the wait
+            one.release()
         await come_true(lambda: not admission.core.in_flight)
         assert_empty(admission)
 
@@ -359,12 +372,10 @@ def test_shutting_wakes_threads_and_later_ones_do_not_wait() -> None:
 def test_a_thread_whose_request_the_loop_has_not_seen_is_told_by_the_shutdown() -> None:
     async def main() -> None:
         admission = RequestAdmissionController(Core(policy(1)), SystemClock())
-        one = Thread(admission, item())
-        wait_until(lambda: bool(admission._tickets))  # this thread's loop stands still
+        one = Thread(admission, item())  # this thread's loop does nothing meanwhile
         admission.shut()
-        wait_until(lambda: one.is_done)
+        await come_true(lambda: one.is_done)
         assert isinstance(one.error, RequestAdmissionError)
-        await asyncio.sleep(0)
         assert_empty(admission)
 
     on_real_loop(main)

@@ -184,7 +184,7 @@ def cancel_at_random(seed: int) -> int:
 
             assert run.admission.held == wire.in_flight == 0
             assert run.admission.core.waiting == 0
-            assert not run.admission._answers
+            assert not run.admission._futures
 
     run_virtual(main(), seed)
     return cancelled

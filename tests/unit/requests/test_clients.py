@@ -262,7 +262,7 @@ def test_a_thread_that_waits_is_woken_when_its_attempt_is_stopped() -> None:
 
             attempt.stop("was cancelled")
 
-            with pytest.raises(AttemptOver, match="broken off"):
+            with pytest.raises(AttemptOver, match="interrupted"):
                 await waiting
             assert run.admission.outcomes == [RequestOutcome.LOCAL_CANCELLED]
             assert run.admission.held == 0

@@ -13,6 +13,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -78,7 +79,7 @@ def _is_refusal(error: BaseException, classified: object) -> bool:
     return status == 429
 
 
-class Admission:
+class Permit:
     """`async with` or, in a thread, `with`: a permit for the time inside."""
 
     __slots__ = ("_bridge", "_call", "_executor", "_is_used", "_item", "_lease")
@@ -108,7 +109,12 @@ class Admission:
 
     def __enter__(self) -> AdmittedCall:
         self._check_first()
-        self._executor.note_lease(self._bridge.call(self._begin))
+        try:
+            lease = self._bridge.call(self._begin)
+        except BaseException as error:  # the thread was interrupted, perhaps with the lease granted
+            self._bridge.call_soon(partial(self._release, error))
+            raise
+        self._executor.note_lease(lease)
         return self._call
 
     def __exit__(
@@ -117,7 +123,7 @@ class Admission:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bridge.tell(lambda: self._release(error))
+        self._bridge.call_soon(partial(self._release, error))
 
     def _check_first(self) -> None:
         if self._is_used:
@@ -206,7 +212,7 @@ class ProviderClients:
         """A sync client, for threads, that gives raw replies."""
         return self._client(library, sends_again=False, is_async=False)
 
-    def admit(self, model: str | None, domain: str, tokens: int | None) -> Admission:
+    def admit(self, model: str | None, domain: str, tokens: int | None) -> Permit:
         """A permit for a call that is not HTTP, on the loop or in a thread."""
         self._check()
         if domain not in DOMAINS:
@@ -220,7 +226,7 @@ class ProviderClients:
         item = RequestAdmissionItem(
             resource, self._executor.group_of(resource), None, tokens, kinds.current.get()
         )
-        return Admission(self._executor, self._bridge, item)
+        return Permit(self._executor, self._bridge, item)
 
     async def aclose(self) -> None:
         """End the run: wake threads that wait, close connections."""
