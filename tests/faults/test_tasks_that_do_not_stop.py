@@ -195,13 +195,13 @@ def test_f54_a_swallowed_cancellation_is_given_up_and_the_process_recycled(
     shop.add(task)
     run = shop.run(quick=True)
     wait_until(lambda: shop.job(f"{task}-0").state is JobState.ERROR)
-    (_, worn, _) = shop.bodies()[0]
+    (_, recycled, _) = shop.bodies()[0]
 
-    wait_until(lambda: not is_alive(worn))  # nothing else ran in it
+    wait_until(lambda: not is_alive(recycled))  # nothing else ran in it
     shop.add("sleeps", 2, seconds=0.01)
     wait_until(lambda: len(shop.bodies("end")) >= 2)
 
-    assert worn not in {pid for _, pid, _ in shop.bodies("end")}
+    assert recycled not in {pid for _, pid, _ in shop.bodies("end")}
     run.send_signal(signal.SIGTERM)
     ends_in_time(run)
     assert run.returncode == 0
@@ -227,9 +227,9 @@ def test_f56_a_worker_whose_process_a_task_has_changed_is_replaced(shop: Shop, h
     shop.add("fouls", how=how)
     run = shop.run(quick=True)
     wait_until(lambda: shop.job("fouls-0").state is JobState.DONE)
-    (_, worn, _) = shop.bodies()[0]
+    (_, recycled, _) = shop.bodies()[0]
 
-    wait_until(lambda: not is_alive(worn))
+    wait_until(lambda: not is_alive(recycled))
     shop.add("sleeps", 1, seconds=0.01)
     wait_until(lambda: shop.job("sleeps-0").state is JobState.DONE)
 
@@ -325,11 +325,11 @@ def test_a_worn_worker_that_dies_was_replaced_already(shop: Shop) -> None:
     shop.add("sleeps", 1, seconds=600)
     run = shop.run(quick=True)
     wait_until(lambda: len(children_of(run.pid)) == 2)
-    (worn,) = {pid for key, pid, _ in shop.bodies() if key == "spins-0"}
+    (recycled,) = {pid for key, pid, _ in shop.bodies() if key == "spins-0"}
 
-    os.kill(worn, signal.SIGKILL)
+    os.kill(recycled, signal.SIGKILL)
 
-    wait_until(lambda: not is_alive(worn))
+    wait_until(lambda: not is_alive(recycled))
     wait_until(lambda: shop.starts()["sleeps-0"] >= 2)  # alone, as a suspect
     wait_until(lambda: len(children_of(run.pid)) == 2)  # one worker, and one for the suspect
     time.sleep(1.0)

@@ -104,7 +104,7 @@ def build_worker(
     share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
     wires: Mapping[str, MakeTransport] = _NO_WIRES,
     request_events: RequestEvents | None = None,
-    worn: Callable[[str], None] | None = None,
+    recycle: Callable[[str], None] | None = None,
     sources: Mapping[str, str] = _NO_SOURCES,
     policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
     preflights: Iterable[Preflight[..., Any]] = (),
@@ -153,7 +153,7 @@ def build_worker(
         ids,
         replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
         events or SchedulerEvents(clock, default_sinks()),
-        worn,
+        recycle,
         _serving(
             options,
             settings,

@@ -33,7 +33,7 @@ from penstock.retry.policy import RetryPolicy
 from penstock.worker import task_protocol
 from penstock.worker.attempt import encode, kind_of, message_of, where_of
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.recycling import look
+from penstock.worker.recycling import process_state
 from penstock.worker.signals import end_with_parent
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
@@ -72,13 +72,13 @@ def _serve(channel: socket.socket) -> None:
             end = _run(app, call)
             if os.getpid() != pid:
                 os._exit(0)  # a forked child came back from a body: it is not this process
-            worn = None if _shared() == fresh else "it has changed what others share"
-            task_protocol.send(channel, task_protocol.Said(call.number, end, worn))
+            recycle = None if _shared() == fresh else "it has changed what others share"
+            task_protocol.send(channel, task_protocol.Said(call.number, end, recycle))
 
 
 def _shared() -> dict[str, object]:
     """What one body may spoil for the next."""
-    return {**look(), "streams": [_is_open(fd) for fd in range(3)]}
+    return {**process_state(), "streams": [_is_open(fd) for fd in range(3)]}
 
 
 def _is_open(fd: int) -> bool:

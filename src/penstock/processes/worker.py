@@ -332,7 +332,7 @@ async def _run(
         task_order=task_order,
         providers=app.providers,
         share=ProcessShare(order.index, spec.processes),
-        worn=lambda reason: protocol.send(channel, protocol.Recycle(reason)),
+        recycle=lambda reason: protocol.send(channel, protocol.Recycle(reason)),
         sources=loaded.sources,
         policy=app.retry_policy,
         preflights=app.preflights.values(),

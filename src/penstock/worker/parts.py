@@ -73,7 +73,7 @@ class Background:
 class Stopping(Enum):
     """How is a worker told to stop?"""
 
-    WORN = 0  # lease nothing more, and end when what runs has ended: another one takes over
+    RECYCLE = 0  # lease nothing more, and end when what runs has ended: another one takes over
     GRACEFUL = 1
     NOW = 2
 

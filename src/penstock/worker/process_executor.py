@@ -133,7 +133,7 @@ class TaskProcess:
         if said.number != self._number and not isinstance(said.what, task_protocol.NotLoaded):
             self.fit = False
             raise ProcessDied("it answered for another job")
-        if said.worn is not None or isinstance(said.what, task_protocol.NotLoaded):
+        if said.recycle is not None or isinstance(said.what, task_protocol.NotLoaded):
             self.fit = False
         return said.what
 

@@ -90,7 +90,7 @@ class Said(msgspec.Struct, frozen=True):
 
     number: int
     what: FromTask
-    worn: str | None = None  # what the body has changed, so that no other one shall run there
+    recycle: str | None = None  # what the body has changed, so that no other one shall run there
 
 
 _encode = msgspec.json.Encoder().encode

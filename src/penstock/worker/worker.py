@@ -45,7 +45,7 @@ from penstock.worker.parts import Background, LeaseKeeper, Stopping, Totals, Wor
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.process_executor import ProcessRunner
 from penstock.worker.provider_run import ProviderRun
-from penstock.worker.recycling import Wear, WearWatch
+from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
 from penstock.worker.run_end import RunEnd
 from penstock.worker.run_record import CapacityWatch, RunRecord
@@ -78,7 +78,7 @@ class Worker:
         ids: IdSource,
         policy: RetryPolicy,
         events: SchedulerEvents,
-        worn: Callable[[str], None] | None = None,
+        recycle: Callable[[str], None] | None = None,
         providers: ProviderRun | None = None,
         checked: CheckedValues | None = None,
     ) -> None:
@@ -226,8 +226,8 @@ class Worker:
                 self._status,
             )
         )
-        if worn is not None:
-            self._observers.subscribe((WearWatch(Wear(clock), self._slots, self.stop, worn),))
+        if recycle is not None:
+            self._observers.subscribe((Recycling(clock, self._slots, self.stop, recycle),))
         self._reads.connect(self._window, self._acks.add, beside.spawn, self._leasing.look_again)
         self._end = RunEnd(
             self._drain,
@@ -325,7 +325,7 @@ class Worker:
         self._wake.set()
 
     def _stop_hopeless(self) -> None:
-        """Give back what a stop need not wait for; a worn worker waits for all."""
+        """Give back what a stop need not wait for; a recycled worker waits for all."""
         if self._stop_at < NEVER:
             self._slots.stop_hopeless(self._stop_at - self._clock.monotonic())
 
