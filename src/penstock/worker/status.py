@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a worker tell others of itself, and when?
+"""The status row that a worker publishes for `why` and the live view.
 
 Once a second it looks at itself, and writes its row if anything is new: an idle worker writes
 nothing. Asked about one lease, it says where that stands. Nobody is woken by either.
@@ -8,13 +8,12 @@ nothing. Asked about one lease, it says where that stands. Nobody is woken by ei
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 
-from penstock.admission.tasks.controller import TaskAdmissionController
-from penstock.admission.tasks.decisions import TaskAdmissionDenied
+from penstock.admission.tasks.decisions import TaskAdmissionDenied, TaskAdmissionView
 from penstock.admission.tasks.queue import BlockedLine, QueueView
-from penstock.clock import MICROSECONDS, Clock
+from penstock.clock import MICROSECONDS
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
 from penstock.model.lease import Caps, JobRef
@@ -29,93 +28,73 @@ from penstock.model.worker import (
     BlockedTasks,
     GroupUse,
     JobStanding,
-    ProviderUse,
     SlotUse,
     Standing,
     WorkerStatus,
     WorkProgress,
 )
 from penstock.process_identity import own_mark
-from penstock.stores.protocol import StatusStore
 from penstock.worker.attempt import NEVER, Attempt
-from penstock.worker.executor import JobExecutor
+from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
-from penstock.worker.parts import Background, WorkerConfig
-from penstock.worker.prefetch import PrefetchWindow
-from penstock.worker.provider_run import ProviderRun
 
 STATUS_SECONDS = 1.0  # between two looks
-
-_NOTHING: dict[str, str] = {}
-_NO_LIMITS: dict[str, int] = {}
 
 
 class StatusRow(WorkerObserver):
     """Owns the last word of one worker. Belongs to one loop."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        store: StatusStore,
-        clock: Clock,
-        window: PrefetchWindow,
-        slots: JobExecutor,
-        ending: Callable[[], Iterable[tuple[int, int]]],
-        caps: Caps,
-        kinds: Mapping[str, str],
-        background: Background,
-        providers: ProviderRun | None = None,
-    ) -> None:
-        self._config = config
-        self._process = own_mark()
-        self._store = store
-        self.full_limits: Callable[[], dict[str, int]] = dict  # that hold jobs back
-        self._providers = providers
-        self._clock = clock
-        self._window = window
-        self._slots = slots
-        self._ending = ending  # leases whose ends are on the way to the store
+    def __init__(self, core: WorkerCore, caps: Caps, refusals: Mapping[str, BudgetRefusal]) -> None:
+        self._core = core
+        self._clock = core.clock
+        self._executor = core.executor
+        self._refusals = refusals  # task → the budget that holds it back
         configured = dict(caps.configured)
         self._caps = configured if len(configured) <= CAPS_SHOWN else None
+        kinds = core.slot_kinds
         self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
-        self.stopping = False
-        self.refusals: Mapping[str, BudgetRefusal] = {}  # task → the budget that holds it back
+        self._process = own_mark()
+        self._is_stopping = False
         self._looked: WorkerStatus | None = None
-        self._told: tuple[WorkerId, WorkerStatus] | None = None
+        self._published: tuple[WorkerId, WorkerStatus] | None = None
         self._next_monotonic = 0.0
-        self._publishing = False
-        self._background = background
+        self._is_publishing = False
 
     def ticked(self, tick: Tick) -> None:
-        if tick.is_registered and self.is_due(tick.worker):
-            self._background.spawn(self.publish(tick.worker))
+        self._is_stopping = tick.is_stopping
+        if tick.is_registered and self._is_due(tick.worker):
+            self._core.background.spawn(self._publish(tick.worker))
 
-    def is_due(self, worker: WorkerId) -> bool:
-        """Has a second passed, and is there anything that was not told yet?"""
+    def _is_due(self, worker: WorkerId) -> bool:
+        """A second has passed, and something is not published yet."""
         now = self._clock.monotonic()
-        if now < self._next_monotonic or self._publishing:
+        if now < self._next_monotonic or self._is_publishing:
             return False
         self._next_monotonic = now + STATUS_SECONDS
         status = self._look()
-        return self._told is None or self._told[0] != worker or not status.same(self._told[1])
+        return (
+            self._published is None
+            or self._published[0] != worker
+            or not status.same(self._published[1])
+        )
 
     @property
     def looked(self) -> WorkerStatus | None:
         """What it saw when it last looked at itself."""
         return self._looked
 
-    async def publish(self, worker: WorkerId) -> None:
+    async def _publish(self, worker: WorkerId) -> None:
         """Write the row; if the store is unreachable, the next second tries again."""
         if self._looked is None:
             return
-        status, self._publishing = self._looked, True
+        status, self._is_publishing = self._looked, True
         try:
-            await self._store.publish(worker, status.encoded())
+            await self._core.store.publish(worker, status.encoded())
         except TRANSIENT:
             return
         finally:
-            self._publishing = False
-        self._told = worker, status
+            self._is_publishing = False
+        self._published = worker, status
 
     def standing(self, ref: JobRef) -> JobStanding:
         """Where a lease stands in this worker, now."""
@@ -135,11 +114,11 @@ class StatusRow(WorkerObserver):
                 deadline_at=None if attempt.ended else self._at(attempt.deadline_monotonic),
                 progress=_progress_of(attempt),
             )
-        if ref in self._window.refs():
-            denied = self._window.scheduler.standing(ref)
-            blocked = None if denied is None else blocked_tasks(denied, 1, 1, self._now())
+        if ref in self._core.window.refs():
+            denied = self._core.window.scheduler.standing(ref)
+            blocked = None if denied is None else _blocked_tasks(denied, 1, 1, self._now())
             return JobStanding(standing=Standing.WAITING, status=status, denied=blocked)
-        known = ref in self._ending()
+        known = ref in self._core.completer.refs()
         return JobStanding(standing=Standing.ENDED if known else Standing.UNKNOWN, status=status)
 
     def _permit_since(self, attempt: Attempt) -> int | None:
@@ -149,28 +128,44 @@ class StatusRow(WorkerObserver):
         return self._at(attempt.request_context.wait_began)
 
     def _attempt(self, ref: JobRef) -> Attempt | None:
-        found = self._slots.running.get(ref)
+        found = self._executor.running.get(ref)
         if found is not None:
             return found
-        return next((x for x in self._slots.abandoned if x.ref == ref), None)
+        return next((x for x in self._executor.abandoned if x.ref == ref), None)
 
     def _look(self) -> WorkerStatus:
-        scheduler = self._window.scheduler
-        self._looked = capture(
-            self._config,
-            self._process,
-            self._now(),
-            scheduler.controller,
-            scheduler.queue.view(),
-            before=self._looked,
-            waiting=len(self._window),
-            stopping=self.stopping,
+        """The worker at this moment, from its ledger and its queue; bounded, whatever it has."""
+        core, now_at = self._core, self._now()
+        config, window, providers = core.config, core.window, core.providers
+        ledger, queue = window.scheduler.controller.view(), window.scheduler.queue.view()
+        running = ledger.running_counts_by_group
+        lines = heapq.nlargest(LINES_SHOWN, queue.blocked(), key=lambda line: line.tasks)
+        self._looked = WorkerStatus(
+            captured_at=now_at,
+            process=self._process,
+            lease_ttl_seconds=config.lease_ttl_seconds,
+            beat_seconds=config.beat_seconds,
+            solo=config.solo,
+            place=config.place,
+            stopping=self._is_stopping,
+            slots={
+                resource: _slot_use(
+                    limit, ledger.leased_resources.get(resource, 0), config.slots.get(resource)
+                )
+                for resource, limit in ledger.resource_limits.items()
+                if resource != SUBMISSION
+            },
             task_slots=self._task_slots,
+            running=sum(running.values()),
+            waiting=len(window),
+            groups=_group_uses(ledger, queue),
+            groups_total=len({*running, *queue.groups()}),
+            blocked=tuple(_line(line, self._looked, now_at) for line in lines),
             caps=self._caps,
-            providers=() if self._providers is None else self._providers.uses(),
-            held_back=self._window.held_back_by(),
-            full_limits=self.full_limits(),
-            over_budget=dict(self.refusals),
+            providers=() if providers is None else providers.uses(),
+            held_back=window.held_back_by(),
+            full_limits=core.drain.full.shown(),
+            over_budget=dict(self._refusals),
         )
         return self._looked
 
@@ -183,64 +178,21 @@ class StatusRow(WorkerObserver):
         return self._now() + round((monotonic - self._clock.monotonic()) * MICROSECONDS)
 
 
-def capture(
-    config: WorkerConfig,
-    process: str,
-    now_at: int,
-    controller: TaskAdmissionController,
-    queue: QueueView,
-    *,
-    before: WorkerStatus | None,
-    waiting: int,
-    stopping: bool,
-    task_slots: dict[str, str],
-    caps: dict[str, int] | None,
-    providers: tuple[ProviderUse, ...] = (),
-    held_back: dict[str, str] = _NOTHING,
-    full_limits: dict[str, int] = _NO_LIMITS,
-    over_budget: dict[str, BudgetRefusal] | None = None,
-) -> WorkerStatus:
-    """A worker at one moment, from its ledger and its queue; bounded, whatever it has."""
-    ledger = controller.view()
+def _group_uses(ledger: TaskAdmissionView, queue: QueueView) -> dict[str, GroupUse]:
+    """The groups with most tasks."""
     running = ledger.running_counts_by_group
-    groups = {*running, *queue.groups()}
     first = heapq.nlargest(
-        GROUPS_SHOWN, groups, key=lambda name: (running.get(name, 0) + queue.queued(name), name)
+        GROUPS_SHOWN,
+        {*running, *queue.groups()},
+        key=lambda name: (running.get(name, 0) + queue.queued(name), name),
     )
     debts: dict[str, int] = {}
     for (name, _), debt in ledger.policy_debt_by_group_resource.items():
         debts[name] = debts.get(name, 0) + debt
-    lines = heapq.nlargest(LINES_SHOWN, queue.blocked(), key=lambda line: line.tasks)
-    return WorkerStatus(
-        captured_at=now_at,
-        process=process,
-        lease_ttl_seconds=config.lease_ttl_seconds,
-        beat_seconds=config.beat_seconds,
-        solo=config.solo,
-        place=config.place,
-        stopping=stopping,
-        slots={
-            resource: _slot_use(
-                limit, ledger.leased_resources.get(resource, 0), config.slots.get(resource)
-            )
-            for resource, limit in ledger.resource_limits.items()
-            if resource != SUBMISSION
-        },
-        task_slots=task_slots,
-        running=sum(running.values()),
-        waiting=waiting,
-        groups={
-            name: GroupUse(running.get(name, 0), queue.queued(name), debts.get(name, 0))
-            for name in first
-        },
-        groups_total=len(groups),
-        blocked=tuple(_line(line, before, now_at) for line in lines),
-        caps=caps,
-        providers=providers,
-        held_back=held_back,
-        full_limits=full_limits,
-        over_budget=over_budget or {},
-    )
+    return {
+        name: GroupUse(running.get(name, 0), queue.queued(name), debts.get(name, 0))
+        for name in first
+    }
 
 
 def _slot_use(limit: int | None, used: int, configured: int | None) -> SlotUse:
@@ -252,14 +204,14 @@ def _slot_use(limit: int | None, used: int, configured: int | None) -> SlotUse:
 
 def _line(line: BlockedLine, before: WorkerStatus | None, now_at: int) -> BlockedTasks:
     """Tasks that wait for one thing; since when is known from the look before."""
-    found = blocked_tasks(line.denied, line.tasks, line.groups, now_at)
+    found = _blocked_tasks(line.denied, line.tasks, line.groups, now_at)
     for known in before.blocked if before is not None else ():
         if known.same_gate(found):
             return found.since(known.since_at)
     return found
 
 
-def blocked_tasks(
+def _blocked_tasks(
     denied: TaskAdmissionDenied, tasks: int, groups: int, now_at: int
 ) -> BlockedTasks:
     """A denial, as others are told it."""

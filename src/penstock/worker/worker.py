@@ -195,25 +195,12 @@ class Worker:
             self._wake.set,
             providers,
         )
-        self._status = StatusRow(
-            config,
-            store,
-            clock,
-            self._window,
-            self._slots,
-            self._acks.refs,
-            caps,
-            core.slot_kinds,
-            self._background,
-            providers,
-        )
-        self._status.full_limits = self._drain.full.shown
-        self._status.refusals = self.hold.refusals
-        cancellations = Cancellations(store, self._slots, self._acks.add, self._status.standing)
+        status = StatusRow(core, caps, self.hold.refusals)
+        cancellations = Cancellations(store, self._slots, self._acks.add, status.standing)
         self._window.connect(self._slots, cancellations.take)
         kept = None if config.solo else config.journal_retention_seconds
         pruning = None if kept is None else JournalRetention(store, clock, kept, ids.random)
-        capacity = CapacityWatch(core, self._status)
+        capacity = CapacityWatch(core, status)
         self._record = RunRecord(core, capacity)
         self._observers.subscribe(
             (
@@ -223,7 +210,7 @@ class Worker:
                 self._record,
                 self._telling,
                 Maintenance(core, cancellations, pruning),
-                self._status,
+                status,
             )
         )
         if recycle is not None:
@@ -309,7 +296,6 @@ class Worker:
         if self._stopping is None:
             for ref in (*self._window.clear(), *self._reads.clear()):
                 self._acks.add(ref)
-            self._status.stopping = True
         if how is Stopping.NOW:
             self._stop_at = now
         elif how is Stopping.GRACEFUL:
