@@ -17,8 +17,11 @@ from penstock.errors import OutputFailed, UsageError
 from penstock.ids import IdSource
 from penstock.outputs.paths import OWNER_FILE, ROOT_FILE, STAGING, Disk, read_all, reason
 
-ID_BYTES_MAX = 200  # of the id file
-_LINE = re.compile(rb"penstock-root 1 ([A-Za-z0-9-]{1,64})\n")
+LINE_BYTES_MAX = 300  # of a file that has one line
+DAMAGED = ""  # what such a file says that has another line
+
+_ID_LINE = re.compile(rb"penstock-root 1 ([A-Za-z0-9-]{1,64})\n")
+_OWNER_LINE = re.compile(rb"penstock-store 1 ([A-Za-z0-9-]{1,200})\n")
 
 
 class OutputRoot:
@@ -125,42 +128,56 @@ def _opened(path: str, disk: Disk) -> Iterator[int]:
 
 def _read_id(folder: int, path: str, disk: Disk) -> str | None:
     try:
-        with disk.file(folder, ROOT_FILE) as file:
-            text = read_all(file, ID_BYTES_MAX)
-    except FileNotFoundError:
-        return None
+        found = _read_line(folder, ROOT_FILE, _ID_LINE, disk)
     except OSError as error:
         raise OutputFailed(f"{path}/{ROOT_FILE} cannot be read: {reason(error)}.") from error
-    found = _LINE.fullmatch(text)
-    if found is None:
+    if found == DAMAGED:
         raise OutputFailed(
             f"{path}/{ROOT_FILE} is damaged: it has no id of an output root. Put it back from a "
             "backup; without one, remove it and build again, which builds everything anew."
         )
-    return found[1].decode()
+    return found
 
 
 def _make_id(folder: int, ids: IdSource, path: str, disk: Disk) -> str:
     """Give a folder an id, or learn the one that somebody else has just given it."""
     root_id = ids.new_id("root")
-    draft = f"{ROOT_FILE}.{root_id}"
-    file = disk.create(folder, draft)
-    try:
-        try:
-            disk.write(file, memoryview(f"penstock-root 1 {root_id}\n".encode()))
-            disk.sync(file)
-        finally:
-            disk.close(file)
-        with contextlib.suppress(FileExistsError):
-            disk.link(folder, draft, ROOT_FILE)
-    finally:
-        disk.unlink(folder, draft)
+    _link_line(folder, ROOT_FILE, root_id, f"penstock-root 1 {root_id}\n", disk)
     disk.make_folder(folder, STAGING)
     disk.sync_folder(folder)
     found = _read_id(folder, path, disk)
     if found is None:
         raise OutputFailed(f"{path}/{ROOT_FILE} has gone while it was made. Try again.")
     return found
+
+
+def _read_line(folder: int, name: str, line: re.Pattern[bytes], disk: Disk) -> str | None:
+    """What the only line of a file says; None without a file, DAMAGED for another line."""
+    try:
+        with disk.file(folder, name) as file:
+            found = line.fullmatch(read_all(file, LINE_BYTES_MAX))
+    except FileNotFoundError:
+        return None
+    return DAMAGED if found is None else found[1].decode()
+
+
+def _link_line(folder: int, name: str, owner: str, line: str, disk: Disk) -> None:
+    """Make a file of one line durable under its name, unless somebody else was faster."""
+    draft = f"{name}.{owner}"
+    with contextlib.suppress(FileNotFoundError):  # left by one who died here
+        disk.unlink(folder, draft)
+    file = disk.create(folder, draft)
+    try:
+        try:
+            disk.write(file, memoryview(line.encode()))
+            disk.sync(file)
+        finally:
+            disk.close(file)
+        with contextlib.suppress(FileExistsError):
+            disk.link(folder, draft, name)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(folder, draft)
 
 
 def _refused(path: str, error: OSError) -> OutputFailed:
@@ -171,26 +188,17 @@ def _refused(path: str, error: OSError) -> OutputFailed:
     )
 
 
-BYTES_MAX = 300  # of the file
-_OWNER_LINE = re.compile(rb"penstock-store 1 ([A-Za-z0-9-]{1,200})\n")
-
-
 def claim_root(root: OutputRoot, owner: str) -> None:
     """Make a root the own one of a store, or see that it is.
 
     Raises:
         UsageError: it is another store's.
     """
-    disk = root.disk
     with root.entered() as folder:
         try:
-            found = _owner(folder, root, disk) or _made(folder, root, owner, disk)
+            found = _owner(folder, root) or _make_owner(folder, root, owner)
         except OSError as error:
-            raise OutputFailed(
-                f"The output root {root.path} cannot be used: {reason(error)}. "
-                "Make it a folder that this user may write to, or name another.",
-                error.errno,
-            ) from error
+            raise _refused(root.path, error) from error
     if found != owner:
         raise UsageError(
             f"The output root {root.path} keeps the slices of another store ({found}; this one is "
@@ -199,39 +207,21 @@ def claim_root(root: OutputRoot, owner: str) -> None:
         )
 
 
-def _owner(folder: int, root: OutputRoot, disk: Disk) -> str | None:
-    try:
-        with disk.file(folder, OWNER_FILE) as file:
-            found = _OWNER_LINE.fullmatch(read_all(file, BYTES_MAX))
-    except FileNotFoundError:
-        return None
-    if found is None:
+def _owner(folder: int, root: OutputRoot) -> str | None:
+    found = _read_line(folder, OWNER_FILE, _OWNER_LINE, root.disk)
+    if found == DAMAGED:
         raise OutputFailed(
             f"{root.path}/{OWNER_FILE} is damaged: it names no store. Put it back from a backup, "
             "or remove it if only this store is used with this root."
         )
-    return found[1].decode()
+    return found
 
 
-def _made(folder: int, root: OutputRoot, owner: str, disk: Disk) -> str:
+def _make_owner(folder: int, root: OutputRoot, owner: str) -> str:
     """Write who owns it; or learn who was faster."""
-    draft = f"{OWNER_FILE}.{owner}"
-    with contextlib.suppress(FileNotFoundError):  # left by one who died here
-        disk.unlink(folder, draft)
-    file = disk.create(folder, draft)
-    try:
-        try:
-            disk.write(file, memoryview(f"penstock-store 1 {owner}\n".encode()))
-            disk.sync(file)
-        finally:
-            disk.close(file)
-        with contextlib.suppress(FileExistsError):
-            disk.link(folder, draft, OWNER_FILE)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            disk.unlink(folder, draft)
-    disk.sync_folder(folder)
-    found = _owner(folder, root, disk)
+    _link_line(folder, OWNER_FILE, owner, f"penstock-store 1 {owner}\n", root.disk)
+    root.disk.sync_folder(folder)
+    found = _owner(folder, root)
     if found is None:
         raise OutputFailed(f"{root.path}/{OWNER_FILE} has gone while it was made. Try again.")
     return found
