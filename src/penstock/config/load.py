@@ -6,37 +6,23 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.settings import (
-    BEAT_TOO_SLOW,
-    BudgetSettings,
-    ModelSettings,
-    PriceSettings,
-    ProviderSettings,
-    ScopeBudget,
-    Settings,
-    SpanBudget,
-)
+from penstock.config.settings import BEAT_TOO_SLOW, Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction.secrets import redacted
 
 SettingPath = tuple[str, ...]
 
-#: Tables whose tables have names that a user gives.
-NAMED = ("limits", "partitions", "providers")
-MODELS = "models"  # of a provider, by name
-PRICES = "usd_per_million_tokens"  # of a model, a table
 BUDGET = "budget"
-DAY = "day"  # of a budget, a table
-#: What a budget may be for: `[budget.provider.NAME]`.
-SCOPES = tuple(name for name in BudgetSettings.model_fields if name not in ScopeBudget.model_fields)
-_SPAN = tuple(SpanBudget.model_fields)
 
 
 def dotted(path: Iterable[str]) -> str:
@@ -44,129 +30,98 @@ def dotted(path: Iterable[str]) -> str:
     return ".".join(part if re.fullmatch(r"[^\s.\"']+", part) else f'"{part}"' for part in path)
 
 
-def _tables() -> dict[str, type[BaseModel]]:
-    return {
-        name: field.annotation
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
+def _plain_type(annotation: Any) -> Any:  # noqa: ANN401 (whatever a model is annotated with)
+    """A type without its validators and without `| None`."""
+    if get_origin(annotation) is Annotated:
+        return _plain_type(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return _plain_type(next(one for one in get_args(annotation) if one is not NoneType))
+    return annotation
 
 
-def _fields() -> Iterator[SettingPath]:
-    tables = _tables()
-    for name in Settings.model_fields:
-        if name == BUDGET:
-            yield from _budget_fields((BUDGET,))
-        elif name in tables:
-            yield from ((name, field) for field in tables[name].model_fields)
-        elif name not in NAMED:
-            yield (name,)
+def _is_model(kind: Any) -> bool:  # noqa: ANN401
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _budget_fields(table: SettingPath) -> Iterator[SettingPath]:
-    """What can be set in a table of a budget: for a run, and for a day."""
-    yield from ((*table, field) for field in _SPAN)
-    yield from ((*table, DAY, field) for field in _SPAN)
-
-
-TABLES = frozenset(_tables())
-FIELDS = tuple(_fields())
+def _type_at(path: SettingPath) -> Any:  # noqa: ANN401
+    """The type of what a path leads to: a model or a `dict[...]` for a table; None: nowhere."""
+    kind: Any = Settings
+    for name in path:
+        if _is_model(kind):
+            field = kind.model_fields.get(name)
+            kind = None if field is None else _plain_type(field.annotation)
+        else:
+            kind = _plain_type(get_args(kind)[1]) if get_origin(kind) is dict else None
+    return kind
 
 
 def is_table(path: SettingPath) -> bool:
     """Whether a path leads to a table."""
-    match path:
-        case ("providers",) | ("providers", _) | ("limits",) | ("limits", _) | ("partitions",):
-            return True
-        case ("providers", _, table) | ("providers", _, table, _):
-            return table == MODELS
-        case ("providers", _, table, _, below):
-            return (table, below) == (MODELS, PRICES)
-        case (first, table) if first == BUDGET:
-            return table == DAY or table in SCOPES
-        case (first, scope, _) if first == BUDGET:
-            return scope in SCOPES
-        case (first, scope, _, table) if first == BUDGET:
-            return scope in SCOPES and table == DAY
-        case _:
-            return path in {(name,) for name in TABLES}
+    kind = _type_at(path)
+    return _is_model(kind) or get_origin(kind) is dict
 
 
 def is_field(path: SettingPath) -> bool:
     """Whether a path leads to a value."""
-    if path in FIELDS:
-        return True
-    if path[0] == "limits":
-        return len(path) == 3
-    if path[0] == "partitions":
-        return len(path) == 2
-    return path[-1] in fields_of(path[:-1])
+    return _type_at(path) is not None and not is_table(path)
 
 
-def fields_of(table: SettingPath) -> list[str]:
-    """What can be set in a table whose name a user gave."""
-    match table:
-        case ("providers", _):
-            return [name for name in ProviderSettings.model_fields if name != MODELS]
-        case ("providers", _, below, _) if below == MODELS:
-            return [name for name in ModelSettings.model_fields if name != PRICES]
-        case ("providers", _, _, _, below) if below == PRICES:
-            return list(PriceSettings.model_fields)
-        case (first,) | (first, "day") if first == BUDGET:
-            return list(_SPAN)
-        case (first, scope, _) if first == BUDGET and scope in SCOPES:
-            return list(_SPAN)
-        case (first, scope, _, day) if first == BUDGET and scope in SCOPES and day == DAY:
-            return list(_SPAN)
-    return []
+def _names_in(table: SettingPath) -> list[str]:
+    """What can be set in a table, tables in it last; nothing where users give the names."""
+    kind = _type_at(table)
+    names = list(kind.model_fields) if _is_model(kind) else []
+    return sorted(names, key=lambda name: is_table((*table, name)))
 
 
-def paths_of(settings: Settings) -> Iterator[SettingPath]:
-    """Every setting that these settings have."""
-    yield from FIELDS
-    for dimension, names in settings.limits.items():
-        yield from (("limits", dimension, name) for name in names)
-    yield from (("partitions", name) for name in settings.partitions)
-    yield from _provider_paths(settings)
-    for scope in SCOPES:
-        for name in getattr(settings.budget, scope):
-            yield from _budget_fields((BUDGET, scope, name))
-    yield from ((name,) for name in NAMED if not getattr(settings, name))
+def _fields(table: SettingPath = ()) -> Iterator[SettingPath]:
+    """Every setting that is not in a table whose name a user gives."""
+    for name in _type_at(table).model_fields:
+        path = (*table, name)
+        if is_field(path):
+            yield path
+        elif _is_model(_type_at(path)):
+            yield from _fields(path)
 
 
-def _provider_paths(settings: Settings) -> Iterator[SettingPath]:
-    for name, provider in settings.providers.items():
-        table: SettingPath = ("providers", name)
-        yield from ((*table, field) for field in fields_of(table))
-        for model, said in provider.models.items():
-            below = (*table, MODELS, model)
-            yield from ((*below, field) for field in fields_of(below))
-            prices = (*below, PRICES)
-            if said.usd_per_million_tokens is None:
-                yield prices
-            else:
-                yield from ((*prices, field) for field in fields_of(prices))
+FIELDS = tuple(_fields())
+TABLES = tuple(sorted(name for name in Settings.model_fields if is_table((name,))))
 
 
-def is_below_given(path: SettingPath) -> bool:
-    """Whether it lies in a table that a user named, or in one of the budgets."""
-    return len(path) > 1 and (path[0] == BUDGET or (len(path) > 2 and path[0] == "providers"))
+def walk(
+    settings: BaseModel | Mapping[str, object], above: SettingPath = ()
+) -> Iterator[tuple[SettingPath, object]]:
+    """Every value of some settings with its path, in the order of the model."""
+    for name, value in settings.items() if isinstance(settings, Mapping) else iter(settings):
+        if isinstance(value, BaseModel | Mapping):
+            yield from walk(value, (*above, name))
+        else:
+            yield (*above, name), value
 
 
-def nearest_below_given(path: SettingPath) -> str:
+def _nearest_in_named_table(path: SettingPath) -> str:
     """What a name in a table that a user named may have been meant to be."""
     table = path[:-1]
-    while table and not fields_of(table):
+    while not _names_in(table):
         table = table[:-1]
-    table = table or path[:-1]
-    tables = [name for name in (MODELS, PRICES, DAY, *SCOPES) if is_table((*table, name))]
-    known = [*fields_of(table), *tables]
-    if not known:
-        return f"write [{dotted((*table, 'NAME'))}]"
+    known = _names_in(table)
     near = difflib.get_close_matches(path[-1].lower(), known, 1)
     if near:
         return f"the nearest known name is {dotted((*table, near[0]))}"
     return f"known names in {dotted(table)} are {', '.join(known)}"
+
+
+def nearest_known(name: str, known: Collection[str], definition: str = "") -> str:
+    """A clause about an unknown name: the nearest one that the app has, or all of them.
+
+    Args:
+        definition: the code that would define one, if the app has none.
+    """
+    near = difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"the nearest known one is {near[0]!r}"
+    if known:
+        return f"known are {', '.join(map(repr, sorted(known)))}"
+    return f"it has none: write {definition}" if definition else "it has none"
 
 
 PENSTOCK_TOML = "penstock.toml"
@@ -181,10 +136,8 @@ OTHER_VARIABLE_PREFIX = "PENSTOCK_TEST_"
 
 VALUE_LENGTH_MAX = 80  # characters of a value in a message
 
-_Path = tuple[str, ...]
-
 #: Flags that set one field. `--limit DIMENSION=NAME:N` may be given several times.
-FLAGS: dict[str, _Path] = {
+FLAGS: dict[str, SettingPath] = {
     "--app": ("app",),
     "--store": ("store",),
     "--slots": ("runtime", "async_slots"),
@@ -207,7 +160,7 @@ class _Said:
     source: str
 
 
-_Layer = dict[_Path, _Said]
+_Layer = dict[SettingPath, _Said]
 
 
 def load_settings(
@@ -261,7 +214,7 @@ _VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in FIELDS
 # Reading each source
 
 
-def _flatten(table: Mapping[str, object], source: str, above: _Path = ()) -> _Layer:
+def _flatten(table: Mapping[str, object], source: str, above: SettingPath = ()) -> _Layer:
     layer: _Layer = {}
     for name, value in table.items():
         path = (*above, str(name))
@@ -376,8 +329,10 @@ def _nest(said: _Layer) -> dict[str, object]:
 
 
 def _sources(settings: Settings, said: _Layer) -> dict[str, str]:
+    empty = [((name,), None) for name in TABLES if getattr(settings, name) == {}]
     return {
-        dotted(path): said[path].source if path in said else DEFAULT for path in paths_of(settings)
+        dotted(path): said[path].source if path in said else DEFAULT
+        for path, _ in chain(walk(settings), empty)
     }
 
 
@@ -399,31 +354,26 @@ def _sentence(problem: ErrorDetails, said: _Layer) -> str:
     return f"{dotted(path)} {rule}, got {_show(problem['input'])} {_origin(path, said)}."
 
 
+_RULES = {
+    "greater_than": "must be > {gt:.0f}",
+    "greater_than_equal": "must be >= {ge:.12g}",
+    "less_than_equal": "must be <= {le:.0f}",
+    "less_than": "must be < {lt:.0f}",
+    "literal_error": "must be {expected}",
+    "value_error": "{error}",
+    "string_type": "must be text",
+    "missing": "must be set as well",
+    "string_too_short": "must not be empty",
+}
+
+
 def _rule(kind: str, context: Mapping[str, object], message: str) -> str:
-    match kind:
-        case "greater_than":
-            return f"must be > {context['gt']:.0f}"
-        case "greater_than_equal":
-            return f"must be >= {context['ge']:.12g}"
-        case "less_than_equal":
-            return f"must be <= {context['le']:.0f}"
-        case "less_than":
-            return f"must be < {context['lt']:.0f}"
-        case "literal_error":
-            return f"must be {context['expected']}"
-        case "value_error":
-            return str(context["error"])
-        case "string_type":
-            return "must be text"
-        case "missing":
-            return "must be said as well"
-        case "string_too_short":
-            return "must not be empty"
-        case _:
-            return f"is refused ({message[:1].lower()}{message[1:]})"
+    if kind in _RULES:
+        return _RULES[kind].format(**context)
+    return f"is refused ({message[:1].lower()}{message[1:]})"
 
 
-def _origin(path: _Path, said: _Layer) -> str:
+def _origin(path: SettingPath, said: _Layer) -> str:
     if path in said:
         return f"(from {said[path].source})"
     # A key of a table is to blame: its source is that of what lies below it.
@@ -431,13 +381,13 @@ def _origin(path: _Path, said: _Layer) -> str:
     return f"(from {below[-1]})" if below else "(the default)"
 
 
-def _unknown_name(path: _Path, value: object, source: str) -> str:
+def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     name = dotted(path)
     shown = "a hidden value" if is_secret(name) else _show(value)
-    if is_below_given(path):
-        near = nearest_below_given(path)
+    if path[0] == BUDGET or (path[0] == "providers" and len(path) > 2):
+        near = _nearest_in_named_table(path)
         return f"{name} is not a setting, got {shown} (from {source}); {near}."
-    known = [dotted(field) for field in FIELDS] + sorted({*TABLES, *NAMED})
+    known = [*map(dotted, FIELDS), *TABLES]
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
     beside = [field[-1] for field in FIELDS if len(path) > 1 and field[:-1] == path[:-1]]
@@ -459,28 +409,20 @@ def _unknown_name(path: _Path, value: object, source: str) -> str:
     )
 
 
+_ONLY_IN_FILES = {
+    "LIMITS": f"limits are set by [limits.…] in {PENSTOCK_TOML} or by {LIMIT_FLAG}",
+    "PARTITIONS": f"partitions are set by [partitions] in {PENSTOCK_TOML}",
+    "PROVIDERS": f"providers are set by [providers.…] in {PENSTOCK_TOML}",
+    "BUDGET__": f"budgets of single names are set by [budget.…] in {PENSTOCK_TOML}",
+}
+
+
 def _unknown_variable(name: str) -> str:
     # Its value is not shown: nobody knows what it is, and it may be a secret.
-    if name.startswith(f"{VARIABLE_PREFIX}LIMITS"):
-        return (
-            f"The variable {name} cannot be used: limits are set by [limits.…] in {PENSTOCK_TOML} "
-            f"or by {LIMIT_FLAG}."
-        )
-    if name.startswith(f"{VARIABLE_PREFIX}PARTITIONS"):
-        return (
-            f"The variable {name} cannot be used: partitions are set by [partitions] in "
-            f"{PENSTOCK_TOML}."
-        )
-    if name.startswith(f"{VARIABLE_PREFIX}PROVIDERS"):
-        return (
-            f"The variable {name} cannot be used: providers are set by [providers.…] in "
-            f"{PENSTOCK_TOML}."
-        )
-    if name.startswith(f"{VARIABLE_PREFIX}BUDGET__") and name.count("__") > 2:
-        return (
-            f"The variable {name} cannot be used: budgets of single names are set by [budget.…] in "
-            f"{PENSTOCK_TOML}."
-        )
+    start = name.removeprefix(VARIABLE_PREFIX)
+    for table, where in _ONLY_IN_FILES.items():
+        if start.startswith(table) and (table != "BUDGET__" or start.count("__") > 2):
+            return f"The variable {name} cannot be used: {where}."
     nearest = difflib.get_close_matches(name, _VARIABLES, 1) or difflib.get_close_matches(
         name.upper(), _VARIABLES, 1, 0.0
     )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +13,7 @@ from penstock.admission.requests.policy import (
     ProviderPolicy,
     RequestCaps,
 )
-from penstock.config.load import DEFAULT, Loaded, dotted
+from penstock.config.load import DEFAULT, Loaded, dotted, nearest_known
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
@@ -23,6 +22,8 @@ from penstock.errors import ConfigError, UsageError
 #: Hosts whose calls carry a key by which they can be known again.
 IDEMPOTENT_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
 IDEMPOTENCY_HEADER = "Idempotency-Key"
+
+_DEFINITION = "app.provider(...)"
 
 
 def check_providers(
@@ -35,7 +36,7 @@ def check_providers(
         source = next((one for one in said if one != DEFAULT), DEFAULT)
         raise ConfigError(
             f"{table} is about a provider that the app does not define (from {source}); "
-            f"{_known(name, providers)}."
+            f"{nearest_known(name, providers, 'app.provider(...)')}."
         )
     for task in tasks.values():
         for endpoint in task.endpoints:
@@ -43,17 +44,8 @@ def check_providers(
             if name not in providers:
                 raise UsageError(
                     f"Task {task.name!r} uses the provider {name!r}, which the app does not "
-                    f"define; {_known(name, providers)}."
+                    f"define; {nearest_known(name, providers, 'app.provider(...)')}."
                 )
-
-
-def _known(name: str, providers: Mapping[str, Provider]) -> str:
-    near = difflib.get_close_matches(name, providers, 1)
-    if near:
-        return f"the nearest known one is {near[0]!r}"
-    if not providers:
-        return "it has none: write app.provider(...)"
-    return f"known are {', '.join(map(repr, sorted(providers)))}"
 
 
 def provider_policies(
@@ -83,13 +75,10 @@ def unserved_tasks(
         name
         for name, task in tasks.items()
         for endpoint in task.endpoints
-        for caps in _caps_of(policies[endpoint.resource.provider], endpoint.resource.model)
+        for policy in (policies[endpoint.resource.provider],)
+        for caps in (policy.caps, policy.model_caps(endpoint.resource.model))
         if caps.max_parallel is not None and not share.of(caps.max_parallel)
     )
-
-
-def _caps_of(policy: ProviderPolicy, model: str) -> tuple[RequestCaps, RequestCaps]:
-    return policy.caps, policy.model_caps(model)
 
 
 def _policy(name: str, said: ProviderSettings) -> ProviderPolicy:

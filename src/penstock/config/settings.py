@@ -119,12 +119,6 @@ def micros_of(dollars: Decimal) -> int:
     return int(dollars * MICROS)
 
 
-def shown(dollars: Decimal) -> str:
-    """As people write it: no exponent, no zeros at the end."""
-    text = f"{dollars:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def _decimal(value: object) -> Decimal | None:
     if isinstance(value, bool):
         return None

@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, dotted, is_secret
-from penstock.config.settings import shown
+from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, Loaded, dotted, is_secret, walk
+from penstock.config.settings import micros_of
+from penstock.model.spending import usd
 from penstock.redaction.secrets import REDACTED, redacted
 
 LIST_LENGTH_MAX = 100  # characters of a list that are shown
@@ -38,7 +36,7 @@ def list_settings(loaded: Loaded, folder: Path) -> list[Listed]:
     """Every setting, in the order of the model."""
     texts = {name: _text(folder / name) for name in _ABOVE}
     listed = []
-    for path, value in _walk(loaded.settings):
+    for path, value in walk(loaded.settings):
         name = dotted(path)
         source = loaded.sources[name]
         text = texts.get(source)
@@ -47,22 +45,11 @@ def list_settings(loaded: Loaded, folder: Path) -> list[Listed]:
     return listed
 
 
-def _walk(
-    settings: BaseModel | Mapping[str, object], above: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], object]]:
-    entries = settings.items() if isinstance(settings, Mapping) else iter(settings)
-    for name, value in entries:
-        if isinstance(value, BaseModel | Mapping):
-            yield from _walk(value, (*above, name))
-        else:
-            yield (*above, name), value
-
-
 def _shown(name: str, value: object) -> str | int | float | None:
     if isinstance(value, int | float) or value is None:
         return value
     if isinstance(value, Decimal):
-        return shown(value)
+        return usd(micros_of(value))
     if isinstance(value, list):
         value = _listed(value)
     return REDACTED if is_secret(name) else redacted(str(value))

@@ -148,6 +148,12 @@ def _key(name: str) -> str:
     return name if re.fullmatch("[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
+def price_setting(provider: str, model: str) -> str:
+    """The setting of the price of a model."""
+    said = "usd_per_million_tokens = { input = …, output = … }"
+    return f'{said} in [providers.{provider}.models."{model}"]'
+
+
 class BudgetRefusal(msgspec.Struct, frozen=True, gc=False):
     """Why a call was not sent."""
 
@@ -170,10 +176,8 @@ class BudgetRefusal(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def price_setting(self) -> str:
-        """Where the price that is missing is to be said."""
-        provider, _, model = self.where.partition("/")
-        said = "usd_per_million_tokens = { input = …, output = … }"
-        return f'{said} in [providers.{provider}.models."{model}"]'
+        """The setting of the price that is missing."""
+        return price_setting(*self.where.split("/", 1))
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.load import Loaded, dotted
+from penstock.config.load import Loaded, dotted, nearest_known
 from penstock.config.settings import Settings
 from penstock.definitions.partitions import Partitions, Spec, UnitPayload
 from penstock.definitions.preflight import Preflight
@@ -33,24 +32,16 @@ def check_partitions(loaded: Loaded, dimensions: Mapping[str, Partitions[Any]]) 
         source = loaded.sources[path]
         dimension = dimensions.get(name)
         if dimension is None:
+            definition = f"app.partitions({name!r}, of=TYPE)"
             raise ConfigError(
                 f"{path} is a dimension that the app does not define (from {source}); "
-                f"{_known(name, dimensions)}."
+                f"{nearest_known(name, dimensions, definition)}."
             )
         if not dimension.is_configured:
             raise ConfigError(
                 f"{path} is set (from {source}), but the app has its values in code; write "
                 f"app.partitions({name!r}, of=TYPE) to take them from the configuration."
             )
-
-
-def _known(name: str, dimensions: Mapping[str, Partitions[Any]]) -> str:
-    near = difflib.get_close_matches(name, dimensions, 1)
-    if near:
-        return f"the nearest known one is {near[0]!r}"
-    if not dimensions:
-        return f"it has none: write app.partitions({name!r}, of=TYPE)"
-    return f"known are {', '.join(map(repr, sorted(dimensions)))}"
 
 
 def plan_daemon(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from penstock import Context, Penstock
 from penstock.config.budgets import budgets_of, prices_of, unpriced_providers
 from penstock.config.load import Loaded, load_settings
-from penstock.config.settings import micros_of, parse_dollars, parse_price, shown
+from penstock.config.settings import micros_of, parse_dollars, parse_price
 from penstock.config.show import list_settings
 from penstock.errors import ConfigError, UsageError
-from penstock.model.spending import Amount, Budget, Period, Price, dollars
+from penstock.model.spending import Amount, Budget, Period, Price, dollars, usd
 
 FILE = """
 journal_retention = "2d"
@@ -187,7 +187,7 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
         ),
         (
             PAID + "[providers.ai.models.m]\nusd_per_million_tokens = { input = 1 }",
-            "usd_per_million_tokens.output must be said as well",
+            "usd_per_million_tokens.output must be set as well",
         ),
         (
             PAID + "[providers.ai.models.m]\nusd_per_million_tokens = 3",
@@ -254,7 +254,7 @@ def test_micro_dollars_survive_every_way_of_writing(micros: int) -> None:
     assert micros_of(parse_price(written)) == micros
     if micros < 10**14:  # beyond, a float cannot hold it
         assert micros_of(parse_dollars(float(written))) == micros
-    assert Decimal(shown(written)) == written
+    assert Decimal(usd(micros_of(written))) == written
     assert Decimal(dollars(micros).replace("$", "").replace(",", "")) == written
 
 
