@@ -32,6 +32,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END, EnqueueReport
+from penstock.retry.policy import is_last
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
 from penstock.testing.clocks import ManualClock
@@ -217,6 +218,7 @@ class StoreWorld:
         max_crashes: int | None = None,
         lingers: bool = False,
     ) -> JobFailure:
+        """A failure as a worker tells it, which asks the retry policy whether it was the last."""
         now = self.clock.now_micros
         return JobFailure(
             ref=JobRef(job.id, job.token),
@@ -227,9 +229,10 @@ class StoreWorld:
             ended_at=now,
             delay_seconds=delay,
             charge=charge,
-            max_attempts=max_attempts,
-            give_up=give_up,
-            max_crashes=max_crashes,
+            ends=give_up
+            or (charge and is_last(job.attempts, max_attempts))
+            or (max_crashes is not None and is_last(job.crashes, max_crashes)),
+            crashed=max_crashes is not None,
             lingers=lingers,
         )
 

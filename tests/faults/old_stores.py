@@ -156,7 +156,7 @@ def _schedule(run: Run) -> None:
         ended_at=2,
         delay_seconds=60.0,
         charge=True,
-        max_attempts=9,
+        ends=False,
     )
     store.fail_and_retry(run.worker, [failure]).result()
     store.retire_units([f"{task}:retired"]).result()

@@ -43,6 +43,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.views import FIRST_END
+from penstock.retry.policy import is_last
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.protocol import Store
 from tests.running_plan import run_plan
@@ -194,6 +195,7 @@ class Client:
 
     def _failure(self, job: LeasedJob) -> JobFailure:
         now = time.time_ns() // 1000
+        charge = self.chance.random() < 0.5
         return JobFailure(
             JobRef(job.id, job.token),
             job.key,
@@ -202,8 +204,8 @@ class Client:
             now,
             now,
             self.chance.choice([0.0, 0.0, 0.05]),
-            self.chance.random() < 0.5,
-            3,
+            charge,
+            charge and is_last(job.attempts, 3),
             lingers=self.chance.random() < 0.3,
         )
 

@@ -182,7 +182,7 @@ class World:
     def failure(self, key: str) -> JobFailure:
         now = self.clock.now_micros
         ref = self.ref(key)
-        return JobFailure(ref, self.name(key), "t", ERROR, now, now, 0.0, False, 9)
+        return JobFailure(ref, self.name(key), "t", ERROR, now, now, 0.0, False, False)
 
     def work_off(self) -> dict[str, str]:
         """Let the workers that are there end everything; how each job ended."""

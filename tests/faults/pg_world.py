@@ -96,7 +96,7 @@ def failed(job: LeasedJob) -> JobFailure:
         ended_at=2,
         delay_seconds=3600.0,
         charge=True,
-        max_attempts=5,
+        ends=False,
     )
 
 

@@ -211,7 +211,7 @@ STALE_WRITES: dict[str, tuple[Stale, object]] = {
     ),
     "failure": (
         lambda store, w, end: store.fail_and_retry(
-            w, [JobFailure(_ref(end), end.job.key, "t", TROUBLE, 1, 2, 0.0, True, 1)]
+            w, [JobFailure(_ref(end), end.job.key, "t", TROUBLE, 1, 2, 0.0, True, True)]
         ).result(),
         [Verdict.STALE],
     ),

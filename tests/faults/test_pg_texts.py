@@ -134,7 +134,7 @@ def test_odd_texts_in_edges_errors_effects_and_operations(store: Store) -> None:
         error = AttemptError(ErrorCategory.OWN, "ValueError", text)
         ref = JobRef(job.id, job.token)
         if number % 2:
-            failure = JobFailure(ref, f"p{text}", "t", error, 1, 2, 0.0, True, 1)
+            failure = JobFailure(ref, f"p{text}", "t", error, 1, 2, 0.0, True, True)
             assert store.fail_and_retry(worker, [failure]).result() == [Verdict.ACCEPTED]
         else:
             run_plan(store, f"l{text}")

@@ -105,24 +105,20 @@ class Ends:
                     continue  # Rearm was applied instead of the end; the others are not for jobs
 
     def fail(self, row: JobRow, failure: JobFailure, now: int) -> None:
-        """Queue a job again later, or end it when its attempts are used up."""
-        over = failure.give_up
-        if failure.max_crashes is not None:
-            row.crashes += 1
-            over = over or row.crashes >= failure.max_crashes
+        """Queue a job again later, or end it if this was its last attempt."""
+        row.crashes += failure.crashed
         if failure.charge:
             row.attempts += 1
             row.deferred_since = None
-            over = over or row.attempts >= failure.max_attempts
-        elif failure.max_crashes is None and row.deferred_since is None:
+        elif not failure.crashed and row.deferred_since is None:
             row.deferred_since = failure.ended_at
-        outcome = "error" if over else "retry"
+        outcome = "error" if failure.ends else "retry"
         self._record(row, outcome, failure.ended_at, failure.error, failure.started_at)
         row.error, row.started_at = failure.error, failure.started_at
         self._sign(row)
         if row.id in self._tables.units:
             self._tables.units[row.id].failed += 1
-        if over:
+        if failure.ends:
             self._close(row, JobState.ERROR, failure.ended_at, lingers=failure.lingers)
             self._edges.tell([row.id], now)
         else:

@@ -81,11 +81,11 @@ def test_a_needed_slice_that_is_not_there_fails_the_job_by_name() -> None:
 def test_what_is_returned_must_fit() -> None:
     app = Penstock("returned")
 
-    @app.dataset(calendar=Daily(), max_attempts=1)
+    @app.dataset(calendar=Daily())
     def nothing(ctx: Context, at: datetime) -> Any:
         return None
 
-    @app.dataset(calendar=Daily(), batch=5, max_attempts=1)
+    @app.dataset(calendar=Daily(), batch=5)
     def too_few(ctx: Context, at: Sequence[datetime]) -> dict[datetime, bytes]:
         return {at[0]: b"1"}
 
@@ -106,6 +106,8 @@ def test_what_is_returned_must_fit() -> None:
             "too_few@2024-01-01..2024-01-02",
         }
         assert "2024-01-02" in said["too_few@2024-01-01..2024-01-02"]
+        for failed in report.failed:  # another try would return the same
+            assert len(test.store.attempts(failed.job_id).result()) == 1
         assert [x.status for x in report.skipped] == [JobState.SKIPPED] * 4
         assert report.slices == 0
         for name in app.datasets:

@@ -166,7 +166,7 @@ class JournalMachine(RuleBasedStateMachine):
             ended_at=self.now,
             delay_seconds=0,
             charge=charge,
-            max_attempts=10_000,
+            ends=False,
             spoils=keys,
         )
         self.store.fail_and_retry(WORKER, [failure]).result()

@@ -449,9 +449,8 @@ class StoreMachine(DatasetRules):
         error=errors,
         delay=st.sampled_from([0.0, 1.0, 15.0]),
         charge=st.booleans(),
-        max_attempts=st.integers(1, 2),
-        give_up=st.sampled_from([False, False, False, True]),
-        max_crashes=st.sampled_from([None, None, 1, 2]),
+        ends=st.sampled_from([False, False, True]),
+        crashed=st.sampled_from([False, False, True]),
         lingers=st.booleans(),
     )
     def fail(
@@ -460,9 +459,8 @@ class StoreMachine(DatasetRules):
         error: AttemptError,
         delay: float,
         charge: bool,
-        max_attempts: int,
-        give_up: bool,
-        max_crashes: int | None,
+        ends: bool,
+        crashed: bool,
         lingers: bool,
     ) -> None:
         now, lease = self.clock.now_micros, self._pick_lease(pick)
@@ -478,9 +476,8 @@ class StoreMachine(DatasetRules):
                 ended_at=now,
                 delay_seconds=delay,
                 charge=charge,
-                max_attempts=max_attempts,
-                give_up=give_up,
-                max_crashes=max_crashes,
+                ends=ends,
+                crashed=crashed,
                 lingers=lingers,
             )
             return store.fail_and_retry(lease.worker, [failure])
@@ -529,7 +526,7 @@ class StoreMachine(DatasetRules):
                 ended_at=self.clock.now_micros,
                 delay_seconds=1.0,
                 charge=True,
-                max_attempts=2,
+                ends=job.attempts > 0,
             )
             started = self._refs(store, chosen)
             return store.bury(

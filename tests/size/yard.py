@@ -135,7 +135,7 @@ class Yard:
             ended_at=job.due_at + 1,
             delay_seconds=0.0,
             charge=True,
-            max_attempts=1,
+            ends=True,
         )
         self.store.fail_and_retry(worker, [failure]).result()
         self.store.retire(worker).result()

@@ -28,7 +28,6 @@ from penstock.planning.plan_jobs import unbuilt
 from penstock.schedules.tick import Ticks
 from penstock.stores.protocol import PlanStore, SliceRange, SliceRow, Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.attempt import UNLIMITED
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.thread_executor import ThreadRunner
 
@@ -110,7 +109,7 @@ class PausedPlans:
             ended_at=now_at,
             delay_seconds=STEP_SECONDS,
             charge=False,
-            max_attempts=UNLIMITED,
+            ends=False,
         )
 
 

@@ -185,7 +185,7 @@ class JobEnd(msgspec.Struct, gc=False):
 
 
 class JobFailure(msgspec.Struct, gc=False):
-    """An attempt that did not end well, and what it may cost."""
+    """An attempt that did not end well, and what follows from it."""
 
     ref: JobRef
     key: str
@@ -194,10 +194,9 @@ class JobFailure(msgspec.Struct, gc=False):
     started_at: int
     ended_at: int
     delay_seconds: float
-    charge: bool
-    max_attempts: int
-    give_up: bool = False  # end in `error` whatever the attempts
-    max_crashes: int | None = None  # not None: its process died; so many deaths end the job
+    charge: bool  # it costs an attempt
+    ends: bool  # it was the last attempt, as the retry policy says: the job ends in `error`
+    crashed: bool = False  # its process died while it ran alone: it costs a crash
     lingers: bool = False  # the body may still run: the limit keys stay held until it is released
     spoils: tuple[CallKey, ...] = ()  # answers that led to it; bought anew if it is charged
     refused_by: str | None = None  # nothing failed: `PROVIDER/MODEL (429)` wants patience

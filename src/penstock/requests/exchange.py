@@ -28,7 +28,7 @@ from penstock.redaction.content_guard import GuardedBody
 from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
 from penstock.requests.request_events import RequestEventEmitter
 from penstock.requests.usage import NO_USAGE, ReportedUsage, UsageReader
-from penstock.retry.classify import FailureClass, classify
+from penstock.retry.classify import OWN_CLASSES, classify
 from penstock.timers import Deadlines
 
 PIECE_BYTES = 256 * 1024  # decoded at once
@@ -165,7 +165,7 @@ def outcome_of_error(error: BaseException, now: float) -> RequestOutcome:
         return RequestOutcome.LOCAL_TIMEOUT
     if isinstance(error, TimeoutError | ReplyOverdue) or "Timeout" in name:
         return RequestOutcome.PROVIDER_TIMEOUT
-    if classify(error, now=now).category is FailureClass.UNKNOWN:
+    if classify(error, now=now).category in OWN_CLASSES:
         return RequestOutcome.UNEXPECTED_EXCEPTION
     return RequestOutcome.PROVIDER_FAILURE
 

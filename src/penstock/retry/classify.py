@@ -25,6 +25,7 @@ from penstock.errors import (
     ProviderThrottled,
     ProviderUnavailable,
     RequestAdmissionError,
+    UsageError,
 )
 
 WAIT_SECONDS_MAX = 900.0  # a longer wait is cut to this
@@ -238,6 +239,11 @@ class FailureClass(StrEnum):
     NODE = "node"  # transport: DNS, TCP, TLS, time-out, reset, end of stream
     SERVICE = "service"  # the other side asks for patience
     UNKNOWN = "unknown"  # nobody recognised it
+    MISTAKE = "mistake"  # our own UsageError: another try would meet it again
+
+
+#: Faults of the work itself, not of the way or of the other side.
+OWN_CLASSES = frozenset({FailureClass.UNKNOWN, FailureClass.MISTAKE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +269,7 @@ Classifier = Callable[[BaseException], Opinion]
 
 _NODE = Classified(FailureClass.NODE)
 _UNKNOWN = Classified(FailureClass.UNKNOWN)
+_MISTAKE = Classified(FailureClass.MISTAKE)
 
 
 class TimeLimitError(Exception):
@@ -318,7 +325,9 @@ def _classify(
             _classify(part, now, classifiers, depth + 1, looks) for part in error.exceptions
         )
     inner = _inner(error)
-    return _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1, looks)
+    found = _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1, looks)
+    is_mistake = found is _UNKNOWN and depth == 0 and type(error) is UsageError
+    return _MISTAKE if is_mistake else found
 
 
 def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified | None:
@@ -401,7 +410,7 @@ def _is_own_pipe(error: OSError) -> bool:
 def _together(parts: Iterable[Classified]) -> Classified:
     category, waits = FailureClass.NODE, []
     for part in parts:
-        if part.category is FailureClass.UNKNOWN:
+        if part.category in OWN_CLASSES:
             return _UNKNOWN  # whatever the others are
         if part.category is FailureClass.SERVICE:
             category = FailureClass.SERVICE

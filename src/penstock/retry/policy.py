@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt failed: is it charged, when is the next one, or is this the end?"""
+"""The retry policy: whether a failed attempt is charged, when the next one is, or that it was the
+last attempt. Nobody else decides that; workers say it to stores, which obey.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigError, InternalError
 from penstock.model.job import ErrorCategory
-from penstock.retry.classify import Classified, Classifier, FailureClass, TimeLimitError, classify
+from penstock.retry.classify import (
+    OWN_CLASSES,
+    Classified,
+    Classifier,
+    FailureClass,
+    TimeLimitError,
+    classify,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +64,19 @@ OWN = Backoff(1.0, 60.0)  # a job's own faults, while attempts are left
 GIVE_UP_AFTER_SECONDS = 86_400.0  # one day of waiting for others
 
 
+def is_last(before: int, most: int) -> bool:
+    """Whether an attempt that counts is the last: so many counted before it, so many may count."""
+    return before + 1 >= most
+
+
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
     """What follows a failed attempt."""
 
     category: ErrorCategory
-    delay_seconds: float  # 0 when given up
+    delay_seconds: float  # 0 when it ends
     charge: bool  # it costs one of the job's attempts
-    give_up: bool  # the job ends in `error`
+    ends: bool  # that was the last attempt: the job ends in `error`
     #: of HTTP, if the other side has answered: for sentences
     status: int | None = field(default=None, compare=False)
 
@@ -98,6 +112,7 @@ class RetryPolicy:
         now: float,
         rand: float,
         deferrals: int = 0,
+        within_seconds: float | None = None,
     ) -> RetryDecision:
         """Decide what follows a failure.
 
@@ -112,13 +127,22 @@ class RetryPolicy:
             rand: a number in [0, 1), for the jitter.
             deferrals: uncharged failures in this row, where the caller has counted them; the
                 back-off takes the later step of the two.
+            within_seconds: from the first failure on, what comes later is too late; None: nothing.
         """
         classified = classify(error, now=now, classifiers=self.classifiers)
-        if classified.category is FailureClass.UNKNOWN:
+        if classified.category in OWN_CLASSES:
             wait_seconds = classified.wait_seconds
             delay_seconds = self.own.delay(attempts, rand) if wait_seconds is None else wait_seconds
-            return _charge(error, delay_seconds, give_up=attempts + 1 >= max_attempts)
-        return self._defer(classified, deferred_since_seconds_ago or 0.0, deferrals, rand)
+            mistake = classified.category is FailureClass.MISTAKE  # it would only be met again
+            ends = mistake or is_last(attempts, max_attempts)
+            decision = _charge(error, delay_seconds, ends=ends)
+        else:
+            ago = deferred_since_seconds_ago or 0.0
+            decision = self._defer(classified, ago, deferrals, rand)
+        comes_at = (deferred_since_seconds_ago or 0.0) + decision.delay_seconds
+        if within_seconds is not None and comes_at >= within_seconds:
+            return replace(decision, delay_seconds=0.0, ends=True)
+        return decision
 
     def decide_tick(
         self,
@@ -136,21 +160,27 @@ class RetryPolicy:
         given up only where its author has set `max_attempts`. The arguments are those of `decide`.
         """
         classified = classify(error, now=now, classifiers=self.classifiers)
-        if classified.category is FailureClass.UNKNOWN:
+        if classified.category in OWN_CLASSES:
             delay_seconds = classified.wait_seconds
             if delay_seconds is None:
                 delay_seconds = self.degraded.delay(attempts, rand)
-            used_up = max_attempts is not None and attempts + 1 >= max_attempts
-            return _charge(error, delay_seconds, give_up=used_up)
+            used_up = max_attempts is not None and is_last(attempts, max_attempts)
+            return _charge(error, delay_seconds, ends=used_up)
         patient = replace(self, give_up_after_seconds=math.inf)
         return patient._defer(classified, deferred_since_seconds_ago or 0.0, 0, rand)
+
+    def decide_crash(self, *, crashes: int, max_crashes: int, rand: float) -> RetryDecision:
+        """Decide what follows the death of a process that ran a job alone; `crashes` before."""
+        ends = is_last(crashes, max_crashes)
+        delay_seconds = 0.0 if ends else self.own.delay(crashes, rand)
+        return RetryDecision(ErrorCategory.CRASHED, delay_seconds, charge=False, ends=ends)
 
     def _defer(
         self, classified: Classified, seconds_ago: float, deferrals: int, rand: float
     ) -> RetryDecision:
         service = classified.category is FailureClass.SERVICE
         backoff = self.service if service else self.node
-        give_up = seconds_ago >= self.give_up_after_seconds
+        ends = seconds_ago >= self.give_up_after_seconds
         delay_seconds = backoff.delay(max(backoff.step_after(seconds_ago), deferrals), rand)
         # A wait that was asked for is obeyed exactly. One of 0 (a date in the past) leaves the
         # back-off in charge: obeyed exactly, it would be a busy loop that costs nothing.
@@ -158,18 +188,18 @@ class RetryPolicy:
             delay_seconds = classified.wait_seconds
         return RetryDecision(
             category=ErrorCategory.SERVICE if service else ErrorCategory.NODE,
-            delay_seconds=0.0 if give_up else delay_seconds,
+            delay_seconds=0.0 if ends else delay_seconds,
             charge=False,
-            give_up=give_up,
+            ends=ends,
             status=classified.status,
         )
 
 
-def _charge(error: BaseException, delay_seconds: float, *, give_up: bool) -> RetryDecision:
+def _charge(error: BaseException, delay_seconds: float, *, ends: bool) -> RetryDecision:
     timed_out = isinstance(error, TimeLimitError)
     return RetryDecision(
         category=ErrorCategory.TIMEOUT if timed_out else ErrorCategory.OWN,
-        delay_seconds=0.0 if give_up else delay_seconds,
+        delay_seconds=0.0 if ends else delay_seconds,
         charge=True,
-        give_up=give_up,
+        ends=ends,
     )

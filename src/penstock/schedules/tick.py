@@ -24,7 +24,7 @@ from penstock.model.lease import (
     Rearm,
     SetCursor,
 )
-from penstock.retry.policy import RetryPolicy
+from penstock.retry.policy import RetryPolicy, is_last
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.recurring import Recurring
 from penstock.stores.protocol import ScheduleStore
@@ -135,7 +135,7 @@ def spoilt_tick(
         ended_at=end.ended_at,
         delay_seconds=policy.degraded.delay(job.attempts, rand()),
         charge=True,
-        max_attempts=limits.max_attempts,
+        ends=is_last(job.attempts, limits.max_attempts),
     )
 
 
@@ -218,18 +218,16 @@ class Ticks:
             refused = spoilt(end, error)
         else:
             refused = spoilt_tick(end, error, limits, self._policy, self._rand)
-        self._telling.spoilt(end.job, refused)
+        self._telling.spoilt(end.job, refused, limits)
         if limits is not None:
             self.ended(end.job, refused)
         return refused
 
     def ended(self, job: LeasedJob, verdict: JobEnd | JobFailure | JobRef | None) -> None:
         """A try has ended; if it was the last that its schedule may have, so has the run."""
-        if not isinstance(verdict, JobFailure) or verdict.max_crashes is not None:
-            return
-        if verdict.charge and job.attempts + 1 >= verdict.max_attempts:
+        if isinstance(verdict, JobFailure) and verdict.charge and verdict.ends:
             self._stop(
-                f"The schedule {job.key!r} has failed {verdict.max_attempts} times in a row, which "
+                f"The schedule {job.key!r} has failed {job.attempts + 1} times in a row, which "
                 f"is its max_attempts, so the run ends: {verdict.error.kind}: "
                 f"{verdict.error.message}"
             )

@@ -391,11 +391,10 @@ class JobStore(Protocol):
     def fail_and_retry(
         self, worker: WorkerId, failures: Sequence[JobFailure]
     ) -> Reply[list[Verdict]]:
-        """Put jobs back with a delay, or end them in `error` when their attempts are used up.
+        """Put jobs back with a delay, or end them in `error` where a failure `ends` them.
 
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
-        `deferred_since` if it was not set. `attempts >= max_attempts` or `give_up` ends the job.
-        One with `max_crashes` adds to `crashes` instead, which end the job in the same way. With
+        `deferred_since` if it was not set; one that `crashed` adds to `crashes` instead. With
         `lingers` the lease is over but its limit keys stay held, see `inbox`. What a charged one
         `spoils` is bought anew.
         """

@@ -117,7 +117,7 @@ class DeadWorkers:
             ended_at=now_at,
             delay_seconds=OWN.delay(job.attempts if job else 0, self._ids.random()),
             charge=True,
-            max_attempts=record.max_attempts,
+            ends=record.is_last,
         )
 
     def _log(self, dead: DeadWorker) -> None:

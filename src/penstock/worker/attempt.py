@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -255,7 +256,9 @@ def failed(
         error = error.error  # it waits as that says
     limits = attempt.limits
     seconds_ago = None if deferred is None else (now_at - deferred) / MICROSECONDS
-    decide = policy.decide if limits.recurring is None else policy.decide_tick
+    decide = policy.decide_tick
+    if limits.recurring is None:
+        decide = partial(policy.decide, within_seconds=limits.within_seconds)
     decision = decide(
         error,
         attempts=job.attempts,
@@ -264,7 +267,6 @@ def failed(
         now=now_at / MICROSECONDS,
         rand=rand(),
     )
-    late = _is_too_late(limits, (seconds_ago or 0.0) + decision.delay_seconds)
     message = _told(attempt, message_of(error))
     if decision.category is ErrorCategory.NODE:
         message += format_connection_detail(error, message)
@@ -280,15 +282,10 @@ def failed(
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
         charge=decision.charge,
-        max_attempts=limits.max_attempts,
-        give_up=decision.give_up or late,
+        ends=decision.ends,
         spoils=_spoiled(attempt) if decision.charge else (),
         refused_by=refused_by,
     )
-
-
-def _is_too_late(limits: TaskLimits, seconds: float) -> bool:
-    return limits.within_seconds is not None and seconds >= limits.within_seconds
 
 
 def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
@@ -320,17 +317,20 @@ def crashed(
 ) -> JobFailure:
     """It was alone in its process: the death is its own, and counts as a crash."""
     job = attempt.job
+    decision = policy.decide_crash(
+        crashes=job.crashes, max_crashes=attempt.limits.max_crashes, rand=rand()
+    )
     return JobFailure(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(ErrorCategory.CRASHED, "crashed", f"its process died: {error}"),
+        error=AttemptError(decision.category, "crashed", f"its process died: {error}"),
         started_at=attempt.started_at,
         ended_at=now_at,
-        delay_seconds=policy.own.delay(job.crashes, rand()),
-        charge=False,
-        max_attempts=attempt.limits.max_attempts,
-        max_crashes=attempt.limits.max_crashes,
+        delay_seconds=decision.delay_seconds,
+        charge=decision.charge,
+        ends=decision.ends,
+        crashed=True,
     )
 
 

@@ -10,7 +10,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
 from penstock.model.job import PREFLIGHT, SCHEDULE, AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
-from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd
+from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
 from penstock.worker.observer import WorkerObserver
 
 MESSAGE_MAX = 500  # characters of an error in a log line
@@ -48,18 +48,20 @@ class AttemptLog(WorkerObserver):
         emit, correlation = self._events.emit, attempt.correlation
         category = verdict.error.category if verdict.error else None
         emit(_COMPLETED, correlation, category)
-        goes_on = isinstance(verdict, JobFailure) and not _is_last(attempt.job, verdict)
+        goes_on = isinstance(verdict, JobFailure) and not verdict.ends
         kind = SchedulerEventKind.RETRY_DEFERRED if goes_on else _DROPPED
         emit(kind, correlation, category)
-        self._log(attempt.job, verdict)
+        self._log(attempt.job, verdict, attempt.limits)
 
-    def spoilt(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+    def spoilt(
+        self, job: LeasedJob, verdict: JobEnd | JobFailure, limits: TaskLimits | None
+    ) -> None:
         """The store has refused what an end was to bring."""
-        self._log(job, verdict)
+        self._log(job, verdict, limits)
 
-    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure, limits: TaskLimits | None) -> None:
         shown = _shown(verdict.error)
-        if not isinstance(verdict, JobFailure) or _is_last(job, verdict):
+        if not isinstance(verdict, JobFailure) or verdict.ends:
             level = logging.DEBUG if job.task.startswith(PREFLIGHT) else logging.ERROR
             log.log(level, "%s ended in error: %s", _name(job), shown)
             return
@@ -78,7 +80,7 @@ class AttemptLog(WorkerObserver):
             _name(job),
             "is degraded" if degraded else "failed",
             verdict.delay_seconds,
-            _cost(job, verdict),
+            _cost(job, verdict, limits),
             shown,
         )
 
@@ -110,15 +112,15 @@ def named(end: JobEnd | JobFailure) -> tuple[JobRef, str, str]:
     return JobRef(end.job.id, end.job.token), end.job.key, end.job.task
 
 
-def _cost(job: LeasedJob, failure: JobFailure) -> str:
+def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits | None) -> str:
     """What a failure costs, in words."""
-    if failure.max_crashes is not None:
-        return f"crash {job.crashes + 1} of {failure.max_crashes}"
+    if failure.crashed:
+        return f"crash {job.crashes + 1}" + (f" of {limits.max_crashes}" if limits else "")
     if not failure.charge:
         return "not charged"
-    if failure.max_attempts == UNLIMITED:
+    if limits is None or limits.max_attempts == UNLIMITED:
         return f"try {job.attempts + 1}"
-    return f"attempt {job.attempts + 1} of {failure.max_attempts}"
+    return f"attempt {job.attempts + 1} of {limits.max_attempts}"
 
 
 def _name(job: LeasedJob) -> str:
@@ -128,13 +130,6 @@ def _name(job: LeasedJob) -> str:
     if job.task.startswith(PREFLIGHT):
         return f"The preflight {job.key!r}"
     return f"Job {job.key!r} of task {task_name(job.task)!r}"
-
-
-def _is_last(job: LeasedJob, failure: JobFailure) -> bool:
-    used_up = failure.charge and job.attempts + 1 >= failure.max_attempts
-    crashes = failure.max_crashes
-    broken = crashes is not None and job.crashes + 1 >= crashes
-    return failure.give_up or used_up or broken
 
 
 def _shown(error: AttemptError | None) -> str:

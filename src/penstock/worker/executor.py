@@ -26,7 +26,7 @@ from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.redaction.content_guard import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
-from penstock.retry.policy import RetryPolicy
+from penstock.retry.policy import RetryPolicy, is_last
 from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.tick import judge_tick, tick_context
@@ -155,7 +155,8 @@ class JobExecutor:
             attempt.deadline_monotonic = deadline
         if self._request_contexts is not None:
             attempt.request_context = self._request_contexts.began(attempt, deadline or None)
-        self._table.occupy(slot, job.id, job.token, deadline, limits.max_attempts)
+        last = is_last(job.attempts, limits.max_attempts)
+        self._table.occupy(slot, job.id, job.token, deadline, last)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         try:

@@ -43,6 +43,7 @@ from penstock.model.lease import (
 )
 from penstock.model.plan import PlanRow
 from penstock.model.views import FIRST_END
+from penstock.retry.policy import is_last
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store_future import Reply
 from tests.faults.power.log import Acked, Began, Snapshot, Step
@@ -229,7 +230,7 @@ class Run:
                 ended_at=self._now(),
                 delay_seconds=0.0,
                 charge=True,
-                max_attempts=2,
+                ends=is_last(job.attempts, 2),
             )
             for job in self._take(2)
         ]

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, EnqueueRefused, UsageError
 from penstock.model.job import ErrorCategory
 from penstock.retry.classify import Classified, FailureClass, TimeLimitError
 from penstock.retry.policy import GIVE_UP_AFTER_SECONDS, Backoff, RetryDecision, RetryPolicy
@@ -46,9 +46,29 @@ def test_own_fault_is_charged_and_waits_longer_each_time() -> None:
     decisions = [decide(ValueError(), attempts=n, max_attempts=9) for n in range(8)]
 
     assert {d.category for d in decisions} == {ErrorCategory.OWN}
-    assert all(d.charge and not d.give_up for d in decisions)
+    assert all(d.charge and not d.ends for d in decisions)
     # 0.5 × (1, 2, 4, 8, 16, 32, 60, 60)
     assert [d.delay_seconds for d in decisions] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_a_mistake_is_charged_and_not_tried_again() -> None:
+    first = decide(UsageError("wrong"), attempts=0, max_attempts=9)
+    network = UsageError("wrong")
+    network.__cause__ = ConnectionResetError()
+
+    assert first == RetryDecision(ErrorCategory.OWN, 0.0, charge=True, ends=True)
+    assert not decide(network, attempts=0, max_attempts=9).ends
+    assert not decide(EnqueueRefused("not there yet"), attempts=0, max_attempts=9).ends
+
+
+def test_a_death_alone_costs_a_crash_and_the_last_one_ends_the_job() -> None:
+    policy = RetryPolicy()
+
+    first = policy.decide_crash(crashes=0, max_crashes=2, rand=0.5)
+    last = policy.decide_crash(crashes=1, max_crashes=2, rand=0.5)
+
+    assert first == RetryDecision(ErrorCategory.CRASHED, 0.5, charge=False, ends=False)
+    assert last == RetryDecision(ErrorCategory.CRASHED, 0.0, charge=False, ends=True)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +80,7 @@ def test_own_fault_ends_the_job_with_its_last_attempt(
 ) -> None:
     decision = decide(ValueError(), attempts=attempts, max_attempts=max_attempts)
 
-    assert decision.give_up is give_up
+    assert decision.ends is give_up
     assert decision.charge
 
 
@@ -118,16 +138,16 @@ def test_wait_of_zero_is_backed_off_instead_of_spinning() -> None:
 @pytest.mark.parametrize("error", [ConnectionError(), Busy(5.0)])
 def test_deferrals_end_when_the_first_is_too_long_ago(error: Exception) -> None:
     assert GIVE_UP_AFTER_SECONDS == DAY
-    assert not decide(error, ago=None).give_up
-    assert not decide(error, ago=DAY - 1).give_up
+    assert not decide(error, ago=None).ends
+    assert not decide(error, ago=DAY - 1).ends
 
     ended = decide(error, ago=DAY)
 
-    assert (ended.give_up, ended.charge, ended.delay_seconds) == (True, False, 0.0)
+    assert (ended.ends, ended.charge, ended.delay_seconds) == (True, False, 0.0)
 
 
 def test_own_fault_after_a_long_deferral_is_judged_by_attempts_alone() -> None:
-    assert not decide(ValueError(), ago=2 * DAY).give_up
+    assert not decide(ValueError(), ago=2 * DAY).ends
 
 
 def test_every_part_can_be_replaced() -> None:
@@ -146,7 +166,7 @@ def test_every_part_can_be_replaced() -> None:
     assert decide(ConnectionError(), policy=policy, rand=1.0).delay_seconds == 10.0
     assert decide(Busy(0), policy=policy, rand=1.0).delay_seconds == 20.0
     assert decide(ValueError(), policy=policy, rand=1.0).delay_seconds == 30.0
-    assert decide(ConnectionError(), policy=policy, ago=60.0).give_up
+    assert decide(ConnectionError(), policy=policy, ago=60.0).ends
 
 
 def test_exact_wait_for_an_own_fault_is_obeyed_and_charged() -> None:

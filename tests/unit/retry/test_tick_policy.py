@@ -38,7 +38,7 @@ def decide(
 def test_its_own_faults_are_charged_and_never_end_it() -> None:
     decisions = [decide(ValueError(), attempts=n) for n in (0, 1, 2, 3, 4, 1_000_000)]
 
-    assert all(one.charge and not one.give_up for one in decisions)
+    assert all(one.charge and not one.ends for one in decisions)
     assert {one.category for one in decisions} == {ErrorCategory.OWN}
     # 0.5 × (30, 60, 120, 240, 300, 300)
     assert [one.delay_seconds for one in decisions] == [15.0, 30.0, 60.0, 120.0, 150.0, 150.0]
@@ -53,16 +53,16 @@ def test_a_time_limit_is_its_own_fault() -> None:
 
 @pytest.mark.parametrize(("attempts", "gives_up"), [(0, False), (1, False), (2, True), (9, True)])
 def test_where_its_author_said_so_its_attempts_are_used_up(attempts: int, gives_up: bool) -> None:
-    assert decide(ValueError(), attempts=attempts, max_attempts=3).give_up is gives_up
+    assert decide(ValueError(), attempts=attempts, max_attempts=3).ends is gives_up
 
 
 def test_others_are_waited_for_without_end() -> None:
     node = decide(ConnectionResetError(), ago=YEAR, attempts=9, max_attempts=3)
     service = decide(Busy(), ago=YEAR)
 
-    assert (node.category, node.charge, node.give_up) == (ErrorCategory.NODE, False, False)
+    assert (node.category, node.charge, node.ends) == (ErrorCategory.NODE, False, False)
     assert node.delay_seconds == 60.0
-    assert (service.category, service.charge, service.give_up) == (
+    assert (service.category, service.charge, service.ends) == (
         ErrorCategory.SERVICE,
         False,
         False,

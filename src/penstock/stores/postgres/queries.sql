@@ -770,23 +770,21 @@ update penstock.hot set
 where job_id = $1 and token = $2 and worker = $8 and row_state + 0 = 4 and due_at < $4
 
 -- fail_job --
--- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = limit, $6 = give up,
--- $7 = error, $8 = started, $9 = ended, $10 = worker, $11 = now, $12 = how many crashes end it, or null: it was none.
+-- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = it ends, $6 = it
+-- crashed, $7 = error, $8 = started, $9 = ended, $10 = worker, $11 = now.
 with mine as materialized (
-    select *, (
-        $6::bigint <> 0 or attempts + $4::bigint >= $5::bigint or coalesce(crashes + 1 >= $12::bigint, false)
-    ) as is_over
+    select *, $5::integer <> 0 as is_over, case
+        when $4::integer <> 0 then null when $6::integer <> 0 then deferred_since
+        else coalesce(deferred_since, $9::bigint)
+    end as deferred
     from penstock.hot where job_id = $1 and token = $2 and worker = $10 and row_state = 4 for update
 ), kept as (
     update penstock.hot set
         attempts = mine.attempts + $4::integer,
-        crashes = mine.crashes + ($12::bigint is not null)::integer,
+        crashes = mine.crashes + $6::integer,
         row_state = case when $3::bigint > $11::bigint then 1 else 2 end,
         available_at = $3, error = $7, started_at = $8, updated_at = $9, ended_token = mine.token, worker = null,
-        solo = false, losses = 0, deferred_since = case
-            when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
-            else coalesce(mine.deferred_since, $9::bigint)
-        end
+        solo = false, losses = 0, deferred_since = mine.deferred
     from mine where hot.job_id = mine.job_id and not mine.is_over
     returning hot.row_state, hot.lane_id
 ), gone as (
@@ -797,11 +795,8 @@ with mine as materialized (
         finished_at, updated_at, result, error
     )
     select
-        mine.job_id, 7, mine.token, mine.token, mine.attempts + $4::integer,
-        mine.crashes + ($12::bigint is not null)::integer, case
-            when $4::bigint <> 0 then null when $12::bigint is not null then mine.deferred_since
-            else coalesce(mine.deferred_since, $9::bigint)
-        end, mine.due_at, $3, $8, $9, $9, mine.result, $7
+        mine.job_id, 7, mine.token, mine.token, mine.attempts + $4::integer, mine.crashes + $6::integer,
+        mine.deferred, mine.due_at, $3, $8, $9, $9, mine.result, $7
     from mine join gone on gone.job_id = mine.job_id
     returning job_id
 )

@@ -188,7 +188,7 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
 def fail_and_retry(
     tx: Transaction, worker: WorkerId, failures: Sequence[JobFailure]
 ) -> list[Verdict]:
-    """Put jobs back with a delay, or end them in error when their attempts are used up."""
+    """Put jobs back with a delay, or end them in error after their last attempt."""
     alive = tx.alive(worker)
     if alive is None:
         return [_verdict(tx, *failure.ref) for failure in failures]
@@ -208,14 +208,13 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         *ref,
         again_at,
         int(failure.charge),
-        failure.max_attempts if failure.charge else 2**62,
-        int(failure.give_up),
+        int(failure.ends),
+        int(failure.crashed),
         error,
         failure.started_at,
         failure.ended_at,
         no,
         tx.now,
-        failure.max_crashes,
     )
     if row is None:
         return _refused(tx, *ref)

@@ -522,18 +522,16 @@ update jobs set
 where id = ?1 and token = ?2 and worker = ?8 and row_state = 4 and due_at < ?4
 
 -- fail_job --
--- Ends an attempt badly: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = limit, ?6 = give up,
--- ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now, ?12 = how many crashes end it, or null: it was none.
+-- Ends an attempt badly: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = it ends, ?6 = it
+-- crashed, ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now.
 update jobs set
     attempts = attempts + ?4,
-    crashes = crashes + (?12 is not null),
-    row_state = case
-        when ?6 or attempts + ?4 >= ?5 or crashes + 1 >= ?12 then 7 when ?3 > ?11 then 1 else 2
-    end,
-    finished_at = case when ?6 or attempts + ?4 >= ?5 or crashes + 1 >= ?12 then ?9 end,
+    crashes = crashes + ?6,
+    row_state = case when ?5 then 7 when ?3 > ?11 then 1 else 2 end,
+    finished_at = case when ?5 then ?9 end,
     available_at = ?3, error = ?7, started_at = ?8, updated_at = ?9, ended_token = token, worker = null, solo = 0,
     losses = 0, deferred_since = case
-        when ?4 then null when ?12 is not null then deferred_since else coalesce(deferred_since, ?9)
+        when ?4 then null when ?6 then deferred_since else coalesce(deferred_since, ?9)
     end
 where id = ?1 and token = ?2 and worker = ?10 and row_state = 4
 returning
