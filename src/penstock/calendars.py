@@ -2,8 +2,7 @@
 """Calendars of datasets (daily, cron, exchange …) and the rules for upstream slices."""
 
 from penstock.model.dataset import Calendar, exact, latest, lookback, window
-from penstock.planning.calendars.exchange import Exchange
-from penstock.planning.calendars.fixed import Custom, Every
+from penstock.planning.calendars.fixed import Custom, Every, Exchange
 from penstock.planning.calendars.local import Cron, Daily, Hourly, Monthly, Weekly
 from penstock.planning.calendars.timestamps import generate_timestamps
 

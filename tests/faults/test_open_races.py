@@ -17,8 +17,8 @@ import pytest
 
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreReadOnly
 from penstock.ids import SystemIds
-from penstock.model.doctor_finding import Finding
 from penstock.model.job import JobState
+from penstock.model.views import Finding
 from penstock.stores.sql.statements import read_migrations
 from penstock.stores.sqlite import location_check
 from penstock.stores.sqlite.backup import back_up

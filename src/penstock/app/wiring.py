@@ -14,7 +14,6 @@ from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.app.task_limits import task_limits
 from penstock.clock import Clock, SystemClock
 from penstock.config.budgets import budgets_of, prices_of
-from penstock.config.capacity import configured_capacity
 from penstock.config.load import Loaded, dotted
 from penstock.config.provider_policy import (
     idempotency_header,
@@ -22,6 +21,7 @@ from penstock.config.provider_policy import (
     unserved_tasks,
 )
 from penstock.config.settings import ProviderSettings, Settings
+from penstock.config.show import configured_capacity
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task

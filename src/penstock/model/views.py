@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of the store for people and workers: jobs, stats, workers, dependencies."""
+"""Views of the store for people and workers: jobs, stats, workers, findings of the doctor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,32 @@ from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanRow
 from penstock.model.provider import ProviderModelKey
 from penstock.model.schedule import PreflightResult, UnitView
+
+
+class Diagnostic(msgspec.Struct, frozen=True, order=True):
+    """Something that was decided for a user, or that does not work and stops nothing."""
+
+    code: str  # of a closed list
+    about: str  # the task, the group or the resource
+    text: str  # one sentence, which says so, too
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of `penstock doctor`."""
+
+    check: str  # its short name
+    ok: bool
+    text: str  # what is well, or one sentence with what is wrong and what to do
+
+
+def healthy(check: str, text: str) -> Finding:
+    """A check that passed."""
+    return Finding(check, ok=True, text=text)
+
+
+def problem(check: str, text: str) -> Finding:
+    """A check that failed."""
+    return Finding(check, ok=False, text=text)
 
 
 class Dependency(msgspec.Struct, frozen=True):

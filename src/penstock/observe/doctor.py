@@ -10,12 +10,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.model.dataset import task_name
-from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import PREFLIGHT, START, STEP, TERMINAL, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanState
 from penstock.model.schedule import PreflightResult, UnitView
-from penstock.model.views import QueueFacts
+from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.observe.phrases import SAME_BUILD, counted, rebuild_command, some
 
 
@@ -30,7 +29,9 @@ def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
     holding = {lock.run_id for lock in facts.locks if lock.alive} - dead_runs
     left = [x for x in facts.plans if x.state is PlanState.LEFT or x.run_id not in holding]
     if not left:
-        return well("builds", f"{counted(len(facts.plans), 'plan')} on the way, none of them left")
+        return healthy(
+            "builds", f"{counted(len(facts.plans), 'plan')} on the way, none of them left"
+        )
     first = left[0]
     again = rebuild_command(first)
     command = SAME_BUILD if again is None else f"'{again}'"
@@ -51,7 +52,7 @@ def _locks(facts: QueueFacts, dead: list[LockView]) -> Finding:
             f"; {names} by the run {dead[0].run_id!r}, whose process is gone: the next build "
             "takes over"
         )
-    return well("locks", text)
+    return healthy("locks", text)
 
 
 def root_finding(path: str, root_id: str | None, facts: QueueFacts) -> Finding:
@@ -71,7 +72,7 @@ def root_finding(path: str, root_id: str | None, facts: QueueFacts) -> Finding:
             f"{root_id}; set datasets.root to the folder of that plan, or build anew, which gives "
             "it up.",
         )
-    return well("output root", f"{path} ({root_id})")
+    return healthy("output root", f"{path} ({root_id})")
 
 
 PLACES_SHOWN = 3
@@ -90,7 +91,7 @@ def provider_finding(providers: Iterable[str], files: Iterable[str]) -> Finding 
             f"A client of an SDK would send again by itself, without a permit "
             f"({', '.join(places[:PLACES_SHOWN])}{more}); give it max_retries=0.",
         )
-    return well("providers", f"{names}; a client of an SDK on top of them needs max_retries=0")
+    return healthy("providers", f"{names}; a client of an SDK on top of them needs max_retries=0")
 
 
 def hidden_retries(file: Path) -> Iterator[str]:
@@ -139,17 +140,17 @@ def _workers(facts: QueueFacts) -> Finding:
     gone = len(facts.workers) - len(alive)
     if gone:
         text += f"; {gone} ended without a word, the next worker takes back what they held"
-    return well("workers", text)
+    return healthy("workers", text)
 
 
 def _waiting(facts: QueueFacts) -> Finding:
     stats = facts.stats
     oldest, queued = stats.oldest_ready_seconds, stats.states.get(JobState.QUEUED, 0)
     if oldest is None:
-        return well("waiting", f"no job is ready; {queued:,} queued")
+        return healthy("waiting", f"no job is ready; {queued:,} queued")
     age = timedelta(seconds=round(oldest))
     if oldest < OLD_READY_SECONDS or stats.paused:
-        return well("waiting", f"{queued:,} queued; the oldest ready one has waited for {age}")
+        return healthy("waiting", f"{queued:,} queued; the oldest ready one has waited for {age}")
     if stats.workers:
         return problem(
             "waiting",
@@ -171,7 +172,9 @@ def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
         if left and name not in known_tasks and name not in served:
             unknown[name] = left
     if not unknown:
-        return well("tasks", f"the app knows the task of every unfinished job ({len(known_tasks)})")
+        return healthy(
+            "tasks", f"the app knows the task of every unfinished job ({len(known_tasks)})"
+        )
     name, left = max(unknown.items(), key=lambda entry: entry[1])
     near = get_close_matches(name, known_tasks, 1)
     others = f", and {len(unknown) - 1} more tasks are unknown" if len(unknown) > 1 else ""
@@ -189,7 +192,7 @@ def _paused(facts: QueueFacts) -> Finding:
         return problem(
             "paused", "The queue is paused, so nobody gets work; 'penstock queue resume' ends that."
         )
-    return well("paused", "no")
+    return healthy("paused", "no")
 
 
 def _limits(facts: QueueFacts) -> Finding:
@@ -200,7 +203,7 @@ def _limits(facts: QueueFacts) -> Finding:
             f"An operator has set the limit of {_some([repr(key) for key in closed])} to 0, so "
             "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
         )
-    return well("limits", f"{len(facts.caps)} set by operators, none of them 0")
+    return healthy("limits", f"{len(facts.caps)} set by operators, none of them 0")
 
 
 def _failed_start(failed: tuple[PreflightResult, ...]) -> Finding:
@@ -233,7 +236,7 @@ def _schedules(facts: QueueFacts) -> Finding:
             "says with what, and when the next one is.",
         )
     waiting = f"; {len(deferred):,} wait for others: {_some(_keys(deferred))}" if deferred else ""
-    return well("schedules", f"{facts.stats.units:,} units, none of them degraded{waiting}")
+    return healthy("schedules", f"{facts.stats.units:,} units, none of them degraded{waiting}")
 
 
 def _units(units: list[UnitView]) -> str:
@@ -257,7 +260,7 @@ def _calls(calls: CallFigures) -> Finding:
             "'hold': look at 'penstock queue list --state error', then 'penstock queue "
             "retry-failed'"
         )
-    return well("paid calls", text)
+    return healthy("paid calls", text)
 
 
 def _some(names: list[str]) -> str:

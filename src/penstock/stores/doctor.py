@@ -9,8 +9,7 @@ from typing import Protocol
 
 from penstock.clock import SystemBootClock, SystemClock
 from penstock.errors import StoreError
-from penstock.model.doctor_finding import Finding, problem
-from penstock.model.views import QueueFacts
+from penstock.model.views import Finding, QueueFacts, problem
 from penstock.stores.open import of_postgres, store_file
 from penstock.stores.sqlite.doctor import Checkup, SystemProbe, boot_finding, library_finding
 from penstock.stores.sqlite.location_check import sqlite_version

@@ -8,9 +8,8 @@ minutes happens at once. `def` tasks run on the loop itself, one after another.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +34,7 @@ from penstock.definitions.task import Task
 from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
-from penstock.ids import IdSource, SeededIds
+from penstock.ids import SeededIds
 from penstock.model.job import TERMINAL, Attempt, AttemptError, Edge, Job, JobId, JobState
 from penstock.model.plan import BuildReport, BuildRequest
 from penstock.model.schedule import UnitView
@@ -95,75 +94,8 @@ def wire(simulated: Simulated) -> MakeTransport:
 T = TypeVar("T")
 
 
-class BuildHarness(ABC):
-    """The part of a harness that builds and reads datasets."""
-
-    app: Penstock
-    store: InProcessStore
-    clock: VirtualClock
-    _loop: VirtualLoop
-    _ids: IdSource
-    _settings: Settings
-    _root: OutputRoot
-
-    @abstractmethod
-    def _run(
-        self,
-        tasks: Mapping[str, Task[..., Any]],
-        *,
-        drain: bool,
-        run_id: str | None = None,
-        until: str | None = None,
-    ) -> AbstractContextManager[Worker]:
-        """A worker of the store, on the loop."""
-
-    def build(
-        self,
-        *targets: str | Dataset[..., Any],
-        start: Moment,
-        end: Moment,
-        **options: Unpack[BuildOptions],
-    ) -> BuildReport:
-        """Bring datasets up to date, as `app.build` does; nothing that is asked for is too new."""
-        self.app.check_datasets()
-        names = [self.app.find_dataset(one).name for one in targets]
-        now = to_micros(self.clock.now())
-        request = build_request(self.app.datasets, names, start, end, now, **options)
-        return self._loop.run_until_complete(self._build(request))
-
-    def read(
-        self,
-        dataset: str | Dataset[..., Any],
-        start: Moment | None = None,
-        end: Moment | None = None,
-    ) -> pyarrow.Table:
-        """What is committed of a dataset, as an Arrow table."""
-        return self.app.find_dataset(dataset).read(start, end)
-
-    async def _build(self, request: BuildRequest) -> BuildReport:
-        run_id = self._ids.new_id("run")
-        times = self._settings.runtime
-        build = Build(
-            build_scope(self.app.name, self.app.datasets, self._root),
-            request,
-            LockHolder(run_id, run_id, times.lease_ttl_seconds),
-            self.store,
-            self.clock,
-            rand=self._ids.random,
-            aside=_at_once,
-            now_at=max(to_micros(self.clock.now()), *(end for _, end in request.ranges)),
-        )
-        tasks = build_tasks(self.app.datasets, self._root, build.names)
-
-        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
-            with self._run(tasks, drain=True, run_id=run_id, until=end_key) as worker:
-                begun(worker)
-                await worker.run()
-            return " ".join(stop.sentence for stop in worker.stops) or None
-
-        embedded = EmbeddedBuild(build)
-        beat = _VirtualLocks(self.store, self.clock, run_id, embedded, times.lease_ttl_seconds)
-        return await embedded.run(beat, work)
+def _simulated_wire(simulated: Simulated, library: object) -> Any:  # noqa: ANN401
+    return simulated.transport()
 
 
 async def _at_once(call: Callable[[], T], /) -> T:
@@ -210,7 +142,7 @@ PAGE = 1_000  # jobs read at once
 R = TypeVar("R")
 
 
-class Harness(BuildHarness):
+class Harness:
     """One app with a store and a time of its own; made by `harness(app)`."""
 
     def __init__(
@@ -219,12 +151,12 @@ class Harness(BuildHarness):
         seed: int,
         settings: Settings,
         root: OutputRoot,
-        providers: Mapping[str, Simulated] = NOBODY,
+        providers: Mapping[str, Simulated],
     ) -> None:
         self.app = app
         self._root = root  # of datasets; a folder that nobody else has
         self._wires: dict[str, MakeTransport] = {
-            name: wire(simulated) for name, simulated in providers.items()
+            name: partial(_simulated_wire, simulated) for name, simulated in providers.items()
         }
         for name in app.providers.keys() - providers.keys():
             self._wires[name] = partial(self._refuse_network, name)
@@ -398,6 +330,54 @@ class Harness(BuildHarness):
             raise ScheduleEnded(" ".join(worker.ended_schedules))
         if worker.stops:
             raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
+
+    def build(
+        self,
+        *targets: str | Dataset[..., Any],
+        start: Moment,
+        end: Moment,
+        **options: Unpack[BuildOptions],
+    ) -> BuildReport:
+        """Bring datasets up to date, as `app.build` does; nothing that is asked for is too new."""
+        self.app.check_datasets()
+        names = [self.app.find_dataset(one).name for one in targets]
+        now = to_micros(self.clock.now())
+        request = build_request(self.app.datasets, names, start, end, now, **options)
+        return self._loop.run_until_complete(self._build(request))
+
+    def read(
+        self,
+        dataset: str | Dataset[..., Any],
+        start: Moment | None = None,
+        end: Moment | None = None,
+    ) -> pyarrow.Table:
+        """What is committed of a dataset, as an Arrow table."""
+        return self.app.find_dataset(dataset).read(start, end)
+
+    async def _build(self, request: BuildRequest) -> BuildReport:
+        run_id = self._ids.new_id("run")
+        times = self._settings.runtime
+        build = Build(
+            build_scope(self.app.name, self.app.datasets, self._root),
+            request,
+            LockHolder(run_id, run_id, times.lease_ttl_seconds),
+            self.store,
+            self.clock,
+            rand=self._ids.random,
+            aside=_at_once,
+            now_at=max(to_micros(self.clock.now()), *(end for _, end in request.ranges)),
+        )
+        tasks = build_tasks(self.app.datasets, self._root, build.names)
+
+        async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
+            with self._run(tasks, drain=True, run_id=run_id, until=end_key) as worker:
+                begun(worker)
+                await worker.run()
+            return " ".join(stop.sentence for stop in worker.stops) or None
+
+        embedded = EmbeddedBuild(build)
+        beat = _VirtualLocks(self.store, self.clock, run_id, embedded, times.lease_ttl_seconds)
+        return await embedded.run(beat, work)
 
     def unit(self, key: str) -> UnitView:
         """All that is known of one unit of a schedule, such as `schedule:poll:a`."""

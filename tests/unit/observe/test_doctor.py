@@ -6,10 +6,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.model.doctor_finding import Finding
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
 from penstock.model.schedule import PreflightResult, UnitView
-from penstock.model.views import QueueFacts, Stats, WorkerView
+from penstock.model.views import Finding, QueueFacts, Stats, WorkerView
 from penstock.observe.doctor import OLD_READY_SECONDS, queue_findings
 from tests.unit.observe.why.test_schedule import unit
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.model.doctor_finding import Finding, well
+from penstock.model.views import Finding, healthy
 from penstock.stores.doctor import store_checkup
 from penstock.stores.open import keys_beginning, open_store
 from penstock.stores.sqlite.in_process import InProcessStore
@@ -116,12 +116,12 @@ def test_a_checkup_of_a_server_tells_what_the_server_says_or_why_it_says_nothing
     put_module(
         monkeypatch,
         "doctor",
-        postgres_findings=lambda url, full: [well("server", f"{url}, {full}")],
+        postgres_findings=lambda url, full: [healthy("server", f"{url}, {full}")],
         postgres_facts=lambda url: None,
     )
     for full in (False, True):
         checkup = store_checkup(url, folder=Path(), full=full)
-        assert list(checkup.findings()) == [well("server", f"{url}, {full}")]
+        assert list(checkup.findings()) == [healthy("server", f"{url}, {full}")]
     assert checkup.facts is None
 
     def gone(url: str, *, full: bool) -> list[Finding]:

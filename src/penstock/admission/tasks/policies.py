@@ -12,10 +12,10 @@ import msgspec
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
 from penstock.admission.tasks.queue import QueueView
 from penstock.errors import UsageError
-from penstock.model.doctor_finding import Diagnostic
 from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.request import PressureSnapshot, RequestPressure
 from penstock.model.task import SchedulableTask, TaskGroupSpec
+from penstock.model.views import Diagnostic
 
 
 class Ledger(Protocol):

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.errors import InternalError, SchedulingMetadataError, UsageError
-from penstock.model.doctor_finding import Diagnostic
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
 from penstock.model.task import (
@@ -25,6 +24,7 @@ from penstock.model.task import (
     TaskGroupSpec,
     metadata_of,
 )
+from penstock.model.views import Diagnostic
 
 REMEMBERED_MAX = 8_192  # answers for jobs and for keys, each: some windows full
 CONTRIBUTORS_NAMED = 8  # of a merged cap, in its sentence

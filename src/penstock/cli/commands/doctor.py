@@ -22,9 +22,8 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, OutputFailed, UsageError
-from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import SLICE
-from penstock.model.views import QueueFacts
+from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.observe.doctor import build_findings, provider_finding, queue_findings, root_finding
 from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
@@ -59,7 +58,7 @@ def doctor(
         found = [msgspec.to_builtins(finding) for finding in findings]
         print_document({"healthy": not ill, "findings": found})
     else:
-        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is well.")
+        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is healthy.")
     return EXIT_ILL if ill else 0
 
 
@@ -106,7 +105,7 @@ class Diagnosis:
         except ConfigError as error:
             return None, problem("settings", str(error))
         said = sorted({source for source in loaded.sources.values() if source != DEFAULT})
-        return loaded, well("settings", f"from {', '.join(said)}" if said else "all defaults")
+        return loaded, healthy("settings", f"from {', '.join(said)}" if said else "all defaults")
 
     def _app(self, loaded: Loaded) -> Finding:
         named = loaded.settings.app or DEFAULT_FILE
@@ -116,7 +115,7 @@ class Diagnosis:
             has = counted(len(self._facts.tasks), "task")
             if self._facts.datasets:
                 has += f" and {counted(len(self._facts.datasets), 'dataset')}"
-            return well("app", f"{self._facts.name!r} of {named!r} has {has}")
+            return healthy("app", f"{self._facts.name!r} of {named!r} has {has}")
         if self._debug and self._facts.details:
             warn_of_traceback(self._facts.details)
         return problem("app", self._facts.problem)
@@ -167,7 +166,7 @@ class Diagnosis:
 def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:
     """Can budgets of dollars count what paid providers cost?"""
     if not unpriced:
-        return well("budgets", f"{count} set")
+        return healthy("budgets", f"{count} set")
     names = ", ".join(map(repr, unpriced))
     return problem(
         "budgets",
@@ -185,6 +184,6 @@ def python_finding(version: tuple[int, int], system: str) -> Finding:
         return problem("python", f"Python {name} is too old; install {wanted} or newer.")
     if system == "win32":
         return problem("python", "Penstock does not run on Windows; use Linux, or WSL.")
-    return well(
+    return healthy(
         "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     )

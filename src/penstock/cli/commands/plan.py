@@ -13,7 +13,7 @@ from penstock.cli.completion import complete_dataset
 from penstock.cli.render.plan_and_build import PlanFormat, plan_lines
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.clock import SystemClock, to_micros
-from penstock.planning.plan_pictures import to_graphviz, to_json, to_mermaid
+from penstock.planning.plan_export import to_graphviz, to_json, to_mermaid
 from penstock.supervisor.protocol import BuildSpec
 from penstock.terminal_text import safe_json, write
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from penstock.model.dataset import DatasetSpec, moment_name, slice_of
 from penstock.model.plan import BuildPlan, BuildReport, JobDescriptor, JobResult, SliceCounts
 from penstock.observe.phrases import counted
-from penstock.planning.plan_pictures import reasons
+from penstock.planning.plan_export import reasons
 from penstock.supervisor.protocol import Planned
 from penstock.terminal_text import escaped, iso_time
 

@@ -10,9 +10,8 @@ import psycopg
 
 from penstock.clock import MICROSECONDS, BootTime, SystemClock
 from penstock.errors import SchemaTooNew, StoreError, StoreForeign, StoreUnsupported
-from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import WorkerId
-from penstock.model.views import QueueFacts
+from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.stores.postgres import errors
 from penstock.stores.postgres.connection import (
     Address,
@@ -128,7 +127,7 @@ class _Look:
             yield problem("server", str(errors.read_only(self._address.shown)))
         else:
             version = server.version // 10_000
-            yield well("server", f"PostgreSQL {version} at {self._address.shown}, the primary")
+            yield healthy("server", f"PostgreSQL {version} at {self._address.shown}, the primary")
         yield self._way()
         yield from self._durability()
         yield self._clock()
@@ -142,9 +141,9 @@ class _Look:
             yield self._place()
             return
         if version < len(known_steps()):
-            yield well("schema", f"{version}; the next open brings it to {len(known_steps())}")
+            yield healthy("schema", f"{version}; the next open brings it to {len(known_steps())}")
             return
-        yield well("schema", f"{version}, as this Penstock knows it")
+        yield healthy("schema", f"{version}, as this Penstock knows it")
         if not server.is_standby:
             yield self._rights()
         yield self._transactions()
@@ -163,8 +162,8 @@ class _Look:
 
     def _way(self) -> Finding:
         if self._connected.is_direct:
-            return well("connection", "direct: workers are told of new work at once")
-        return well(
+            return healthy("connection", "direct: workers are told of new work at once")
+        return healthy(
             "connection",
             "through a pooler: notifications may not arrive, so idle workers ask every half "
             "second; give workers a direct URL if that is too slow",
@@ -180,7 +179,7 @@ class _Look:
                     f"{name}=on in postgresql.conf.",
                 )
                 return
-        yield well("durability", "fsync and full_page_writes are on")
+        yield healthy("durability", "fsync and full_page_writes are on")
 
     def _clock(self) -> Finding:
         ((theirs,),) = self._rows("server_time")
@@ -191,7 +190,7 @@ class _Look:
                 f"The clock here is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the "
                 "server's. Leases do not care, but times shown here are off; set the clock by NTP.",
             )
-        return well("clock", f"{abs(skew):.1f} s from the server's")
+        return healthy("clock", f"{abs(skew):.1f} s from the server's")
 
     def _connections(self) -> Finding:
         ((used, most),) = self._rows("doctor_connections")
@@ -202,12 +201,12 @@ class _Look:
                 f"The server has {text}: new workers will be refused. Raise max_connections, or "
                 "put a pooler in between.",
             )
-        return well("connections", text)
+        return healthy("connections", text)
 
     def _place(self) -> Finding:
         ((may_create,),) = self._rows("doctor_may_create")
         if may_create:
-            return well("schema", "made when the store is first opened")
+            return healthy("schema", "made when the store is first opened")
         return problem(
             "schema",
             "There is no store yet, and this user may not make one. Let the owner of the database "
@@ -218,7 +217,7 @@ class _Look:
         """Each is one statement, so what others write meanwhile contradicts nothing."""
         broken = _Reader(self._connected.connection, self._queries).check()
         if not broken:
-            return well("invariants", "all hold")
+            return healthy("invariants", "all hold")
         self._version()  # they are those of a schema, and another process may have migrated it
         more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
         return problem(
@@ -236,7 +235,7 @@ class _Look:
                 "update and delete on all tables of the schema 'penstock', and usage on its "
                 "sequences.",
             )
-        return well("rights", "all tables can be read and written")
+        return healthy("rights", "all tables can be read and written")
 
     def _transactions(self) -> Finding:
         ((unseen, seconds, who),) = self._rows("doctor_oldest")
@@ -248,11 +247,11 @@ class _Look:
                 "idle_in_transaction_session_timeout.",
             )
         if unseen:
-            return well(
+            return healthy(
                 "transactions",
                 f"{unseen} sessions cannot be seen; grant pg_read_all_stats to this user",
             )
-        return well("transactions", "none is old")
+        return healthy("transactions", "none is old")
 
     def _dead_rows(self) -> Finding:
         ((dead, live),) = self._rows("doctor_dead")
@@ -267,4 +266,4 @@ class _Look:
         (row,) = self._rows("count_dead")
         if not DeadRows(*row).may_vacuum:
             text += "; this user may not vacuum, so that is left to autovacuum alone"
-        return well("vacuum", text)
+        return healthy("vacuum", text)

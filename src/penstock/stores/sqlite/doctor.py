@@ -19,9 +19,8 @@ import apsw
 
 from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsupported
-from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import WorkerId
-from penstock.model.views import QueueFacts
+from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
@@ -123,7 +122,7 @@ def _writable(path: Path, folder: Path, probe: Probe) -> Finding:
                 "write access to it, or name another place with --store.",
             )
     what = "" if folder == path.parent else f"; {str(path.parent)!r} is made in it when needed"
-    return well("folder", f"{str(folder)!r} can be written{what}")
+    return healthy("folder", f"{str(folder)!r} can be written{what}")
 
 
 def _local(path: Path, folder: Path, probe: Probe) -> Finding:
@@ -134,7 +133,7 @@ def _local(path: Path, folder: Path, probe: Probe) -> Finding:
             f"The store {str(path)!r} is on a file system that is not known to be local ({kind}), "
             "where SQLite can lose data; name a local place with --store.",
         )
-    return well("file system", kind or "unknown")
+    return healthy("file system", kind or "unknown")
 
 
 def _space(folder: Path, probe: Probe) -> Finding:
@@ -145,7 +144,7 @@ def _space(folder: Path, probe: Probe) -> Finding:
             f"Only {free // _MIB:,} MiB are free in {str(folder)!r}, less than the log of a busy "
             f"store may take ({SPACE_BYTES_MIN // _MIB} MiB); free some.",
         )
-    return well("space", f"{free // _MIB:,} MiB are free")
+    return healthy("space", f"{free // _MIB:,} MiB are free")
 
 
 def _private(path: Path, probe: Probe) -> Finding:
@@ -174,7 +173,7 @@ def _private(path: Path, probe: Probe) -> Finding:
             f"Other users may replace files in {str(path.parent)!r} (mode {mode:04o}); close it "
             f"with 'chmod 700 {path.parent}'.",
         )
-    return well("private", f"the files are {_name(user)}'s alone")
+    return healthy("private", f"the files are {_name(user)}'s alone")
 
 
 def _name(user: int) -> str:
@@ -196,7 +195,7 @@ def library_finding(version: Version) -> Finding:
         refuse_library(version)
     except StoreUnsupported as error:
         return problem("sqlite", str(error))
-    return well("sqlite", f"{'.'.join(map(str, version))}, without the bug of resetting the log")
+    return healthy("sqlite", f"{'.'.join(map(str, version))}, without the bug of resetting the log")
 
 
 def boot_finding(boot_clock: BootClock) -> Finding:
@@ -208,7 +207,7 @@ def boot_finding(boot_clock: BootClock) -> Finding:
             "This machine does not tell when it was booted, so leases from before a reboot may "
             "hold jobs for long; mount /proc, or run Penstock on Linux.",
         )
-    return well("boot", f"id {boot_id}")
+    return healthy("boot", f"id {boot_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +252,12 @@ class Checkup:
         if self._path.is_dir():
             return
         if not self._path.exists():
-            yield well("store", f"{str(self._path)!r} is made when the first job is enqueued")
+            yield healthy("store", f"{str(self._path)!r} is made when the first job is enqueued")
             return
         try:
             seen = seen_twice(self._look)
         except LogUnmerged as error:
-            yield well("store", f"not looked at: {str(error)[0].lower()}{str(error)[1:-1]}")
+            yield healthy("store", f"not looked at: {str(error)[0].lower()}{str(error)[1:-1]}")
         except StoreForeign as error:
             yield problem("store", str(error))
         except StoreCorrupt as error:
@@ -285,10 +284,10 @@ class Checkup:
         version = identify(self._path, connection, self._queries, known_steps())
         known = len(known_steps())
         if version == known:
-            findings = [well("store", f"{str(self._path)!r}, schema {version}")]
+            findings = [healthy("store", f"{str(self._path)!r}, schema {version}")]
         else:
             text = f"{str(self._path)!r}, schema {version}; it becomes {known} when it is opened"
-            findings = [well("store", text)]
+            findings = [healthy("store", text)]
         findings += [self._integrity(connection), self._log()]
         if not all(finding.ok for finding in findings) or version != known:
             return _Seen(findings, None)
@@ -307,14 +306,14 @@ class Checkup:
         try:
             found = [str(row[0]) for row in connection.execute(query).fetchall()]
         except apsw.InterruptError:
-            return well(
+            return healthy(
                 "integrity", f"nothing found in {CHECK_SECONDS:g} s; --full looks at everything"
             )
         finally:
             connection.set_progress_handler(None)
         if found != ["ok"]:
             return self._corrupt(found[0].replace("\n", " "))
-        return well("integrity", "the file is sound")
+        return healthy("integrity", "the file is sound")
 
     def _log(self) -> Finding:
         log = beside(self._path, "-wal")
@@ -326,12 +325,12 @@ class Checkup:
                 f"an old state of the store all the time; find who by 'fuser {self._path}' and end "
                 "it.",
             )
-        return well("log", f"{size / _MIB:.1f} MiB")
+        return healthy("log", f"{size / _MIB:.1f} MiB")
 
     def _invariants(self, reader: SqliteReader) -> Finding:
         broken = reader.check()
         if not broken:
-            return well("invariants", "all hold")
+            return healthy("invariants", "all hold")
         more = f" (and {len(broken) - BROKEN_SHOWN} more)" if len(broken) > BROKEN_SHOWN else ""
         return problem(
             "invariants",

@@ -2,16 +2,18 @@
 """A simulated provider: a scripted, seeded HTTP service with hidden rate limits."""
 
 from penstock.testing.simulated_provider.core import Call, Counts
-from penstock.testing.simulated_provider.messages import Ending, Part, Reply, SimulatedRequest
-from penstock.testing.simulated_provider.provider import SimulatedProvider
+from penstock.testing.simulated_provider.provider import SimulatedProvider, SimulatedTransport
 from penstock.testing.simulated_provider.rules import (
     Bucket,
     Change,
+    Ending,
     Lognormal,
+    Part,
     ProviderRules,
+    Reply,
+    SimulatedRequest,
     Window,
 )
-from penstock.testing.simulated_provider.transport import SimulatedTransport
 
 __all__ = [
     "Bucket",

@@ -14,21 +14,19 @@ from typing import Any
 
 from penstock.testing.simulated_provider import dialects
 from penstock.testing.simulated_provider.dialects import rate_headers, retry_after
-from penstock.testing.simulated_provider.messages import (
-    Ending,
-    Reply,
-    SimulatedRequest,
-    bytewise,
-    first_half,
-)
 from penstock.testing.simulated_provider.rules import (
     Change,
+    Ending,
     Lognormal,
     ProviderRules,
     QuotaState,
     Rate,
     RateState,
+    Reply,
+    SimulatedRequest,
     begin,
+    bytewise,
+    first_half,
 )
 
 LOG_MAX = 200_000  # calls that are remembered one by one

@@ -16,8 +16,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.testing.simulated_provider.messages import Part, Reply, SimulatedRequest
-from penstock.testing.simulated_provider.rules import HeaderStyle, QuotaState
+from penstock.testing.simulated_provider.rules import (
+    HeaderStyle,
+    Part,
+    QuotaState,
+    Reply,
+    SimulatedRequest,
+)
 
 Headers = list[tuple[str, str]]
 

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.testing.simulated_provider.core import ProviderCore, Visit
-from penstock.testing.simulated_provider.messages import Ending, Part, Reply
+from penstock.testing.simulated_provider.rules import Ending, Part, Reply
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 64 * 1024 * 1024

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the doctor make of settings, apps and stores that are not well?"""
+"""What does the doctor make of settings, apps and stores that are not healthy?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from penstock.cli.app_inspect import AppFacts, probe_app
 from penstock.cli.commands.doctor import Diagnosis, line_of, python_finding
 from penstock.cli.target import Target
-from penstock.model.doctor_finding import Finding, problem, well
 from penstock.model.job import NewJob
+from penstock.model.views import Finding, healthy, problem
 from penstock.stores.sqlite.store import SqliteStore
 from tests.postgres_modules import put_module, without_psycopg
 from tests.unit.cli.conftest import Command
@@ -229,7 +229,7 @@ def test_an_import_tells_the_name_the_tasks_and_the_store(project: Path) -> None
 
 
 def test_a_finding_is_one_line_whatever_is_in_it() -> None:
-    assert line_of(well("app", "a\nb\x1b[31m")) == "ok app: a b\\x1b[31m"
+    assert line_of(healthy("app", "a\nb\x1b[31m")) == "ok app: a b\\x1b[31m"
     assert line_of(problem("app", "Bad;\nmend it.")) == "problem: Bad; mend it."
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.calendars import Exchange, generate_timestamps
 from penstock.errors import UsageError
 from penstock.model.dataset import moment_name
-from penstock.planning.calendars import exchange
+from penstock.planning.calendars import fixed
 from penstock.planning.calendars.timestamps import find_slice
 
 
@@ -52,7 +52,7 @@ def test_sessions_that_nobody_knows_are_no_empty_range() -> None:
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange._sessions.cache_clear()
+    fixed._sessions.cache_clear()
     monkeypatch.setitem(sys.modules, "exchange_calendars", None)
 
     with pytest.raises(UsageError, match="install penstock with the extra `calendars`"):

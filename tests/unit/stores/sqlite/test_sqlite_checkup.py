@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from penstock.clock import BootTime
-from penstock.model.doctor_finding import Finding
 from penstock.model.job import NewJob
+from penstock.model.views import Finding
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.doctor import (
     CHECK_SECONDS,

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from penstock.config.capacity import configured_capacity
 from penstock.config.settings import Settings
+from penstock.config.show import configured_capacity
 
 
 def test_budgets_are_told_with_their_source() -> None:
