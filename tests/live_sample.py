@@ -21,7 +21,7 @@ from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
 from penstock.observe.live import RunSnapshot, run_snapshot
 from penstock.supervisor.display import Course
-from penstock.worker.log_lines import LimitWatch
+from penstock.worker.log_lines import LimitChanges
 
 NOW = 1_790_000_000_000_000  # microseconds
 SECOND = 1_000_000
@@ -174,7 +174,7 @@ def sample_closing() -> str:
 
 def sample_plain_lines() -> str:
     """Two lines of a run elsewhere: one that goes well, one that stands still."""
-    moves, stands = LimitWatch(0.0), LimitWatch(0.0)
+    moves, stands = LimitChanges(0.0), LimitChanges(0.0)
     moves.take([worker(WorkerStatus(captured_at=NOW, providers=(CROSSREF,)))], 0.0)
     down = msgspec.structs.replace(
         CROSSREF,

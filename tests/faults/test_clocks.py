@@ -23,7 +23,7 @@ from penstock.model.lease import Verdict
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.supervisor.store_access import LeaseHeartbeat
 from penstock.testing import ManualClock
-from penstock.worker.heartbeat import BeatThread
+from penstock.worker.heartbeat import HeartbeatThread
 from penstock.worker.slot_table import SlotTable
 from tests.faults.point_deaths import kill_at, lines, starts
 from tests.faults.project import CONFIG
@@ -239,7 +239,7 @@ def test_f20_a_suspended_owner_stops_believing_with_the_first_beat_after_it(tmp_
     put(store, "k")
     alone, supervised = register(store, "alone", TTL), register(store, "supervised", TTL)
     (job,) = take(store, alone)
-    beat = BeatThread(store, clock, TTL, 10.0)
+    beat = HeartbeatThread(store, clock, TTL, 10.0)
     beat.adopt(alone, clock.monotonic() + TTL)
     table = SlotTable.create(1)
     table.set_worker(supervised)

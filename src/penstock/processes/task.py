@@ -61,19 +61,19 @@ def _serve(channel: socket.socket) -> None:
     except BaseException as error:
         task_protocol.send(
             channel,
-            task_protocol.Said(0, task_protocol.NotLoaded(storable_text(message_of(error)))),
+            task_protocol.Answer(0, task_protocol.NotLoaded(storable_text(message_of(error)))),
         )
         return
     fresh, pid = _shared(), os.getpid()
     while (data := task_protocol.receive(channel)) is not None:
         call = task_protocol.decode_to_task(data)
         if isinstance(call, task_protocol.RunJob):
-            task_protocol.send(channel, task_protocol.Said(call.number, task_protocol.Began()))
+            task_protocol.send(channel, task_protocol.Answer(call.number, task_protocol.Began()))
             end = _run(app, call)
             if os.getpid() != pid:
                 os._exit(0)  # a forked child came back from a body: it is not this process
             recycle = None if _shared() == fresh else "it has changed what others share"
-            task_protocol.send(channel, task_protocol.Said(call.number, end, recycle))
+            task_protocol.send(channel, task_protocol.Answer(call.number, end, recycle))
 
 
 def _shared() -> dict[str, object]:

@@ -54,7 +54,7 @@ from penstock.terminal_text import warn_of_traceback
 from penstock.worker import embedded
 from penstock.worker.event_loop import run_on_new_loop
 from penstock.worker.heartbeat import TableKeeper
-from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import Stopping
 from penstock.worker.signals import end_soon_after_parent
 from penstock.worker.slot_table import SlotTable
@@ -338,7 +338,7 @@ async def _run(
         preflights=app.preflights.values(),
         checked=checked_values(app.name, app.preflights, plan),
     )
-    watch = LoopWatch(loop, table, clock, worker.name_of)
+    watch = LoopWatchdog(loop, table, clock, worker.name_of)
     watch.start()
     relay.take(worker)
     await worker.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tasks wait for a budget in this worker, and what is said when nothing else is left?
+"""The tasks that a budget holds back in this worker, and the stops that end its run.
 
 A call that a budget refuses ends its attempt uncharged. Its task is not leased again in this run:
 the next call would be refused as well. Other tasks go on.
@@ -70,7 +70,7 @@ class BudgetHold(WorkerObserver):
             return
         self.refusals[task] = refusal
         self._spans.setdefault(refusal.budget, refusal.budget.span(self._run_id, self._today()))
-        log.warning("Task %r is held back: %s Other tasks go on.", task, _why(refusal))
+        log.warning("%s Task %r is held back; other tasks go on.", _cause(refusal), task)
         self._held_back(task)
 
     def held_elsewhere(self, stops: Sequence[BudgetStop]) -> None:
@@ -115,12 +115,12 @@ class BudgetHold(WorkerObserver):
         return {one.account: one for one in found}
 
 
-def _why(refusal: BudgetRefusal) -> str:
+def _cause(refusal: BudgetRefusal) -> str:
     budget, where = refusal.budget, refusal.where
     if refusal.price_is_missing:
         return f"[{budget.name}] counts dollars, and the price of {where} is not known."
     short = refusal.short
     return (
-        f"of [{budget.name}], {short.shown(refusal.left)} of {short.shown(short.cap)} is left, "
+        f"Of [{budget.name}], {short.shown(refusal.left)} of {short.shown(short.cap)} is left, "
         f"and a call of {where} may need {short.shown(refusal.asked)}."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a worker run inside somebody's program, without a supervisor?"""
+"""Runs a worker inside a user's program, without a supervisor (`app.run()`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.model.views import Outlook
 from penstock.schedules.daemon_start import DaemonStart
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.heartbeat import BeatThread
+from penstock.worker.heartbeat import HeartbeatThread
 from penstock.worker.log_lines import StatisticsLine
-from penstock.worker.loop_watchdog import LoopWatch
+from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import LeaseKeeper, Stopping
 from penstock.worker.signals import borrowed_signals
 from penstock.worker.slot_table import SlotTable
@@ -76,7 +76,7 @@ class RunReport:
 
 
 class EmbeddedRun:
-    """Owns the beat thread, the loop's watch and the signals of one embedded run."""
+    """Owns the heartbeat, the loop watchdog and the signals of one embedded run."""
 
     def __init__(self, store: Store, clock: Clock, times: LeaseTimes) -> None:
         self._store = store
@@ -100,11 +100,11 @@ class EmbeddedRun:
                 if await start.run() is None:
                     return RunReport(run_id, 0, 0, 0, stopped=True)
         table = SlotTable.create(slots)
-        beat = BeatThread(
+        beat = HeartbeatThread(
             self._store, self._clock, self._times.lease_ttl_seconds, self._times.beat_seconds
         )
         worker = build(beat, table)
-        watch = LoopWatch(loop, table, self._clock, worker.name_of)
+        watch = LoopWatchdog(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
         telling = loop.create_task(statistics.run())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a graph of tasks in memory run to its end?"""
+"""Runs a graph of tasks in memory to its end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a worker's lease stay alive, and how long may the worker believe in it?
+"""The heartbeat: renewal of a worker's lease, and until when the worker may rely on it.
 
 Renewal happens outside of the event loop: by the supervisor where there is one, else by a
-thread. The belief is conservative: the moment the renewal was *sent*, plus the time to live,
+thread. A worker relies on its lease until the moment the renewal was *sent*, plus the time to live,
 less a margin.
 """
 
@@ -56,7 +56,7 @@ log = logging.getLogger("penstock.beat")
 
 
 def margin(ttl_seconds: float) -> float:
-    """How much earlier than the store a worker stops believing in its lease."""
+    """How much earlier than the store a worker stops relying on its lease."""
     return min(ttl_seconds * MARGIN_SHARE, MARGIN_MAX_SECONDS)
 
 
@@ -91,7 +91,7 @@ class TableKeeper:
         return self._table.lease_until()
 
 
-class BeatThread(RepeatingThread):
+class HeartbeatThread(RepeatingThread):
     """Renews the lease of the one worker of this process."""
 
     def __init__(
@@ -106,14 +106,14 @@ class BeatThread(RepeatingThread):
         self._outage = Outage(log, clock, "The lease was not renewed", "The lease is renewed again")
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
-        self._worker = worker  # first: an answer about the old name must not touch the new belief
+        self._worker = worker  # first: an answer about the old name must not touch the new deadline
         self._until = until_monotonic - margin(self._ttl_seconds)
 
     def believed_until(self) -> float:
         return self._until
 
     def run_once(self) -> None:
-        """Renew once; a failure shows in the belief, which is not prolonged."""
+        """Renew once; after a failure the deadline is not prolonged."""
         worker = self._worker
         if worker is None:
             return

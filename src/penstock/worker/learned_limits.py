@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one run leave to the next of the limits that it found?
+"""Learned limits of providers: what one run has found is kept in the store for the next.
 
 What is kept speaks of the whole provider: a process that has a part of every cap multiplies what
 it found before it writes it down, and divides what it reads.
@@ -25,7 +25,7 @@ SAVE_SECONDS = 60.0  # between two looks whether there is anything new to keep
 log = logging.getLogger("penstock.providers")
 
 
-class Before(NamedTuple):
+class EarlierLimit(NamedTuple):
     """What an earlier run has found, and how long ago it was."""
 
     limit: LearnedLimit
@@ -39,14 +39,14 @@ class LearnedLimits:
         self._store = store
         self._clock = clock
         self._processes = processes
-        self._before: dict[ProviderModelKey, Before] = {}
+        self._earlier: dict[ProviderModelKey, EarlierLimit] = {}
         self._written: dict[ProviderModelKey, str] = {}
         self._next_monotonic = clock.monotonic() + FIRST_SAVE_SECONDS
         self._is_saving = False
 
-    def before(self, key: ProviderModelKey) -> Before | None:
+    def earlier(self, key: ProviderModelKey) -> EarlierLimit | None:
         """What this process may start from; None: nothing is known."""
-        return self._before.get(key)
+        return self._earlier.get(key)
 
     async def load(self) -> None:
         """Read what earlier runs have learned; without it a run begins small."""
@@ -60,7 +60,9 @@ class LearnedLimits:
             found = read_learned(one.document)
             if found is not None:
                 age_seconds = max(0.0, now_at - one.learned_at) / MICROSECONDS
-                self._before[one.key] = Before(scaled(found, 1 / self._processes), age_seconds)
+                self._earlier[one.key] = EarlierLimit(
+                    scaled(found, 1 / self._processes), age_seconds
+                )
                 self._written[one.key] = one.document
 
     @property

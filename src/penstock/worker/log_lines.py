@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a long run say now and again how it stands?
+"""The statistics line of a run, and the lines about limits that change.
 
 One line in the log and one event every so many seconds, from the store's counters and the rows of
 its workers. The supervisor tells it for its whole run; an embedded run tells it itself.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -24,6 +24,7 @@ from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import ToldUse, answering, told_uses
 from penstock.process_identity import is_gone
 from penstock.stores.protocol import Store
+from penstock.stores.retry import Outage
 from penstock.stores.store_future import Question, Reply
 
 NAMED_MAX = 4  # limits in one line
@@ -45,10 +46,10 @@ class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves(self) -> bool:
-        """Is it being found, and not just what was declared?"""
+        """It is being found, and not just what was declared."""
         return self.limit < self.limit_max or self.refused > 0
 
-    def words(self, before: int | None = None) -> str:
+    def format(self, before: int | None = None) -> str:
         came = "" if before is None or before == self.limit else f"{before:,} → "
         parts = [f"{self.in_flight:,} in flight", f"{self.refused:,} refused"]
         if self.cooldown_seconds >= 1:
@@ -88,15 +89,15 @@ def _named(found: dict[ProviderModelKey, SeenLimit]) -> Iterator[SeenLimit]:
         yield msgspec.structs.replace(found[key], name=name)
 
 
-def limit_words(seen: list[SeenLimit]) -> list[str]:
+def format_limits(seen: list[SeenLimit]) -> list[str]:
     """What a line about a run says of its limits; a bounded number."""
-    words = [one.words() for one in seen[:NAMED_MAX]]
+    words = [one.format() for one in seen[:NAMED_MAX]]
     if len(seen) > NAMED_MAX:
         words.append(f"{len(seen) - NAMED_MAX} more limits")
     return words
 
 
-class LimitWatch:
+class LimitChanges:
     """Owns what was told last of the limits of a run."""
 
     def __init__(self, now: float) -> None:
@@ -114,7 +115,7 @@ class LimitWatch:
         if not moved or self._lines.available(now) < 1:
             return None  # told later, against what was told last
         self._lines.take(now, 1)
-        words = [one.words(self._told.get(one.name)) for one in moved]
+        words = [one.format(self._told.get(one.name)) for one in moved]
         self._told |= {one.name: one.limit for one in moved}
         return ", ".join(words)
 
@@ -131,7 +132,7 @@ log = logging.getLogger("penstock.statistics")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunNumbers:
     """A run at one moment, in numbers."""
 
     queued: int
@@ -147,7 +148,7 @@ class Standing:
     ticking: int = 0  # of those: running
 
     @classmethod
-    def of(cls, stats: Stats, outlook: Outlook) -> Standing:
+    def of(cls, stats: Stats, outlook: Outlook) -> RunNumbers:
         ended = outlook.ended_in_run
         ticking = sum(of.get(JobState.IN_PROGRESS, 0) for of in stats.schedules.values())
         return cls(
@@ -166,21 +167,9 @@ class Standing:
 
     def numbers(self) -> dict[str, float]:
         """What the event carries."""
-        return {
-            "queued": self.queued,
-            "delayed": self.delayed,
-            "running": self.running,
-            "waiting": self.waiting,
-            "done": self.done,
-            "failed": self.failed,
-            "skipped": self.skipped,
-            "suspects": self.suspects,
-            "paused": float(self.paused),
-            "units": self.units,
-            "ticking": self.ticking,
-        }
+        return {**asdict(self), "paused": float(self.paused)}
 
-    def words(self, done_per_second: float) -> Iterator[str]:
+    def format(self, done_per_second: float) -> Iterator[str]:
         """What people read; what is always there comes first."""
         delayed = f" ({self.delayed:,} delayed or to be retried)" if self.delayed else ""
         yield f"{self.queued:,} queued{delayed}"
@@ -216,9 +205,10 @@ class StatisticsLine:
         self._store = store
         self.events = events or SchedulerEvents(clock, default_sinks())
         self._clock = clock
+        self._outage = Outage(log, clock, "The store cannot be read", "The store can be read again")
         self._looked_at = clock.monotonic()
         self._due_at = self._looked_at + every_seconds if every_seconds > 0 else float("inf")
-        self._last: Standing | None = None
+        self._last: RunNumbers | None = None
         self._done_before = 0
         self._silent = 0
         self._stats_question = Question(self._ask_for_stats)
@@ -248,7 +238,7 @@ class StatisticsLine:
                 self._outlook = self._outlook_question.answer()
             workers = None if self._outlook is None else self._workers_question.answer()
         except StoreError as error:
-            log.warning("The store cannot be read: %s", error)
+            self._outage.began(error)
             self._due_at = now + self._every_seconds
             return False
         stats, outlook = self._stats, self._outlook
@@ -267,27 +257,28 @@ class StatisticsLine:
                 outlook = await self._ask_for_outlook()
                 workers = await self._ask_for_workers()
             except StoreError as error:
-                log.warning("The store cannot be read: %s", error)
+                self._outage.began(error)
             else:
                 self._look(stats, outlook, workers, self._clock.monotonic())
 
     def _look(self, stats: Stats, outlook: Outlook, workers: list[WorkerView], now: float) -> bool:
-        standing = Standing.of(stats, outlook)
-        rate = (standing.done - self._done_before) / max(now - self._looked_at, 0.001)
-        self._looked_at, self._done_before = now, standing.done
-        if standing == self._last and self._silent < SILENT_MAX:
+        self._outage.ended()
+        numbers = RunNumbers.of(stats, outlook)
+        rate = (numbers.done - self._done_before) / max(now - self._looked_at, 0.001)
+        self._looked_at, self._done_before = now, numbers.done
+        if numbers == self._last and self._silent < SILENT_MAX:
             self._silent += 1
             return False
-        self._last, self._silent = standing, 0
-        limits = limit_words(seen_limits(answering(workers, is_gone)))
-        self._tell(standing, rate, stats.oldest_ready_seconds, limits)
+        self._last, self._silent = numbers, 0
+        limits = format_limits(seen_limits(answering(workers, is_gone)))
+        self._tell(numbers, rate, stats.oldest_ready_seconds, limits)
         return True
 
     def _tell(
-        self, standing: Standing, rate: float, oldest: float | None, limits: list[str]
+        self, found: RunNumbers, rate: float, oldest: float | None, limits: list[str]
     ) -> None:
-        words = list(standing.words(rate))
-        numbers = {**standing.numbers(), "done_per_second": rate}
+        words = list(found.format(rate))
+        numbers = {**found.numbers(), "done_per_second": rate}
         if oldest is not None:
             words.append(f"oldest ready {oldest:,.0f} s")
             numbers["oldest_ready_seconds"] = oldest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the event loop blocked, and by whom?"""
+"""The event-loop watchdog: warns when the loop is blocked, and says by which task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKED_SECONDS = 1.0
 log = logging.getLogger("penstock.worker")
 
 
-class LoopWatch(RepeatingThread):
+class LoopWatchdog(RepeatingThread):
     """A thread that warns once per stall and culprit: the task whose body does not yield."""
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs the bodies of tasks with `executor="process"`?
+"""The process executor runs the bodies of tasks with `executor="process"`.
 
-Processes that are made when needed and wait for more, each with a thread of the worker that talks
+Its processes are made when needed and wait for more, each with a thread of the worker that talks
 to it. One body at a time, so whatever ends a process is that body's own doing. A process can be
 killed at any moment; the next body gets a fresh one.
 """
@@ -114,7 +114,7 @@ class TaskProcess:
             case task_protocol.BadPayload(message):
                 raise PayloadError(message)
             case task_protocol.NotLoaded(message):
-                # No body has run: as if the machine were ill, it waits and is not charged.
+                # No body has run: as if the machine were unhealthy, it waits and is not charged.
                 message = f"its process could not load the app: {message}"
                 raise RemoteError("AppNotFound", message, None, Classified(FailureClass.NODE))
         self.fit = False
@@ -127,9 +127,9 @@ class TaskProcess:
             self.fit = False
             raise ProcessDied(self._death())
         try:
-            said: task_protocol.Said = task_protocol.decode_from_task(data)
+            said: task_protocol.Answer = task_protocol.decode_from_task(data)
         except msgspec.DecodeError:
-            said = task_protocol.Said(0, task_protocol.Began())
+            said = task_protocol.Answer(0, task_protocol.Began())
         if said.number != self._number and not isinstance(said.what, task_protocol.NotLoaded):
             self.fit = False
             raise ProcessDied("it answered for another job")

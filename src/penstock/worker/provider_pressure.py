@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How loaded is a provider, as far as a job that has not begun is concerned?
+"""The pressure on providers, as a job that has not begun must see it.
 
 Request admission knows who waits there. A job that has just begun has not asked yet, though it soon
 will: if nobody counted it, a free worker would fill all its slots with jobs of one provider before
@@ -28,7 +28,7 @@ FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anyt
 Changed = Callable[[Hashable], None]
 
 
-class TaskPressure:
+class ProviderPressure:
     """Owns the jobs that have just begun, and which gates are closed. Belongs to one loop."""
 
     def __init__(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does one worker serve the providers of its app?
+"""The providers of one worker: admission of their requests, and their clients.
 
 It admits their requests on its loop, binds their clients to the definitions when it begins, and
 takes both back when it ends, on every path. What was learned about limits comes from the store and
@@ -48,7 +48,7 @@ from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
 from penstock.worker.bottleneck import Bottleneck
 from penstock.worker.learned_limits import LearnedLimits, lesser
-from penstock.worker.provider_pressure import TaskPressure
+from penstock.worker.provider_pressure import ProviderPressure
 from penstock.worker.slot_lending import SlotLending
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
@@ -104,7 +104,7 @@ class ProviderRun:
         self._counts = RequestCounts(self._core.levels.models)
         self._core.listen(self._counts)
         self._admission = RequestAdmissionController(self._core, clock, events, run_id)
-        self.pressure = TaskPressure(
+        self.pressure = ProviderPressure(
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_relief(self.pressure.relieved)
@@ -153,7 +153,7 @@ class ProviderRun:
 
     @property
     def is_due(self) -> bool:
-        """Is it time to write down what was learned?"""
+        """It is time to write down what was learned."""
         return self._learned.is_due
 
     async def save(self) -> None:
@@ -184,7 +184,7 @@ class ProviderRun:
         return context
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
-        """Does it wait for a permit of a provider that cools down for longer than that?"""
+        """It waits for a permit of a provider that cools down for longer than that."""
         gate = attempt.lease.item.request_resource_key
         if gate is None or not attempt.stands_still:
             return False
@@ -301,8 +301,7 @@ class ProviderRun:
     def _algorithm(
         self, policy: ProviderPolicy, key: ProviderModelKey, effective_max: int, now: float
     ) -> LimitAlgorithm:
-        before = self._learned.before(key)
-        limit, age_seconds = (None, 0.0) if before is None else before
+        limit, age_seconds = self._learned.earlier(key) or (None, 0.0)
         if policy.algorithm == "aimd":
             return Aimd(policy.aimd, effective_max, now, limit, age_seconds)
         return Adaptive(effective_max, now, self._rand, limit, age_seconds)

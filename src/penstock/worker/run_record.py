@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a worker write down of its part of a run, and when?
+"""The record that a worker saves of its part of a run, with the capacity that it observed.
 
-As soon as it has a name, so that the run is known whatever becomes of it; then after a second, two,
-four, eight, and every ten if anything is new; and at its end. So whoever is killed takes little
-with it. A store that cannot take it hurts nobody: the next word has everything that this one had.
+It saves as soon as it has a name, so that the run is known whatever becomes of it; then after a
+second, two, four, eight, and every ten if anything is new; and at its end. So whoever is killed
+takes little with it. A store that cannot take it hurts nobody: the next word has everything that
+this one had.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NOBODY_ASKED = "no request was sent"
 _HERE = "this worker"
 
 
-class CapacityWatch(WorkerObserver):
+class CapacityRecord(WorkerObserver):
     """Owns the maxima of one worker. Belongs to one loop."""
 
     def __init__(self, core: WorkerCore, status: StatusRow) -> None:
@@ -147,7 +148,7 @@ log = logging.getLogger("penstock.worker")
 class RunRecord(WorkerObserver):
     """Owns what one worker tells of its run. Belongs to one loop."""
 
-    def __init__(self, core: WorkerCore, capacity: CapacityWatch) -> None:
+    def __init__(self, core: WorkerCore, capacity: CapacityRecord) -> None:
         self._core = core
         self._config = core.config
         self._clock = clock = core.clock
@@ -179,7 +180,7 @@ class RunRecord(WorkerObserver):
                 self._totals.put_back += 1
 
     def is_due(self, worker: WorkerId) -> bool:
-        """Is it time, and is there anything that was not told yet?"""
+        """It is time, and something was not saved yet."""
         now = self._clock.monotonic()
         if now < self._next_monotonic or self._is_saving or not worker:
             return False

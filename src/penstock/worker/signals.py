@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which signals stop a run, and who gets them afterwards?"""
+"""The signals that stop a run, and the death signal of its parent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who lends a slot to others while it waits for its provider?
+"""Lends the slot of an attempt that waits for its provider to another one.
 
 A job that would wait for its provider does not start; but one that runs may be refused, and would
 then hold its slot through the whole cool-down. It lends it instead: there is one slot more of its

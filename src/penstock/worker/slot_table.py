@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a worker run right now, as another process can read it, even after its death?
+"""The slot table: what a worker runs right now, readable by its supervisor even after its death.
 
 A piece of shared memory: a header and one record per slot. The worker writes the records, the
 supervisor the lease deadline. A record's job id is written last and cleared first, so that a

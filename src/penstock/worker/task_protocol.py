@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a job cross into another process, and its end come back?
+"""The protocol between a worker and its task processes: a job goes there, its end comes back.
 
-As JSON, in frames with their length in front. Nothing is pickled: the other process has imported
-the same app, and looks the task up by its name.
+Messages are JSON, in frames with their length in front. Nothing is pickled: the other process has
+imported the same app, and looks the task up by its name.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ToTask = TaskOrder | RunJob
 FromTask = Began | Returned | Raised | Skipped | BadPayload | NotLoaded
 
 
-class Said(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
     """An answer, and to which body: a process that forked may have a double that answers too."""
 
     number: int
@@ -95,10 +95,10 @@ class Said(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 decode_to_task = msgspec.json.Decoder(ToTask).decode
-decode_from_task = msgspec.json.Decoder(Said).decode
+decode_from_task = msgspec.json.Decoder(Answer).decode
 
 
-def send(channel: socket.socket, message: ToTask | Said) -> None:
+def send(channel: socket.socket, message: ToTask | Answer) -> None:
     """Write one frame; OSError if nobody listens."""
     data = _encode(message)
     channel.sendall(_LENGTH.pack(len(data)) + data)

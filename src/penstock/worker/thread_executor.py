@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs the bodies of `def` tasks?"""
+"""The thread executor runs the bodies of `def` tasks."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from penstock.worker.provider_run import ProviderRun
 from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
 from penstock.worker.run_end import RunEnd
-from penstock.worker.run_record import CapacityWatch, RunRecord
+from penstock.worker.run_record import CapacityRecord, RunRecord
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.status import StatusRow
@@ -200,7 +200,7 @@ class Worker:
         self._window.connect(self._slots, cancellations.take)
         kept = None if config.solo else config.journal_retention_seconds
         pruning = None if kept is None else JournalRetention(store, clock, kept, ids.random)
-        capacity = CapacityWatch(core, status)
+        capacity = CapacityRecord(core, status)
         self._record = RunRecord(core, capacity)
         self._observers.subscribe(
             (

@@ -14,7 +14,7 @@ from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from penstock.supervisor.store_access import RENEWED_PAST_SECONDS, LeaseHeartbeat
 from penstock.testing import ManualClock
-from penstock.worker.heartbeat import LOST_MONOTONIC, BeatThread, Overrun, TableKeeper, margin
+from penstock.worker.heartbeat import LOST_MONOTONIC, HeartbeatThread, Overrun, TableKeeper, margin
 from penstock.worker.slot_table import SlotTable
 from tests.waiting import wait_until
 
@@ -63,8 +63,8 @@ def table() -> Iterator[SlotTable]:
     table.close()
 
 
-def thread(store: SlowStore, clock: ManualClock) -> BeatThread:
-    beat = BeatThread(store, clock, TTL, BEAT)
+def thread(store: SlowStore, clock: ManualClock) -> HeartbeatThread:
+    beat = HeartbeatThread(store, clock, TTL, BEAT)
     beat.adopt(ONE, clock.monotonic() + TTL)
     return beat
 
@@ -142,13 +142,13 @@ def test_an_answer_about_an_old_name_does_not_prolong_the_new_one(
 
 
 def test_a_beat_without_a_worker_asks_nobody(store: SlowStore, clock: ManualClock) -> None:
-    BeatThread(store, clock, TTL, BEAT).run_once()
+    HeartbeatThread(store, clock, TTL, BEAT).run_once()
 
     assert store.asked == []
 
 
 def test_a_beat_thread_starts_and_stops(store: SlowStore, clock: ManualClock) -> None:
-    beat = BeatThread(store, clock, TTL, 0.001)
+    beat = HeartbeatThread(store, clock, TTL, 0.001)
     beat.start()
     beat.stop()
     beat.stop()

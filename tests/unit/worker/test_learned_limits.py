@@ -38,11 +38,11 @@ def test_what_a_part_has_found_is_kept_for_the_whole() -> None:
     asyncio.run(four.load())
 
     assert kept(store) == [LearnedLimit(ceiling=12.0, confidence=2, rate=6.0)]
-    before = four.before(KEY)
+    before = four.earlier(KEY)
     assert before is not None
     assert before.limit == LearnedLimit(ceiling=3.0, confidence=2, rate=1.5)
     assert before.age_seconds == 100.0
-    assert four.before(ProviderModelKey("ai", "n")) is None
+    assert four.earlier(ProviderModelKey("ai", "n")) is None
 
 
 def test_only_what_is_new_is_written() -> None:
@@ -105,7 +105,7 @@ def test_a_document_of_another_version_is_passed_over() -> None:
 
     asyncio.run(limits.load())
 
-    assert limits.before(KEY) is None
+    assert limits.earlier(KEY) is None
 
 
 def test_of_several_limits_of_a_model_the_least_is_kept() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing import ManualClock
-from penstock.worker.loop_watchdog import BLOCKED_SECONDS, LoopWatch
+from penstock.worker.loop_watchdog import BLOCKED_SECONDS, LoopWatchdog
 from penstock.worker.slot_table import SlotTable
 
 
@@ -35,7 +35,7 @@ def test_a_blocked_loop_is_told_once_with_the_name_of_its_task(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        watch = LoopWatch(loop, table, clock, name_of)
+        watch = LoopWatchdog(loop, table, clock, name_of)
 
         async def blocks() -> None:
             clock.advance(BLOCKED_SECONDS + 0.5)
@@ -57,7 +57,7 @@ def test_a_blocked_loop_is_told_once_with_the_name_of_its_task(
 def test_every_stall_is_told_anew(table: SlotTable, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     loop = asyncio.new_event_loop()
-    watch = LoopWatch(loop, table, clock, name_of)
+    watch = LoopWatchdog(loop, table, clock, name_of)
 
     with caplog.at_level(logging.WARNING, "penstock.worker"):
         for _ in range(2):
@@ -77,7 +77,7 @@ def test_a_second_culprit_of_one_stall_is_told_once_it_has_blocked_for_as_long(
     clock = ManualClock()
     loop = asyncio.new_event_loop()
     culprits = iter(["one", "quick", "two", "two", "two", "two"])
-    watch = LoopWatch(loop, table, clock, lambda _: next(culprits))
+    watch = LoopWatchdog(loop, table, clock, lambda _: next(culprits))
     table.turn(clock.monotonic())
     clock.advance(BLOCKED_SECONDS)
 
@@ -97,13 +97,13 @@ def test_a_loop_that_has_not_begun_is_not_blocked(table: SlotTable) -> None:
     clock = ManualClock()
     clock.advance(100)
 
-    assert not LoopWatch(loop, table, clock, name_of).run_once()
+    assert not LoopWatchdog(loop, table, clock, name_of).run_once()
     loop.close()
 
 
 def test_a_watch_starts_and_stops(table: SlotTable) -> None:
     loop = asyncio.new_event_loop()
-    watch = LoopWatch(loop, table, ManualClock(), name_of)
+    watch = LoopWatchdog(loop, table, ManualClock(), name_of)
     watch.start()
     watch.stop()
     loop.close()

@@ -11,7 +11,7 @@ from penstock.admission.tasks.policies import is_pressed
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
 from penstock.model.request import PressureSnapshot
 from penstock.testing.virtual_loop import VirtualLoop
-from penstock.worker.provider_pressure import FIRST_LIMIT, FRESH_SECONDS, TaskPressure
+from penstock.worker.provider_pressure import FIRST_LIMIT, FRESH_SECONDS, ProviderPressure
 
 AI = RequestResourceKey("ai", ANY, ANY)
 MODEL = RequestResourceKey("ai", "m", ANY)
@@ -37,9 +37,9 @@ class World:
         self.pressure = loop.run_until_complete(self._make())
         self.pressure.connect(self.changed.append)
 
-    async def _make(self) -> TaskPressure:
+    async def _make(self) -> ProviderPressure:
         names = {"alias": "ai"}
-        return TaskPressure(
+        return ProviderPressure(
             self.requests, lambda name: names.get(name, name), lambda *_: 100, self.loop.time
         )
 

@@ -69,7 +69,7 @@ class AdaptiveRequestAdmissionController:
         self.waiting = 0
         self.changes = 0  # of anything that a snapshot shows
         self.notes = RequestNotes()
-        #: Does anybody want to know when a resource has more room?
+        #: Somebody wants to know when a resource has more room.
         self.tells_relief = False
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, RunCommand
 from penstock.supervisor.protocol import Checking
 from penstock.terminal_text import escaped, is_open, span, spent_words, warn
-from penstock.worker.log_lines import LimitWatch, limit_words
+from penstock.worker.log_lines import LimitChanges, format_limits
 
 PASTED_FROM = 8  # so many characters at once were not typed, and mean nothing
 STOP_SECONDS = 1.0  # a second `q` within this time is a key that was held down
@@ -271,7 +271,7 @@ class PlainDisplay:
         self._build = build
         self._store: Store | None = None
         self._look: RunPoller | None = None
-        self._limits = LimitWatch(self._clock.monotonic())
+        self._limits = LimitChanges(self._clock.monotonic())
         self._news = RunAlerts()
         self._next_at: float | None = None
         self._run_id = ""
@@ -342,11 +342,16 @@ class PlainDisplay:
         print_summary(self._look, self._store, run_id)
 
 
-def format_progress(picture: RunSnapshot, pace: Throughput, limits: LimitWatch) -> list[str]:
+def format_progress(picture: RunSnapshot, pace: Throughput, limits: LimitChanges) -> list[str]:
     """What the line about a run says."""
     is_told = pace.left and pace.seconds_left is not None
     left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
-    words = [pace.ends, f"{pace.rate:.1f}/s", f"{pace.left} left{left}", *limit_words(limits.seen)]
+    words = [
+        pace.ends,
+        f"{pace.rate:.1f}/s",
+        f"{pace.left} left{left}",
+        *format_limits(limits.seen),
+    ]
     if picture.money is not None:
         money = picture.money
         words.append(

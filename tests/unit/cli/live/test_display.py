@@ -22,7 +22,7 @@ from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.display import Course, Display
 from penstock.supervisor.protocol import Checking
 from penstock.testing import ManualClock
-from penstock.worker.log_lines import LimitWatch
+from penstock.worker.log_lines import LimitChanges
 
 
 def live_display(*, clock: ManualClock) -> LiveDisplay:
@@ -285,8 +285,8 @@ def test_a_time_left_is_told_only_if_something_is_left() -> None:
     ended = {JobState.DONE: 60}
     picture = RunSnapshot(work=Work())
 
-    idle = format_progress(picture, Throughput(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitWatch(0.0))
-    busy = format_progress(picture, Throughput(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitWatch(0.0))
+    idle = format_progress(picture, Throughput(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitChanges(0.0))
+    busy = format_progress(picture, Throughput(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitChanges(0.0))
 
     assert idle == ["60 done", "3.0/s", "0 left"]
     assert busy[2] == "9 left, about 3.0 s"

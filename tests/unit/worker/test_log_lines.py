@@ -10,8 +10,8 @@ from penstock.worker.log_lines import (
     LINE_SECONDS,
     LINES_AT_ONCE,
     NAMED_MAX,
-    LimitWatch,
-    limit_words,
+    LimitChanges,
+    format_limits,
     seen_limits,
 )
 
@@ -40,7 +40,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.limit = 4
-        self._watch = LimitWatch(0.0)
+        self._watch = LimitChanges(0.0)
 
     def look(self, now: float) -> str | None:
         return self._watch.take([worker(use("acme", self.limit, refused=3))], now)
@@ -51,7 +51,7 @@ def test_limits_of_several_workers_are_added_up() -> None:
     other = worker(use("acme", 7))
     dead = worker(use("acme", 100), alive=False)
 
-    words = limit_words(seen_limits([one, other, dead]))
+    words = format_limits(seen_limits([one, other, dead]))
 
     assert words == ["acme limit 12 of 512 (10 in flight, 2 refused, cools down 3 s)"]
 
@@ -70,7 +70,7 @@ def test_models_are_named_where_a_provider_has_several() -> None:
 def test_a_line_names_a_bounded_number() -> None:
     many = [use(f"p{number}", 4) for number in range(NAMED_MAX + 3)]
 
-    words = limit_words(seen_limits([worker(*many)]))
+    words = format_limits(seen_limits([worker(*many)]))
 
     assert len(words) == NAMED_MAX + 1
     assert words[-1] == "3 more limits"
