@@ -74,7 +74,7 @@ class Started:
             world.settings,
             world.clock,
             world.ids,
-            policy=self.app.retry_policy,
+            policy=self.app.registry.retry_policy,
             providers={},
             threads=InlineRunner,
         )

@@ -8,17 +8,39 @@ here, in two places, when it is first asked for.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from penstock.app.registry import DatasetDefinitions
-from penstock.clock import Duration, SystemClock, to_micros
-from penstock.definitions.dataset import Dataset, Moment
+from penstock.app.registry import Registry
+from penstock.clock import Duration, SystemClock, to_micros, to_seconds
+from penstock.definitions.dataset import Dataset, DatasetDecorator, Moment
+from penstock.definitions.partitions import Partitions
+from penstock.definitions.preflight import Preflight, PreflightDecorator, PreflightOptions
+from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
+from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
+from penstock.definitions.task import (
+    CONFIGURED,
+    LimitValue,
+    Task,
+    TaskDecorator,
+    TaskOptions,
+    check_attempts,
+    checked_limits,
+    limit_seconds,
+)
 from penstock.errors import UsageError
+from penstock.model.dataset import Calendar, Need
 from penstock.model.job import Edge, NewJob
+from penstock.model.request import ReplyClassifier
+from penstock.model.task import MetadataSource
+from penstock.planning.timing import Timing, cron, interval
+from penstock.retry.classify import Opinion
+from penstock.retry.policy import Backoff
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,14 +56,27 @@ if TYPE_CHECKING:
     from penstock.stores.protocol import Store
     from penstock.worker.embedded import RunReport
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-class Penstock(DatasetDefinitions):
-    """An application: its tasks, its providers, and the store that its jobs are kept in."""
+class Penstock:
+    """An application: its tasks, its providers, and the store that its jobs are kept in.
+
+    Its registry holds what is defined, its queue the store, its runner works in this program.
+    """
 
     def __init__(self, name: str, *, store: str | None = None) -> None:
-        super().__init__(name, store=store)
+        self.registry = Registry(name, store=store)
+        self.name = name
+        self.tasks = self.registry.tasks
+        self.providers = self.registry.providers
+        self.preflights = self.registry.preflights
+        self.schedules = self.registry.schedules
+        self.datasets = self.registry.datasets
         self._kept_queue: Queue | None = None
         self._kept_runner: Runner | None = None
         self._lock = threading.Lock()
@@ -55,7 +90,7 @@ class Penstock(DatasetDefinitions):
 
         with self._lock:
             if self._kept_queue is None:
-                self._kept_queue = Queue(self)
+                self._kept_queue = Queue(self.registry)
             return self._kept_queue
 
     @property
@@ -63,7 +98,7 @@ class Penstock(DatasetDefinitions):
         from penstock.app.run import Runner
 
         if self._kept_runner is None:
-            self._kept_runner = Runner(self, self._queue)
+            self._kept_runner = Runner(self, self.registry, self._queue)
         return self._kept_runner
 
     async def _queue_async(self) -> Queue:
@@ -76,6 +111,408 @@ class Penstock(DatasetDefinitions):
         if self._kept_runner is None:
             return await asyncio.to_thread(lambda: self._runner)
         return self._kept_runner
+
+    def provider(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        max_parallel: int | None = None,
+        rpm: float | None = None,
+        tpm: float | None = None,
+        algorithm: Literal["adaptive", "aimd"] | None = None,
+        paid: bool | None = None,
+        in_doubt: Literal["resend", "hold"] | None = None,
+        idempotency_header: str | None = None,
+        models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
+        reply_deadline_seconds: Duration | None = None,
+        reply_body_bytes_max: int | None = None,
+        reply_header_bytes_max: int | None = None,
+        classify: ReplyClassifier | None = None,
+    ) -> Provider:
+        """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
+
+        Args:
+            name: how tasks, settings and `penstock providers` call it.
+            base_url: what the paths of its requests are added to.
+            max_parallel: requests that may be in flight at once, over all its models.
+            rpm: requests per minute, over all its models.
+            tpm: tokens per minute, over all its models.
+            algorithm: how its limit is found: "adaptive" (the default) or "aimd".
+            paid: whether its calls cost money: then each is journaled, and an answer that a crash
+                would lose is bought once. Off by default.
+            in_doubt: what becomes of a paid call that began and of which nobody knows the end:
+                "resend" (the default), or "hold" until a person has looked.
+            idempotency_header: the header by which it knows a call again, such as
+                "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
+            models: caps and prices of single models, such as `{"gpt-5": {"rpm": 5000,
+                "usd_per_million_tokens": {"input": 1.25, "output": 10}}}`.
+            reply_deadline_seconds: from the permit to the end of a reply's body.
+            reply_body_bytes_max: of a reply's body, on the wire and decoded.
+            reply_header_bytes_max: of all headers of a reply.
+            classify: says what a reply really is ("rate_limited", "provider_failure", "success"),
+                where its status does not; None leaves it to its status.
+        """
+        deadline = reply_deadline_seconds
+        provider = Provider(
+            name,
+            ProviderOptions(
+                base_url=base_url,
+                max_parallel=max_parallel,
+                rpm=rpm,
+                tpm=tpm,
+                algorithm=algorithm,
+                paid=paid,
+                in_doubt=in_doubt,
+                idempotency_header=idempotency_header,
+                reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
+                reply_body_bytes_max=reply_body_bytes_max,
+                reply_header_bytes_max=reply_header_bytes_max,
+                models=models_of(name, models or {}),
+                classify=classify,
+            ),
+        )
+        self.registry.add_provider(provider)
+        return provider
+
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
+        limits: Mapping[str, LimitValue] | None = None,
+        group: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = CONFIGURED,
+        executor: Literal["process"] | None = None,
+        metadata: MetadataSource | None = None,
+    ) -> TaskDecorator:
+        """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
+
+        Args:
+            name: what its jobs are called; the function's name otherwise.
+            uses: the providers that it calls, or their names: its jobs start only while these can
+                serve them. `"NAME/MODEL"` says which model.
+            limits: keyed concurrency limits; a value is a constant or a function of the arguments.
+            group: the unit of fairness; the task's name otherwise.
+            priority: higher goes first, inside a group.
+            max_attempts: how many of its own faults a job may have.
+            timeout: of one attempt; None for no limit.
+            executor: "process" runs either kind in another process, which can be killed: for work
+                that holds the GIL, may crash, or does not stop. Only its JSON crosses.
+            metadata: how its jobs share with others: the weight of their group.
+        """
+        if function is not None:
+            raise UsageError("Write @app.task() with parentheses.")
+        options = TaskOptions(
+            group=group,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout_seconds=limit_seconds(timeout),
+            has_timeout=timeout is not None,
+            limits=checked_limits(limits),
+            executor=executor,
+            metadata=metadata,
+            uses=uses,
+        )
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            check_attempts(f"Task {function.__name__!r}", max_attempts)
+            own_name = name or function.__name__
+            task: Task[..., Any] = Task(own_name, function, options)
+            self.registry.add_task(task)
+            return task
+
+        return decorate  # type: ignore[return-value]  # the decorator's two overloads
+
+    @overload
+    def partitions(
+        self,
+        name: str,
+        values: Iterable[T] | Callable[[], Iterable[T]],
+        *,
+        key: Callable[[T], object] | None = None,
+    ) -> Partitions[T]: ...
+
+    @overload
+    def partitions(
+        self, name: str, *, of: type[T], key: Callable[[T], object] | None = None
+    ) -> Partitions[T]: ...
+
+    def partitions(
+        self,
+        name: str,
+        values: Iterable[Any] | Callable[[], Iterable[Any]] | None = None,
+        *,
+        of: type[Any] | None = None,
+        key: Callable[[Any], object] | None = None,
+    ) -> Partitions[Any]:
+        """Define a dimension, over whose values preflights and schedules are multiplied.
+
+        A value is called by its text; a dataclass or a tuple by its parts with `/` in between.
+
+        Args:
+            name: what it is called in settings and errors.
+            values: hashable values, or a function that gives them, called once per start.
+            of: take the values from `[partitions] NAME = [...]` of the configuration, and make each
+                one of this type.
+            key: gives the name of a value: a text, or a tuple of parts.
+        """
+        made: Partitions[Any] = Partitions(name, values, of=of, key=key)
+        self.registry.add_partitions(made)
+        return made
+
+    @overload
+    def every(
+        self, when: Duration | str, over: tuple[()] = (), **options: Unpack[ScheduleOptions]
+    ) -> ScheduleDecorator[[]]: ...
+
+    @overload
+    def every(
+        self,
+        when: Duration | str,
+        over: Partitions[A] | tuple[Partitions[A]],
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleDecorator[[A]]: ...
+
+    @overload
+    def every(
+        self,
+        when: Duration | str,
+        over: tuple[Partitions[A], Partitions[B]],
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleDecorator[[A, B]]: ...
+
+    @overload
+    def every(
+        self,
+        when: Duration | str,
+        over: tuple[Partitions[A], Partitions[B], Partitions[C]],
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleDecorator[[A, B, C]]: ...
+
+    def every(
+        self,
+        when: Duration | str,
+        over: Partitions[Any] | tuple[Partitions[Any], ...] = (),
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
+        limits: Mapping[str, LimitValue] | None = None,
+        timeout: Duration | None = CONFIGURED,
+        max_attempts: int | None = None,
+        metadata: MetadataSource | None = None,
+    ) -> Any:
+        """Make a function a schedule: it ticks again and again while `penstock run` runs.
+
+        It takes `ctx: TickContext` and one value of each dimension. Occurrences that pass while it
+        runs, or while nobody does, are skipped and counted. A tick that fails is tried again.
+
+        Args:
+            when: an interval, or a cron expression of five fields such as "0 3 * * 1-5". At certain
+                hours, a local time that does not exist moves to the next that does, and one that
+                occurs twice is taken once; an expression that runs in every hour keeps its rhythm.
+            over: the dimensions that it is multiplied by; without, it ticks once for all.
+            tz: the place whose clocks a cron expression is about, such as "Europe/Berlin".
+            name: what its units are called; the function's name otherwise.
+            uses: the providers that it calls, or their names.
+            limits: keyed concurrency limits; a value is a constant or a function of the arguments.
+            timeout: of one tick; None for no limit.
+            max_attempts: how many of its own faults one occurrence may have; the run ends when they
+                are used up. Without, it is degraded and goes on.
+            metadata: how its ticks share with others.
+        """
+        timing = _timing(when, tz)
+        options = TaskOptions(
+            max_attempts=max_attempts,
+            timeout_seconds=limit_seconds(timeout),
+            has_timeout=timeout is not None,
+            limits=checked_limits(limits),
+            metadata=metadata,
+            uses=uses,
+        )
+
+        def decorate(function: Callable[..., Any]) -> Schedule[..., Any]:
+            own_name = name or function.__name__
+            check_attempts(f"Schedule {own_name!r}", max_attempts)
+            schedule: Schedule[..., Any] = Schedule(own_name, function, over, timing, options)
+            self.registry.add_schedule(schedule)
+            return schedule
+
+        return decorate
+
+    @overload
+    def preflight(
+        self, over: tuple[()] = (), **options: Unpack[PreflightOptions]
+    ) -> PreflightDecorator[[]]: ...
+
+    @overload
+    def preflight(
+        self, over: Partitions[A] | tuple[Partitions[A]], **options: Unpack[PreflightOptions]
+    ) -> PreflightDecorator[[A]]: ...
+
+    @overload
+    def preflight(
+        self, over: tuple[Partitions[A], Partitions[B]], **options: Unpack[PreflightOptions]
+    ) -> PreflightDecorator[[A, B]]: ...
+
+    @overload
+    def preflight(
+        self,
+        over: tuple[Partitions[A], Partitions[B], Partitions[C]],
+        **options: Unpack[PreflightOptions],
+    ) -> PreflightDecorator[[A, B, C]]: ...
+
+    def preflight(
+        self,
+        over: Partitions[Any] | tuple[Partitions[Any], ...] = (),
+        *,
+        recheck: bool = False,
+        name: str | None = None,
+        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
+        timeout: Duration | None = CONFIGURED,
+        hint: str | None = None,
+    ) -> Any:
+        """Make a function a preflight: a check that must pass before `penstock run` does any work.
+
+        It takes `ctx: Context` and one value of each dimension. What it returns, a JSON value,
+        reaches the work of its partition as `ctx.preflight[name]`. Errors of the network and of
+        services are tried again until `preflight_timeout`; any other error fails the start.
+
+        Args:
+            over: the dimensions that it is multiplied by; without, it checks once for all.
+            recheck: it stays on duty: work of its partition that has failed is tried again only
+                when it passes.
+            name: what its units are called; the function's name otherwise.
+            uses: the providers that it calls, or their names.
+            timeout: of one try; `preflight_timeout` otherwise.
+            hint: what to do if it fails, for the report.
+        """
+        if inspect.isroutine(over):
+            raise UsageError("Write @app.preflight() with parentheses.")
+        options = TaskOptions(
+            max_attempts=1,
+            timeout_seconds=limit_seconds(timeout),
+            has_timeout=timeout is not None,
+            uses=uses,
+        )
+
+        def decorate(function: Callable[..., Any]) -> Preflight[..., Any]:
+            own_name = name or function.__name__
+            check: Preflight[..., Any] = Preflight(
+                own_name, function, over, options, recheck=recheck, hint=hint
+            )
+            self.registry.add_preflight(check)
+            return check
+
+        return decorate
+
+    def baseline(
+        self,
+        *,
+        classify: Callable[[BaseException], Opinion] | None = None,
+        node: tuple[Duration, Duration] | None = None,
+        service: tuple[Duration, Duration] | None = None,
+        degraded: tuple[Duration, Duration] | None = None,
+    ) -> None:
+        """Say once, for the whole app, what follows a failure; what is left out stays as it is.
+
+        A pair of durations is a back-off: the first delay is anything up to the first of them, and
+        that doubles with each failure until it is the second.
+
+        Args:
+            classify: says whose failure an error is: "node", "service" or "unknown" (the work's
+                own), or a pair of that and an exact wait; None leaves it to Penstock. Asked first
+                about the error, then about its causes.
+            node: of the network's failures; (2, 120) otherwise.
+            service: of a service that asks for patience and does not say for how long; (5, 300).
+            degraded: of a schedule that fails by a fault of its own; (30, 300).
+        """
+        given: object = classify  # whatever a user without a type checker wrote
+        if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+            raise UsageError(
+                f"app.baseline: classify= is a plain function of an error, got {classify!r:.100}."
+            )
+        said = {"node": node, "service": service, "degraded": degraded}
+        parts: dict[str, Any] = {
+            part: _backoff(part, pair) for part, pair in said.items() if pair is not None
+        }
+        if classify is not None:
+            parts["classifiers"] = (classify,)
+        self.registry.retry_policy = replace(self.registry.retry_policy, **parts)
+
+    def dataset(
+        self,
+        function: None = None,
+        /,
+        *,
+        calendar: Calendar,
+        needs: Iterable[Dataset[..., Any] | Need | str] = (),
+        version: int | str = 1,
+        batch: int = 1,
+        name: str | None = None,
+        uses: Uses | tuple[Uses, ...] | list[Uses] = (),
+        limits: Mapping[str, LimitValue] | None = None,
+        group: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = CONFIGURED,
+        executor: Literal["process"] | None = None,
+        metadata: MetadataSource | None = None,
+    ) -> DatasetDecorator:
+        """Make a function a dataset: it returns one slice for each moment of a calendar.
+
+        It takes `ctx: Context`, `at: datetime`, and the slices that it needs, as arguments named
+        like their datasets. It returns rows (a list of dicts), an Arrow table, a pandas or polars
+        frame, or bytes; with `batch`, a mapping from timestamp to one of these.
+
+        Args:
+            calendar: when there are slices; one of penstock.calendars.
+            needs: what it is built from: a dataset, or `.latest()`, `.exact()`, `.lookback(20)` or
+                `.window(timedelta(days=7))` of one.
+            version: of the function; slices of another version are built anew.
+            batch: how many slices one job builds at once; above 1, `at` is a sequence.
+            name: what it is called; the function's name otherwise.
+            uses: the providers that it calls, or their names.
+            limits: keyed concurrency limits; their values are texts.
+            group: the unit of fairness; the dataset's name otherwise.
+            priority: higher goes first, inside a group.
+            max_attempts: how many of its own faults a job may have.
+            timeout: of one attempt; None for no limit.
+            executor: "process" runs it in another process, where its output is written, too.
+            metadata: how its jobs share with others.
+        """
+        if function is not None:
+            raise UsageError("Write @app.dataset(calendar=...) with parentheses.")
+        options = TaskOptions(
+            group=group,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout_seconds=limit_seconds(timeout),
+            has_timeout=timeout is not None,
+            limits=checked_limits(limits),
+            executor=executor,
+            metadata=metadata,
+            uses=uses,
+        )
+        asked: Any = needs
+        if isinstance(needs, Iterator):
+            asked = tuple(needs)  # it can be read once only
+
+        def decorate(function: Callable[..., Any]) -> Dataset[..., Any]:
+            own_name = name or function.__name__
+            check_attempts(f"Dataset {own_name!r}", max_attempts)
+            made: Dataset[..., Any] = Dataset(
+                own_name, function, calendar, asked, version, batch, options, self
+            )
+            self.registry.add_dataset(made)
+            return made
+
+        return decorate  # type: ignore[return-value]  # the function's parameters are kept
 
     def load(
         self,
@@ -251,3 +688,22 @@ def _accepted(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401
             f"enqueue takes a job, got {type(request).__name__}; write app.enqueue(task.job(...))."
         )
     return to_new_job(request.with_options(**options) if options else request)
+
+
+def _timing(when: Duration | str, tz: str) -> Timing:
+    if isinstance(when, str):
+        return cron(when, tz)
+    if tz != "UTC":
+        raise UsageError(f"tz={tz!r} is for a cron expression; an interval has no time zone.")
+    return interval(to_seconds(when))
+
+
+def _backoff(part: str, pair: tuple[Duration, Duration]) -> Backoff:
+    try:
+        first, most = (to_seconds(one) for one in pair)
+        return Backoff(first, most)
+    except (TypeError, ValueError, UsageError):
+        raise UsageError(
+            f"app.baseline: {part}= is a pair of durations, the first delay and the longest, such "
+            f"as (2, 120), got {pair!r:.100}."
+        ) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.dataset_reader import CommittedSlices, found_root, new_root
-from penstock.app.registry import DatasetDefinitions
+from penstock.app.registry import Registry
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.budgets import check_budgets
 from penstock.config.load import Loaded, load_settings
@@ -47,8 +47,8 @@ log = logging.getLogger("penstock.app")
 class Queue:
     """Owns the store that the jobs of an app are kept in: opened when needed, once per process."""
 
-    def __init__(self, app: DatasetDefinitions) -> None:
-        self._app = app
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._store: Store | None = None
         self._store_pid = 0
         self._root: OutputRoot | None = None
@@ -61,28 +61,30 @@ class Queue:
         folder: Path | None = None,
     ) -> Loaded:
         """All settings of the app, with where each came from; refuses what counts nothing."""
-        app = self._app
+        registry = self._registry
         loaded = load_settings(
             flags or {},
             os.environ if environ is None else environ,
             folder or Path.cwd(),
-            app.code_settings,
+            registry.code_settings,
         )
-        check_providers(loaded, app.all_tasks, app.providers)
-        check_budgets(loaded, app.all_tasks, app.providers)
-        check_partitions(loaded, app.dimensions)
-        app.check_datasets()
+        check_providers(loaded, registry.all_tasks, registry.providers)
+        check_budgets(loaded, registry.all_tasks, registry.providers)
+        check_partitions(loaded, registry.dimensions)
+        registry.check_datasets()
         return loaded
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
-        app = self._app
-        return plan_daemon(app.preflights, app.schedules, app.dimensions, settings, now)
+        registry = self._registry
+        return plan_daemon(
+            registry.preflights, registry.schedules, registry.dimensions, settings, now
+        )
 
     def store_url(self, loaded: Loaded) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
         named = loaded.settings.store
-        return default_store_url(self._app.name) if named is None else named.reveal()
+        return default_store_url(self._registry.name) if named is None else named.reveal()
 
     @property
     def store(self) -> Store:

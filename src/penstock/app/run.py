@@ -13,7 +13,7 @@ from penstock.app import wiring
 from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks, served_tasks
 from penstock.app.daemon import begun_now, checked_values, preflight_run
 from penstock.app.queue import Queue
-from penstock.app.registry import DatasetDefinitions
+from penstock.app.registry import Registry
 from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
@@ -43,8 +43,10 @@ T = TypeVar("T")
 class Runner:
     """Works on the queue of an app in this process. Keeps nothing between two calls."""
 
-    def __init__(self, app: DatasetDefinitions, queue: Queue) -> None:
+    def __init__(self, app: object, registry: Registry, queue: Queue) -> None:
+        """Work for this app, which other processes find by where it stands in a module."""
         self._app = app
+        self._registry = registry
         self._queue = queue
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -55,34 +57,34 @@ class Runner:
 
     async def run(self, *, daemon: bool, drain: bool, slots: int | None) -> RunReport:
         """Work on the queue until it is drained or interrupted."""
-        app, loaded = self._app, self._loaded(slots)
+        registry, loaded = self._registry, self._loaded(slots)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
         options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
         plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
-        tasks = {**app.tasks, **served_tasks(app.datasets, settings)}
+        tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
         if plan is None:
             return await self._work(loaded, options, tasks)
         store = await self._queue.store_async()
         checks = preflight_run(
             plan,
-            app.preflights,
+            registry.preflights,
             settings,
             clock,
             ids,
-            policy=app.retry_policy,
-            providers=app.providers,
+            policy=registry.retry_policy,
+            providers=registry.providers,
         )
         start = DaemonStart(
             checks,
-            Arming(app.name, store, clock, ids.random),
-            lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
+            Arming(registry.name, store, clock, ids.random),
+            lambda: begun_now(plan, registry.schedules, to_micros(clock.now())),
         )
-        return await self._work(loaded, options, {**tasks, **app.schedules}, plan, start)
+        return await self._work(loaded, options, {**tasks, **registry.schedules}, plan, start)
 
     def _loaded(self, slots: int | None) -> Loaded:
         loaded = self._queue.load({} if slots is None else {"--slots": slots})
-        wiring.check_dimensions(loaded, self._app.all_tasks)
+        wiring.check_dimensions(loaded, self._registry.all_tasks)
         return loaded
 
     async def _work(
@@ -95,7 +97,7 @@ class Runner:
         begun: Callable[[Worker], None] = lambda _: None,
     ) -> RunReport:
         """Run a worker in this program; `begun` is told of it."""
-        app, settings = self._app, loaded.settings
+        registry, settings = self._registry, loaded.settings
         task_order = self._task_order()
         clock = SystemClock()
         store = await self._queue.store_async()
@@ -113,17 +115,17 @@ class Runner:
                 clock=clock,
                 task_order=task_order,
                 events=statistics.events,
-                providers=app.providers,
+                providers=registry.providers,
                 sources=loaded.sources,
-                policy=app.retry_policy,
-                preflights=app.preflights.values(),
-                checked=checked_values(app.name, app.preflights, plan),
+                policy=registry.retry_policy,
+                preflights=registry.preflights.values(),
+                checked=checked_values(registry.name, registry.preflights, plan),
             )
             begun(worker)
             return worker
 
         run = EmbeddedRun(store, clock, settings.runtime)
-        slots = wiring.slot_count(settings, app.providers)
+        slots = wiring.slot_count(settings, registry.providers)
         return await run.run(build, slots, options.run_id, statistics, start)
 
     def request(
@@ -135,8 +137,8 @@ class Runner:
         **options: Unpack[BuildOptions],
     ) -> BuildRequest:
         """What is asked for; UsageError for a target that is none."""
-        names = [self._app.find_dataset(one).name for one in targets]
-        return build_request(self._app.datasets, names, start, end, now, **options)
+        names = [self._registry.find_dataset(one).name for one in targets]
+        return build_request(self._registry.datasets, names, start, end, now, **options)
 
     def plan(self, request: BuildRequest, now: int) -> BuildPlan:
         """What a build would do at this moment; changes nothing."""
@@ -147,7 +149,7 @@ class Runner:
             built = built_as(version, root_id)
             return store.slice_marks(dataset, first, last, built).result()
 
-        return plan_build(self._app.dataset_specs, request, marks, now)
+        return plan_build(self._registry.dataset_specs, request, marks, now)
 
     async def build(
         self,
@@ -158,10 +160,10 @@ class Runner:
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, with all that they need."""
-        app, loaded = self._app, self._loaded(slots)
+        registry, loaded = self._registry, self._loaded(slots)
         now = to_micros(SystemClock().now())
         request = self.request(targets, start, end, now, **options)
-        check_build(app.dataset_specs, request, now)
+        check_build(registry.dataset_specs, request, now)
         times = loaded.settings.runtime
         ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")
@@ -169,7 +171,7 @@ class Runner:
         root = self._queue.root(loaded)
         ttl = times.lease_ttl_seconds
         build = Build(
-            build_scope(app.name, app.datasets, root),
+            build_scope(registry.name, registry.datasets, root),
             request,
             LockHolder(run_id, own_mark(), ttl),
             store,
@@ -183,7 +185,7 @@ class Runner:
         )
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
-            tasks = build_tasks(app.datasets, root, build.names)
+            tasks = build_tasks(registry.datasets, root, build.names)
             options = wiring.RunOptions(run_id=run_id, until=end_key)
             return (await self._work(loaded, options, tasks, begun=begun)).over_budget
 
@@ -191,7 +193,7 @@ class Runner:
 
     def _task_order(self) -> TaskOrder | None:
         """How other processes get at this app; None if no task asks for one."""
-        if all(task.kind != PROCESS for task in self._app.all_tasks.values()):
+        if all(task.kind != PROCESS for task in self._registry.all_tasks.values()):
             return None
-        address = address_of(self._app, self._app.name)
+        address = address_of(self._app, self._registry.name)
         return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))

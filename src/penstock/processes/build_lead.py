@@ -95,11 +95,11 @@ class BuildLead:
 def check(app: Penstock, spec: BuildSpec, now: int) -> None:
     """Refuse what cannot be built, before there is a store or a folder."""
     for name in spec.targets:
-        app.find_dataset(name)
-    check_build(app.dataset_specs, typed_request(app.datasets, spec, now), now)
+        app.registry.find_dataset(name)
+    check_build(app.registry.dataset_specs, typed_request(app.datasets, spec, now), now)
 
 
 def tasks_of(app: Penstock, spec: BuildSpec, loaded: Loaded) -> dict[str, Task[..., Any]]:
     """What every worker of a build serves."""
-    names = closure(app.dataset_specs, spec.targets)
+    names = closure(app.registry.dataset_specs, spec.targets)
     return build_tasks(app.datasets, app.root(loaded), names)

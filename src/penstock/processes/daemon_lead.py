@@ -101,7 +101,7 @@ class DaemonLead:
             self._settings,
             self._clock,
             SystemIds(),
-            policy=self._app.retry_policy,
+            policy=self._app.registry.retry_policy,
             providers=self._app.providers,
             progress=self._progress,
             table=self._table,

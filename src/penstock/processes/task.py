@@ -113,7 +113,7 @@ def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:
         return task_protocol.BadPayload(storable_text(str(error)))
     except BaseException as error:
         try:
-            return _raised(error, app.retry_policy)
+            return _raised(error, app.registry.retry_policy)
         except BaseException as second:  # an error whose own code raises
             said = f"its end cannot be judged: {type(second).__name__}"
             return task_protocol.Raised("RuntimeError", storable_text(said))
@@ -137,10 +137,10 @@ def _raised(error: BaseException, policy: RetryPolicy) -> task_protocol.Raised:
 
 def _body(app: Penstock, call: task_protocol.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
     if call.slices is not None:
-        dataset = app.find_dataset(call.job.task.removeprefix(SLICE))
+        dataset = app.registry.find_dataset(call.job.task.removeprefix(SLICE))
         at = msgspec.json.decode(call.payload, type=SlicePayload).at
         return run_remote(dataset, context, list(at), call.slices, run_on_new_loop)
-    task = app.find_task(call.job.task)
+    task = app.registry.find_task(call.job.task)
     args, kwargs = task.codec.call_arguments(call.payload)
     if not task.is_async:
         return task.function(context, *args, **kwargs)

@@ -183,7 +183,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)
     loaded = app.load(spec.flags, folder=folder)
-    wiring.check_dimensions(loaded, app.all_tasks)
+    wiring.check_dimensions(loaded, app.registry.all_tasks)
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
     if spec.build is not None and order.leads:
@@ -334,7 +334,7 @@ async def _run(
         share=ProcessShare(order.index, spec.processes),
         recycle=lambda reason: protocol.send(channel, protocol.Recycle(reason)),
         sources=loaded.sources,
-        policy=app.retry_policy,
+        policy=app.registry.retry_policy,
         preflights=app.preflights.values(),
         checked=checked_values(app.name, app.preflights, plan),
     )

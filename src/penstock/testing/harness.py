@@ -255,7 +255,7 @@ class Harness:
                 providers=self.app.providers,
                 wires=self._wires,
                 request_events=self._request_events,
-                policy=self.app.retry_policy,
+                policy=self.app.registry.retry_policy,
                 preflights=self.app.preflights.values(),
                 checked=checked_values(self.app.name, self.app.preflights, self._plan),
             )
@@ -307,7 +307,7 @@ class Harness:
             self._settings,
             self.clock,
             self._ids,
-            policy=self.app.retry_policy,
+            policy=self.app.registry.retry_policy,
             providers=self.app.providers,
             wires=self._wires,
             threads=InlineRunner,
@@ -339,8 +339,8 @@ class Harness:
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, as `app.build` does; nothing that is asked for is too new."""
-        self.app.check_datasets()
-        names = [self.app.find_dataset(one).name for one in targets]
+        self.app.registry.check_datasets()
+        names = [self.app.registry.find_dataset(one).name for one in targets]
         now = to_micros(self.clock.now())
         request = build_request(self.app.datasets, names, start, end, now, **options)
         return self._loop.run_until_complete(self._build(request))
@@ -352,7 +352,7 @@ class Harness:
         end: Moment | None = None,
     ) -> pyarrow.Table:
         """What is committed of a dataset, as an Arrow table."""
-        return self.app.find_dataset(dataset).read(start, end)
+        return self.app.registry.find_dataset(dataset).read(start, end)
 
     async def _build(self, request: BuildRequest) -> BuildReport:
         run_id = self._ids.new_id("run")
@@ -531,15 +531,15 @@ def harness(
     """
     _refuse_running_loop()
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
-        said = overlaid({"providers": app.code_settings["providers"]}, settings or {})
+        said = overlaid({"providers": app.registry.code_settings["providers"]}, settings or {})
         loaded = load_settings({}, {}, Path(nowhere), said)
-    check_providers(loaded, app.all_tasks, app.providers)
-    check_budgets(loaded, app.all_tasks, app.providers)
-    check_partitions(loaded, app.dimensions)
+    check_providers(loaded, app.registry.all_tasks, app.providers)
+    check_budgets(loaded, app.registry.all_tasks, app.providers)
+    check_partitions(loaded, app.registry.dimensions)
     for name in providers or {}:
         if name not in app.providers:
             raise UsageError(f"The app {app.name!r} has no provider {name!r} to be simulated.")
-    app.check_datasets()
+    app.registry.check_datasets()
     with TemporaryDirectory() as folder:
         root = OutputRoot(folder, "")
         if app.datasets:

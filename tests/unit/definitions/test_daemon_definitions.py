@@ -69,7 +69,7 @@ def test_a_preflight_is_a_task_of_its_own_kind() -> None:
         None,
     )
     assert exists.options.max_attempts == 1
-    assert set(app.all_tasks) == {"preflight:exists", "preflight:token"}
+    assert set(app.registry.all_tasks) == {"preflight:exists", "preflight:token"}
 
 
 def test_a_tick_may_ask_for_a_plain_context() -> None:
@@ -102,7 +102,7 @@ def _tick_context_in_task(app: Penstock) -> None:
 
 
 def _too_few(app: Penstock) -> None:
-    @app.every(1, over=app.dimensions["repo"])  # type: ignore[arg-type]
+    @app.every(1, over=app.registry.dimensions["repo"])  # type: ignore[arg-type]
     def tick(ctx: TickContext) -> None: ...
 
 
@@ -112,7 +112,7 @@ def _too_many(app: Penstock) -> None:
 
 
 def _untyped(app: Penstock) -> None:
-    @app.every(1, over=app.dimensions["repo"])
+    @app.every(1, over=app.registry.dimensions["repo"])
     def tick(ctx: TickContext, repo) -> None: ...  # type: ignore[no-untyped-def]
 
 
@@ -146,7 +146,7 @@ def _preflight_twice(app: Penstock) -> None:
 
 
 def _one_dimension_twice(app: Penstock) -> None:
-    repos = app.dimensions["repo"]
+    repos = app.registry.dimensions["repo"]
 
     @app.every(1, over=(repos, repos))
     def tick(ctx: TickContext, one: Repo, other: Repo) -> None: ...

@@ -200,7 +200,7 @@ def test_an_unknown_task_is_told_with_the_nearest() -> None:
     app.task()(visit)
 
     with pytest.raises(UnknownTask, match=r"No task named 'vist'.*1 are; closest: 'visit'"):
-        app.find_task("vist")
+        app.registry.find_task("vist")
 
 
 def test_a_timeout_of_none_is_told_apart_from_none_given() -> None:

@@ -36,12 +36,12 @@ class Refused(Exception):
 
 def test_parts_are_replaced_one_by_one() -> None:
     app = Penstock("a")
-    assert (app.retry_policy.node, app.retry_policy.classifiers) == (NODE, ())
+    assert (app.registry.retry_policy.node, app.registry.retry_policy.classifiers) == (NODE, ())
 
     app.baseline(node=(1, timedelta(seconds=30)))
     app.baseline(degraded=(timedelta(minutes=1), 600))
 
-    policy = app.retry_policy
+    policy = app.registry.retry_policy
     assert policy.node == Backoff(1.0, 30.0)
     assert policy.degraded == Backoff(60.0, 600.0) != DEGRADED
     assert policy.service == SERVICE
@@ -65,7 +65,7 @@ def test_what_is_no_baseline_is_refused(said: dict[str, Any]) -> None:
 
     with pytest.raises(UsageError, match=f"app.baseline: {next(iter(said))}="):
         app.baseline(**said)
-    assert app.retry_policy.node == NODE
+    assert app.registry.retry_policy.node == NODE
 
 
 def test_a_coroutine_cannot_classify() -> None:
@@ -181,6 +181,6 @@ def test_a_body_in_another_process_is_judged_by_the_same_baseline() -> None:
     app = Penstock("a")
     app.baseline(classify=lambda error: ("service", 9) if isinstance(error, Odd) else None)
 
-    said = _raised(Odd(), app.retry_policy)
+    said = _raised(Odd(), app.registry.retry_policy)
 
     assert (said.category, said.wait_seconds) == (FailureClass.SERVICE, 9)

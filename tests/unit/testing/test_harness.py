@@ -40,7 +40,7 @@ def make_app() -> Penstock:
     @app.task()
     async def spreading(ctx: Context, count: int) -> None:
         for number in range(count):
-            ctx.enqueue(app.find_task("double").job(number=number), key=f"spread:{number}")
+            ctx.enqueue(app.registry.find_task("double").job(number=number), key=f"spread:{number}")
 
     @app.task(timeout=None)
     async def endless(ctx: Context) -> None:

@@ -87,7 +87,7 @@ def show(
 ) -> None:
     """Show one dataset: its calendar, what it needs, its newest slices and their files."""
     with Target.named(app=app, store=store).looked_at_app() as opened:
-        dataset = opened.find_dataset(name)
+        dataset = opened.registry.find_dataset(name)
         now = to_micros(SystemClock().now())
         rows = _newest(opened, dataset.name, *_range(dataset, start, end, now), limit)
         view = next((x for x in opened.store.datasets().result() if x.name == dataset.name), None)
@@ -123,7 +123,7 @@ def read(
 ) -> None:
     """Print the rows that are committed, by time; their files are verified."""
     with Target.named(app=app, store=store).looked_at_app() as opened:
-        dataset = opened.find_dataset(name)
+        dataset = opened.registry.find_dataset(name)
         now = to_micros(SystemClock().now())
         table = opened.read_range(dataset, *_range(dataset, start, end, now))
         if form is RowFormat.CSV:

@@ -66,11 +66,11 @@ def plan_and_print(target: Target, spec: BuildSpec, picture: PlanFormat) -> int:
     """Plan, print, and end with 0."""
     with target.looked_at_app() as app:
         for name in spec.targets:
-            app.find_dataset(name)
+            app.registry.find_dataset(name)
         now = to_micros(SystemClock().now())
         request = typed_request(app.datasets, spec, now)
         made = app.plan_request(request, now)
-        specs = app.dataset_specs
+        specs = app.registry.dataset_specs
         if picture is PlanFormat.TABLE:
             pieces: Iterable[str] = (f"{line}\n" for line in plan_lines(made, specs))
         elif picture is PlanFormat.JSON:

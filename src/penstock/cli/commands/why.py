@@ -68,8 +68,8 @@ def why_slice(target: Target, key: str) -> Explanation | None:
     with target.looked_at_app() as app:
         if app.store.job(key).result() is not None:
             return None
-        dataset = app.find_dataset(name)
-        app.check_datasets()
+        dataset = app.registry.find_dataset(name)
+        app.registry.check_datasets()
         now = to_micros(SystemClock().now())
         found = find_slice(dataset.calendar, text)
         if not found:
@@ -106,7 +106,7 @@ def _wanted(app: Penstock, spec: DatasetSpec, at: int, now: int) -> WantedSlice:
     """A slice, what it is made of, and what a build of it would have to build before."""
     named = _named(app)
     name = named(spec.name, at)
-    specs = app.dataset_specs
+    specs = app.registry.dataset_specs
     needed: list[SliceRange] = []
     first: list[str] = []
     count, impossible = 0, None

@@ -49,7 +49,7 @@ def enqueue(
     seconds = _delay_seconds(delay)
     text = _arguments(payload)
     with Target.named(app=app, store=store).opened_app() as opened:
-        request = opened.find_task(task).job_from_json(text)
+        request = opened.registry.find_task(task).job_from_json(text)
         accepted = opened.enqueue(
             request, key=key, after=after or None, priority=priority, delay=seconds, group=group
         )

@@ -107,7 +107,7 @@ def to_job(line: Line, app: Penstock, default_task: str | None) -> NewJob:
         )
     said = {name: fields.pop(name) for name in _ABOUT if fields.get(name, _ABOUT) is not _ABOUT}
     payload = _payload(said.get("payload", _ABOUT), fields)
-    request = app.find_task(task).job_from_json(payload)
+    request = app.registry.find_task(task).job_from_json(payload)
     return to_new_job(
         request.with_options(
             key=key,
@@ -417,7 +417,7 @@ def import_jobs(
         _progress(stream, shown=not as_json) as progress,
     ):
         if task is not None:
-            opened.find_task(task)
+            opened.registry.find_task(task)
         importer = Importer(opened, task, on_error)
         tally = importer.tally
         try:
