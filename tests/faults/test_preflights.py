@@ -24,9 +24,11 @@ def project(tmp_path: Path) -> Iterator[DaemonProject]:
     made.close()
 
 
-def refused(project: DaemonProject, *arguments: str, **environment: str) -> tuple[str, str]:
+def refused(
+    project: DaemonProject, *arguments: str, quick: bool = False, **environment: str
+) -> tuple[str, str]:
     """Run into a refusal: nothing but checks has run, and nothing is armed."""
-    code, out, err = project.ended(*arguments, **environment)
+    code, out, err = project.ended(*arguments, quick=quick, **environment)
     assert code == 3, (out, err)
     assert "Traceback" not in err, err
     assert project.bodies("tick") == project.bodies("event") == []
@@ -77,7 +79,7 @@ def test_f63_a_check_that_blocks_the_loop_is_named_and_hides_no_other(
     project.say("check-b", "block")
     project.say("check-token", "fail")
 
-    _, err = refused(project, **HASTY)
+    _, err = refused(project, quick=True, **HASTY)
 
     assert "FAILED  reachable:b  it had not ended by preflight_timeout" in err
     assert "FAILED  token        ValueError: token is not there" in err

@@ -20,6 +20,7 @@ import pytest
 
 from penstock.model.job import JobState
 from tests.faults.shop import NOTES, Shop
+from tests.forked import run_forked
 from tests.processes import children_of
 from tests.waiting import wait_until
 
@@ -127,6 +128,11 @@ LOOKS = [
     ["queue", "enqueue", "visits", "v", f'{{"url": 5, "x": "{TEXTS[0]}"}}'],
     ["queue", "run", "--drain", "--store", STORE],
 ]
+#: A store that will never come up is not waited for.
+HASTY = """
+from penstock.stores import retry
+retry.STORE_WAIT_SECONDS = 0.5
+"""
 #: Several commands in one process, to save time; the last one gives the exit code.
 DRIVER = """
 import contextlib, json, sys
@@ -140,13 +146,13 @@ main.run(last)
 
 
 def penstock(
-    shop: Shop, *arguments: str, first: Sequence[Sequence[str]] = ()
+    shop: Shop, *arguments: str, first: Sequence[Sequence[str]] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     commands = [*first, arguments]
-    return subprocess.run(
+    return run_forked(
         [sys.executable, "-c", DRIVER, json.dumps(commands)],
         cwd=shop.folder,
-        env={**os.environ, **VARIABLES},
+        env={**os.environ, **VARIABLES, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -172,7 +178,8 @@ def test_f71_no_canary_is_found_in_the_database_the_logs_or_any_output(shop: Sho
     again = penstock(
         shop, "queue", "run", "--drain", "--log-level", "debug", "--log-format", "json", first=RETRY
     )
-    looks = penstock(shop, *LOOKS[-1], first=LOOKS[:-1])
+    (shop.folder / "sitecustomize.py").write_text(HASTY)
+    looks = penstock(shop, *LOOKS[-1], first=LOOKS[:-1], PYTHONPATH=str(shop.folder))
 
     for done in (run, again, looks):
         text = done.stdout + done.stderr
