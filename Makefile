@@ -30,8 +30,9 @@ DAEMON_KILLS ?= 100
 BUILD_KILLS ?= 200
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar soak-daemon soak-daemons soak-builds
+  soak-calendar soak-models soak-daemon soak-daemons soak-builds
 SECONDS ?= 1800
+DEEPER = $(shell grep -l 'tests.depth' -r tests --include='test_*.py')
 
 .PHONY: help setup nginx demo test coverage check house faults reference bench bench-peers bench-smoke soak $(SOAKS) workflows lock clean
 
@@ -121,6 +122,9 @@ soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets l
 
 soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS times, count what was bought twice
 	$(BIN)/python -m tests.faults.soak_journal --kills $(JOURNAL_KILLS) --calls $(JOURNAL_CALLS)
+
+soak-models: .venv/ok ## Compare stores, admission and simulated runs with their models, with thousands of examples
+	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --timeout 7200 $(DEEPER)
 
 soak-daemon: .venv/ok ## Let DAEMON_PARTITIONS partitions tick for an hour, and some for a day, in virtual time
 	$(BIN)/python -m tests.simulation.soak_daemon --partitions $(DAEMON_PARTITIONS) --seconds 3600

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.kill_campaign import Campaign
 from tests.forked import Forked
 
-CYCLES = 15  # twice: the 30-cycle version of `make soak-kill`
+CYCLES = 15  # `make soak-kill` goes through a thousand
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_kill_campaign_loses_nothing_and_finalises_nothing_twice(tmp_path: Path, seed: int) -> None:
-    campaign = Campaign(tmp_path, seed, popen=Forked)
+def test_kill_campaign_loses_nothing_and_finalises_nothing_twice(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, seed=1, popen=Forked)
 
     for _ in range(CYCLES):
         campaign.cycle()

@@ -48,9 +48,9 @@ CRITICAL = [
     ("old answered", "purge"),
     ("purge", "old answered"),
 ]
-POINTS = 4  # of each pair in a test run; `make soak-pg-races` takes all of all pairs
-RANDOM = 12
-JOBS = 120
+POINTS = 3  # of each pair in a test run; `make soak-pg-races` takes all of all pairs
+RANDOM = 6
+JOBS = 60
 ONE = ConfiguredCaps({"one:*": 1})
 
 

@@ -76,7 +76,7 @@ def test_f43_what_fails_again_and_again_is_given_up_and_nothing_is_left_of_it(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 2.0)
+    monkeypatch.setattr(group_commit, "AGAIN_SECONDS", 0.2)
     with place(postgres_server, postgres_url) as found:
         found.proxy.inject_error(state, "somebody was in the way", when="penstock.hot", n=100_000)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.pg_restarts import Campaign
 from tests.postgres.cluster import Cluster
 
-SECONDS = 9.0
+SECONDS = 4.5
 EVERY_SECONDS = 2.0
 
 

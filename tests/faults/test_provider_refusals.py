@@ -17,6 +17,7 @@ from penstock.testing import (
     SimulatedProvider,
     SimulatedRequest,
 )
+from tests.depth import depth
 from tests.faults.provider_world import arrivals, in_flight, run_calls, served
 
 STORM_BEGINS, STORM_ENDS = 30.0, 90.0
@@ -38,7 +39,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "capacity", "calls"), [("seconds", 32, 5_000), (None, 8, 1_200)]
+    ("retry_after", "capacity", "calls"), [("seconds", 16, 2_500), (None, 8, 1_200)]
 )
 def test_f44_storm_of_refusals_costs_no_attempt_and_little_time(
     retry_after: str | None, capacity: int, calls: int
@@ -104,8 +105,13 @@ def test_f50_no_herd_leaves_when_a_cooldown_ends(seed: int) -> None:
         assert arrivals(provider.log, ended, ended + latency / 10) <= 2
 
 
-@pytest.mark.parametrize("latency", [0.25, 2.0])
-@pytest.mark.parametrize("capacity", [1, 6, 48])
+@pytest.mark.parametrize(
+    ("capacity", "latency"),
+    depth(
+        quick=[(1, 0.25), (6, 2.0), (48, 0.25)],
+        soak=[(capacity, latency) for capacity in (1, 6, 48) for latency in (0.25, 2.0)],
+    ),
+)
 def test_f51_limit_neither_collapses_nor_runs_away_nor_swings(
     capacity: int, latency: float
 ) -> None:

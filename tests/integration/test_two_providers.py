@@ -7,6 +7,7 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.testing import ProviderRules, SimulatedProvider, harness
+from tests.depth import depth
 
 CALLS = 300
 
@@ -40,7 +41,7 @@ def seconds_of_b(slots: int, *, beside_a: bool) -> float:
     return max(ends)
 
 
-@pytest.mark.parametrize("slots", [32, 16, 8, 4])
+@pytest.mark.parametrize("slots", depth(quick=[32, 4], soak=[32, 16, 8, 4]))
 def test_provider_in_cooldown_leaves_the_other_its_throughput(slots: int) -> None:
     """B needs 12 slots; A begins in some of them, and lends them while it cools down."""
     alone = seconds_of_b(slots, beside_a=False)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 from copy import deepcopy
 from math import inf, isfinite
 
@@ -29,10 +28,10 @@ from penstock.model.request import (
     RequestOutcome,
     RequestReleaseOutcome,
 )
+from tests.depth import SOAK
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=3_000 if SOAK else 80,
+    max_examples=3_000 if SOAK else 40,
     stateful_step_count=100 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,

@@ -17,6 +17,7 @@ from penstock.observe.explain import RunFacts, run_facts
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import ProviderRules, Reply, SimulatedRequest
 from tests.budget_shop import CHAT, BudgetShop, set_budgets, today
+from tests.depth import depth
 
 ASK = 60  # tokens that a prompt of these tests may be estimated at, at most
 MOST = ASK + 2 * 100  # micro-dollars that one call may be estimated at
@@ -261,7 +262,7 @@ def test_jobs_that_wait_for_held_back_ones_do_not_keep_a_run_alive() -> None:
         assert t.states == {"ask": "queued", "after": "waiting", "later": "done"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=depth(quick=10, soak=400), deadline=None)
 @given(
     jobs=st.integers(1, 40),
     calls=st.integers(1, 3),

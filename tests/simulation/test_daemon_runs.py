@@ -10,6 +10,7 @@ import logging
 
 import pytest
 
+from tests.depth import depth
 from tests.simulation.daemon_world import HANGING, INTERVAL_SECONDS, DaemonWorld
 
 TROUBLE_SECONDS, PEACE_SECONDS = 300.0, 320.0  # peace: longer than the longest back-off
@@ -21,7 +22,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_ten_minutes_of_many_partitions_with_failures() -> None:
-    world = DaemonWorld(partitions=60, seed=3, events_every=6)
+    world = DaemonWorld(partitions=depth(quick=30, soak=60), seed=3, events_every=6)
     audit = world.run(TROUBLE_SECONDS, PEACE_SECONDS)
     audit.safety()
     audit.events()

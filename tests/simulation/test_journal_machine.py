@@ -39,9 +39,10 @@ from penstock.model.views import FIRST_END
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.clocks import ManualClock
+from tests.depth import SOAK
 from tests.model.memory import MemoryStore
 from tests.simulation.journal_model import JournalModel, ModelJob, sums_of
-from tests.simulation.test_store_machine import PROFILE, SOAK
+from tests.simulation.test_store_machine import PROFILE
 
 JOBS = 2
 WORKER = WorkerId("w")
@@ -333,7 +334,7 @@ class SqliteJournalMachine(JournalMachine):
 
 @pytest.mark.timeout(7_200 if SOAK else 400)
 @pytest.mark.parametrize(
-    ("machine", "examples"), [(JournalMachine, 80), (SqliteJournalMachine, 30)]
+    ("machine", "examples"), [(JournalMachine, 40), (SqliteJournalMachine, 12)]
 )
 def test_a_store_remembers_calls_as_its_model_does(
     machine: type[JournalMachine], examples: int

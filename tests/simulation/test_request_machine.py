@@ -8,7 +8,6 @@ not overtake. `HYPOTHESIS_PROFILE=soak` runs for minutes and draws new examples 
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from math import inf
@@ -38,11 +37,11 @@ from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.model.lease import ReleaseReason
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
+from tests.depth import SOAK
 from tests.requests import Core, ScriptedLimit, item
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=3_000 if SOAK else 60,
+    max_examples=3_000 if SOAK else 30,
     stateful_step_count=80 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,

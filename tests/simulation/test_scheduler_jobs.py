@@ -14,6 +14,7 @@ from penstock import Context, Penstock
 from penstock.model.job import JobState
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
+from tests.depth import depth
 from tests.simulation.scheduler_world import (
     Steps,
     assert_accounted,
@@ -84,7 +85,7 @@ def cancel_body(worker: Worker, _: asyncio.Task[Any], stepping: asyncio.Task[Any
         stepping.cancel()
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("seed", depth(quick=[None, 0], soak=[None, *range(10)]))
 def test_a_body_that_is_cancelled_at_any_step_gives_its_slot_back(seed: int | None) -> None:
     print(f"seed {seed}")
     steps, _ = run_disturbed(seed, 0, nothing)

@@ -7,7 +7,6 @@ All groups stay backlogged and compete for one resource. `HYPOTHESIS_PROFILE=soa
 from __future__ import annotations
 
 import math
-import os
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -18,9 +17,9 @@ from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.policies import StrictFairTaskAdmissionPolicy, TaskAdmissionPolicy
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.model.task import TaskGroupSpec
+from tests.depth import SOAK
 from tests.scheduling import check_queue, task, turn
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(max_examples=3_000 if SOAK else 25, derandomize=not SOAK, deadline=None)
 STARTS = 120
 

@@ -8,7 +8,6 @@ The model is a list of queued tasks and a list of leases; every question is answ
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Hashable
 
@@ -40,11 +39,11 @@ from penstock.admission.tasks.policies import (
 from penstock.admission.tasks.queue import FairTaskQueue, QueueView
 from penstock.model.lease import ReleaseReason
 from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
+from tests.depth import SOAK
 from tests.scheduling import check_queue
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=3_000 if SOAK else 40,
+    max_examples=3_000 if SOAK else 20,
     stateful_step_count=80 if SOAK else 40,
     derandomize=not SOAK,
     deadline=None,

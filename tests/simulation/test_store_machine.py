@@ -10,7 +10,6 @@ must be equal: verdicts, refusals, job rows, history, counters, effects.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -64,14 +63,14 @@ from penstock.stores.sql.row_state import RowState
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.store_future import Reply
 from penstock.testing.clocks import ManualClock
+from tests.depth import SOAK
 from tests.model.memory import MemoryStore
 from tests.model.memory_choice import FairChoice
 from tests.model.memory_rows import JobRow, WorkerRow
 from tests.simulation.dataset_rules import DatasetRules, levels, seen_of_datasets, slices
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 PROFILE = settings(
-    max_examples=1_500 if SOAK else 30,
+    max_examples=1_500 if SOAK else 16,
     stateful_step_count=80 if SOAK else 50,
     derandomize=not SOAK,
     deadline=None,

@@ -14,7 +14,8 @@ from penstock.model.job import Job, JobState
 from penstock.stores.postgres.open import open_postgres
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.protocol import Store
-from tests.simulation.test_store_machine import PROFILE, SOAK, StoreMachine
+from tests.depth import SOAK
+from tests.simulation.test_store_machine import PROFILE, StoreMachine
 
 EXAMPLES = 500 if SOAK else 4
 # Each example costs a second: a failure is made small in a soak only.

@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Context, Penstock, SchedulingMetadata, Skip
 from penstock.model.job import JobState
+from tests.depth import depth
 from tests.unit.worker.worker_world import World, simulate
 
 
@@ -220,7 +221,7 @@ def test_a_blocked_host_costs_the_others_nothing() -> None:
     simulate(app, main, runtime={"async_slots": 8}, limits={"host": {"*": 1}})
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(depth(quick=5, soak=100)))
 def test_two_hundred_random_jobs_drain_without_an_idle_moment(seed: int) -> None:
     """Goal: no lost wake-up. Method: random sleeps, failures, limits, edges and fan-outs on a
     shuffled loop; a watcher looks every 50 ms that no job is ready for longer than that while

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.testing import harness
+from tests.depth import depth
 from tests.list_schedule import WorkflowTask, greedy_makespan, level_makespan, workflow
 from tests.workflow_app import AT, END, last_tasks, workflow_app
 
@@ -41,7 +42,8 @@ def makespan(tasks: list[WorkflowTask], slots: int, *, eager: bool) -> float:
 
 #: `make bench` measures all of them with 8 and with 32 slots.
 @pytest.mark.parametrize(
-    ("name", "slots"), [("montage", 8), ("epigenomics", 32), ("seismology", 8)]
+    ("name", "slots"),
+    depth(quick=[("montage", 8)], soak=[("montage", 8), ("epigenomics", 32), ("seismology", 8)]),
 )
 def test_a_workflow_is_built_as_fast_as_its_slots_allow(name: str, slots: int) -> None:
     tasks = workflow(name, TOTAL_SECONDS)

@@ -22,19 +22,19 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 def test_f59_a_long_chain_runs_in_order(yard: Yard) -> None:
-    shapes.chain(yard, 2_000)
+    shapes.chain(yard, 1_000)
 
 
 def test_f59_a_long_chain_is_skipped_and_put_back_though_its_teller_is_killed(yard: Yard) -> None:
-    shapes.broken_chain(yard, 4_000, run=False)
+    shapes.broken_chain(yard, 2_500, run=False)
 
 
 def test_f59_a_chain_that_was_put_back_runs_in_order(yard: Yard) -> None:
-    shapes.broken_chain(yard, 600, run=True)
+    shapes.broken_chain(yard, 300, run=True)
 
 
 def test_f59_a_wide_fan_out_runs_whole(yard: Yard) -> None:
-    shapes.fan_out(yard, 20_000)
+    shapes.fan_out(yard, 10_000)
 
 
 def test_f59_a_wide_diamond_closes_after_its_last_job(yard: Yard) -> None:
@@ -46,7 +46,7 @@ def test_f59_a_wide_fan_is_skipped_put_back_and_forgotten(yard: Yard) -> None:
 
 
 def test_f59_a_batch_behind_a_failed_job_is_skipped_as_it_comes(yard: Yard) -> None:
-    shapes.stillborn(yard, 10_000)
+    shapes.stillborn(yard, 5_000)
 
 
 def test_priorities_order_a_group_and_delays_are_kept(yard: Yard) -> None:
