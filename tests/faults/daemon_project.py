@@ -104,7 +104,7 @@ class DaemonProject:
     ) -> tuple[int, str, str]:
         """Run to the end: the exit code, what was printed, and what was said beside that."""
         self.unsay("errors.log")
-        process = self.start(*arguments, quick=quick, **environment)
+        process = self.start(*arguments, failpoints=None, url=None, quick=quick, **environment)
         out, _ = process.communicate(timeout=240)
         return process.returncode, out, self.errors()
 

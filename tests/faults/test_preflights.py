@@ -66,7 +66,7 @@ def test_f63_checks_that_hang_on_the_loop_and_in_threads_fail_in_time(
     project.say("check-b", "node")
     project.say("check-token", "block")
 
-    _, err = refused(project, **HASTY)
+    _, err = refused(project, quick=False, **HASTY)
 
     assert "FAILED  reachable:a  TimeLimitError" in err
     assert "FAILED  reachable:b  ConnectionResetError: gone" in err
