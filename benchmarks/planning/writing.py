@@ -20,7 +20,7 @@ from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick,
 from benchmarks.runner import Check, Kind, Outcome, Sense, Setup, Table
 from penstock.ids import SystemIds
 from penstock.model.dataset import utc_datetime
-from penstock.outputs.paths import Named
+from penstock.outputs.paths import SliceNames
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
@@ -31,7 +31,7 @@ THREADS = (1, 8)
 ROUNDS_MAX = 3  # each takes half a minute
 SPEED_MIN = 0.5  # × the loop, as for a whole build
 DEARER_MAX = 1.5  # × the loop's CPU
-NAMED = Named(dataset="prices", tz="America/New_York", daily=True)
+NAMED = SliceNames(dataset="prices", tz="America/New_York", daily=True)
 
 
 def rows_of(number: int) -> list[dict[str, Any]]:

@@ -13,13 +13,13 @@ import pytest
 from penstock.errors import OutputFailed
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.paths import Named
+from penstock.outputs.paths import SliceNames
 from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 from tests.faults import sqlite_world as world
 
-PRICES = Named(dataset="prices")
+PRICES = SliceNames(dataset="prices")
 CONTENT = b"x" * 200_000
 
 

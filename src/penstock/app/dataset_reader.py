@@ -14,8 +14,8 @@ from penstock.definitions.dataset import Dataset, Moment
 from penstock.errors import DatasetDamaged, OutputFailed
 from penstock.ids import IdSource
 from penstock.model.dataset import SliceOutput
-from penstock.outputs.paths import named_as
-from penstock.outputs.read import Slices, SlicesGiven
+from penstock.outputs.paths import slice_names
+from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot, find_root, open_root
 from penstock.planning.calendars.timestamps import parse_moment
 from penstock.stores.protocol import ManifestStore, SlicePage, SliceRange
@@ -91,8 +91,8 @@ class CommittedSlices:
 
     def _slices(self, page: SlicePage) -> Slices:
         root = self._found() if page.rows else self._root or OutputRoot("", "")
-        given = SlicesGiven(
-            named=named_as(self._dataset.spec),
+        given = SlicesData(
+            named=slice_names(self._dataset.spec),
             root_path=root.path,
             root_id=root.id,
             outputs=tuple(_output(row.document) for row in page.rows),

@@ -35,7 +35,7 @@ from penstock.model.plan import (
     PlanRow,
     PlanState,
 )
-from penstock.outputs.garbage import sweep
+from penstock.outputs.garbage import collect_garbage
 from penstock.outputs.paths import attempt_mark
 from penstock.outputs.root import OutputRoot, claim_root
 from penstock.planning.build_plan import plan_build, request_digest
@@ -305,7 +305,7 @@ class Build:
         alive: set[str] = set()
         named = partial(self._paths, name, plan_id, alive)
         try:
-            swept = await self._aside(lambda: sweep(self._scope.root, name, named, alive))
+            swept = await self._aside(lambda: collect_garbage(self._scope.root, name, named, alive))
         except OutputFailed as error:
             log.warning("%s The build goes on.", error)
             return

@@ -31,9 +31,9 @@ from penstock.model.lease import (
     StageManifest,
 )
 from penstock.model.plan import SlicePayload, Step, StepPayload
-from penstock.outputs.garbage import forget
-from penstock.outputs.paths import attempt_mark, named_as
-from penstock.outputs.read import Slices, SlicesGiven
+from penstock.outputs.garbage import remove_attempt_files
+from penstock.outputs.paths import attempt_mark, slice_names
+from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.write import encode_slices, write_slices
 from penstock.retry.policy import RetryPolicy
@@ -53,7 +53,7 @@ class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What was read for a job before it started."""
 
     basis: int = 0  # the store's commit number at that read
-    needs: tuple[SlicesGiven, ...] = ()
+    needs: tuple[SlicesData, ...] = ()
     missing: str | None = None  # what is needed and not there: the job cannot be done
     failed: str | None = None  # what did not end well before: the job is skipped
 
@@ -225,9 +225,9 @@ def _written(
     root: OutputRoot, dataset: Dataset[..., Any], at: list[int], order: SliceOrder, value: object
 ) -> list[SliceOutput]:
     """Write what the function returned, each slice to a file of its own."""
-    named = named_as(dataset.spec)
+    named = slice_names(dataset.spec)
     if order.token > 1:
-        forget(root, dataset.name, at, {attempt_mark(one) for one in order.earlier})
+        remove_attempt_files(root, dataset.name, at, {attempt_mark(one) for one in order.earlier})
     slices = encode_slices(value, at, named, batch=dataset.batch > 1)
     return list(write_slices(root, named, slices, order.attempt))
 

@@ -21,8 +21,8 @@ from penstock.model.dataset import SliceOutput, slice_name, task_name
 from penstock.model.job import STEP, AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.model.plan import PlanState, SlicePayload, StepPayload
-from penstock.outputs.paths import named_as
-from penstock.outputs.read import SlicesGiven
+from penstock.outputs.paths import slice_names
+from penstock.outputs.read import SlicesData
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
 from penstock.planning.plan_jobs import unbuilt
 from penstock.schedules.tick import Ticks
@@ -182,10 +182,10 @@ class _Wanted:
         moments: list[list[int]],
         rows: Mapping[tuple[str, int], SliceRow],
         outputs: _Outputs,
-    ) -> SlicesGiven:
+    ) -> SlicesData:
         site = self.site
-        return SlicesGiven(
-            named=named_as(site.specs[name]),
+        return SlicesData(
+            named=slice_names(site.specs[name]),
             root_path=site.root.path,
             root_id=site.root.id,
             outputs=tuple(

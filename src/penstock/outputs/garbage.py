@@ -35,7 +35,7 @@ from penstock.outputs.root import OutputRoot
 _PROBE = "0" * 40  # the stem of the staging file that tells the time
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was removed."""
 
     files: int = 0
@@ -44,12 +44,12 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     staged: int = 0  # files in the staging folder
 
 
-def sweep(
+def collect_garbage(
     root: OutputRoot,
     dataset: str,
     named: Callable[[], Iterable[str]],
     alive: Container[str] = (),
-) -> Swept:
+) -> GarbageReport:
     """Remove the files of a dataset that no manifest names; for whoever holds its lock.
 
     Args:
@@ -60,33 +60,35 @@ def sweep(
     """
     check_dataset_name(dataset)
     try:
-        with root.entered() as folder:
-            return _Sweep(root.disk, dataset, alive).run(folder, named)
+        with root.opened() as folder:
+            return _GarbageCollection(root.disk, dataset, alive).run(folder, named)
     except OSError as error:
         raise OutputFailed(
-            f"Files of {dataset} below {root.path} that nobody names could not be swept: "
+            f"Files of {dataset} below {root.path} that nobody names could not be removed: "
             f"{reason(error)}.",
             error.errno,
         ) from error
 
 
-def forget(root: OutputRoot, dataset: str, ats: Iterable[int], dead: Container[str]) -> None:
+def remove_attempt_files(
+    root: OutputRoot, dataset: str, ats: Iterable[int], dead: Container[str]
+) -> None:
     """Remove what attempts that are over left of some slices; what cannot be removed stays.
 
     Args:
         dead: marks (`attempt_mark`) of attempts that can name no file any more.
     """
     check_dataset_name(dataset)
-    with contextlib.suppress(OSError), root.entered() as folder:
+    with contextlib.suppress(OSError), root.opened() as folder:
         with root.disk.folder(folder, STAGING) as staging:
-            _forget_in(root.disk, staging, lambda name: mark_of_staged(name, dataset), dead)
+            _remove_dead_files(root.disk, staging, lambda name: mark_of_staged(name, dataset), dead)
         with root.disk.folder(folder, dataset) as top:
             for at in ats:
                 with contextlib.suppress(OSError), root.disk.folder(top, folder_name(at)) as inner:
-                    _forget_in(root.disk, inner, mark_of_part, dead)
+                    _remove_dead_files(root.disk, inner, mark_of_part, dead)
 
 
-def _forget_in(
+def _remove_dead_files(
     disk: Disk, folder: int, mark_of: Callable[[str], str | None], dead: Container[str]
 ) -> None:
     with os.scandir(folder) as entries:
@@ -95,8 +97,8 @@ def _forget_in(
                 disk.unlink(folder, entry.name)
 
 
-class _Sweep:
-    """One walk over the files of a dataset."""
+class _GarbageCollection:
+    """One pass over the files of a dataset."""
 
     def __init__(self, disk: Disk, dataset: str, alive: Container[str]) -> None:
         self._disk = disk
@@ -106,7 +108,7 @@ class _Sweep:
         self._began_ns = 0
         self._files = self._bytes = self._folders = self._staged = 0
 
-    def run(self, root: int, named: Callable[[], Iterable[str]]) -> Swept:
+    def run(self, root: int, named: Callable[[], Iterable[str]]) -> GarbageReport:
         self._disk.make_folder(root, STAGING)
         with self._disk.folder(root, STAGING) as staging:
             self._began_ns = self._time_of(staging)
@@ -114,7 +116,7 @@ class _Sweep:
             self._sweep_staging(staging)
         with contextlib.suppress(FileNotFoundError), self._disk.folder(root, self._dataset) as top:
             self._sweep_folders(top)
-        return Swept(
+        return GarbageReport(
             files=self._files, bytes=self._bytes, folders=self._folders, staged=self._staged
         )
 

@@ -22,8 +22,8 @@ THREADED_BYTES = 1 << 23  # a file from here on is decoded by several threads
 PLAIN_ROWS_MAX = 100  # up to here a dictionary of values costs more than it saves: a quarter
 
 
-class NoTable(Exception):
-    """Arrow cannot make, write or join it; the text says why, in a few words."""
+class TableError(Exception):
+    """A value cannot become a table, or tables cannot be joined; the text says why."""
 
 
 @cache
@@ -46,7 +46,7 @@ def load_arrow() -> None:
         arrow()
 
 
-def table_in(value: object) -> pa.Table | None:
+def to_table(value: object) -> pa.Table | None:
     """An Arrow table, record batch, pandas or polars frame as a table; None: it is none of them.
 
     What nobody has imported nobody can have returned, so nothing is imported to find out.
@@ -59,34 +59,34 @@ def table_in(value: object) -> pa.Table | None:
             return pa.Table.from_batches([value])
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(value, getattr(polars, "DataFrame", ())):
-        return _of_polars(value, polars)
+        return _from_polars(value, polars)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ())):
-        return _of_pandas(value)
+        return _from_pandas(value)
     return None
 
 
-def _of_polars(frame: Any, polars: ModuleType) -> pa.Table:  # noqa: ANN401 (polars is a guest)
+def _from_polars(frame: Any, polars: ModuleType) -> pa.Table:  # noqa: ANN401 (polars is a guest)
     arrow()
     for name, kind in frame.schema.items():
         if kind == polars.Object:  # Arrow would be given their addresses
-            raise NoTable(f"column {name!r} has Python objects, which cannot be kept")
+            raise TableError(f"column {name!r} has Python objects, which cannot be kept")
     return frame.to_arrow(compat_level=polars.CompatLevel.oldest())
 
 
-def _of_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 (pandas has no types)
+def _from_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 (pandas has no types)
     """Named indexes are columns, and row numbers are not; anything else would be lost or odd."""
     pa = arrow()
     index = frame.index
     named = all(name is not None for name in index.names)
     if not named and not (index.nlevels == 1 and index.dtype.kind in "iu"):
-        raise NoTable("its index has no name; name it, or call reset_index(drop=True)")
+        raise TableError("its index has no name; name it, or call reset_index(drop=True)")
     if not all(isinstance(name, str) for name in frame.columns):
-        raise NoTable("a column's name is not a str")
+        raise TableError("a column's name is not a str")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=named)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise NoTable(_odd_column(frame.reset_index() if named else frame)) from error
+        raise TableError(_odd_column(frame.reset_index() if named else frame)) from error
     return table.replace_schema_metadata(None)
 
 
@@ -104,36 +104,36 @@ def _odd_column(frame: Any) -> str:  # noqa: ANN401 (pandas has no types)
     return "Arrow cannot keep it"
 
 
-def encoded(table: pa.Table) -> tuple[memoryview, int]:
+def encode_table(table: pa.Table) -> tuple[memoryview, int]:
     """A table as the bytes of a Parquet file, and how many rows it has."""
     pa = arrow()
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise NoTable(f"column {twice!r} is there twice")
+        raise TableError(f"column {twice!r} is there twice")
     if not names and table.num_rows:
-        raise NoTable("it has rows but no columns")
+        raise TableError("it has rows but no columns")
     stream = pa.BufferOutputStream()
     try:
         pa.parquet.write_table(
             table, stream, compression="zstd", use_dictionary=table.num_rows > PLAIN_ROWS_MAX
         )
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
-        raise NoTable(_words(error)) from error
+        raise TableError(_first_line(error)) from error
     return memoryview(stream.getvalue()), table.num_rows
 
 
-def decoded(data: bytes) -> pa.Table:
+def decode_table(data: bytes) -> pa.Table:
     """The table in the bytes of a Parquet file."""
     pa = arrow()
     try:
         with pa.parquet.ParquetFile(pa.BufferReader(data)) as file:
             return file.read(use_threads=len(data) >= THREADED_BYTES)
     except (pa.ArrowException, OSError) as error:
-        raise NoTable(_words(error)) from error
+        raise TableError(_first_line(error)) from error
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
+def concat_tables(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one after the other, columns by name: a column that one lacks is null there.
 
     Whole numbers and fractions join to fractions; other types do not meet.
@@ -146,10 +146,10 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise NoTable(_words(error)) from error
+        raise TableError(_first_line(error)) from error
 
 
-def disagreement(tables: Sequence[pa.Table]) -> tuple[str, int, int] | None:
+def find_type_conflict(tables: Sequence[pa.Table]) -> tuple[str, int, int] | None:
     """The first column, and the first two tables, whose types do not join."""
     pa = arrow()
     kept: dict[str, list[tuple[Any, int]]] = {}  # its distinct types, and where each was first
@@ -168,12 +168,12 @@ def disagreement(tables: Sequence[pa.Table]) -> tuple[str, int, int] | None:
     return None
 
 
-def type_in(table: pa.Table, column: str) -> str:
+def column_type(table: pa.Table, column: str) -> str:
     """What a column's type is called."""
     return str(table.schema.field(column).type)
 
 
-def _words(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """The first line of what a library says, short."""
     line = str(error).strip().split("\n", 1)[0].rstrip(".")
     return line if len(line) <= 120 else f"{line[:120]}…"

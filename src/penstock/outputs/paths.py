@@ -133,7 +133,7 @@ _STAGED = re.compile(
 _FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class SliceNames(msgspec.Struct, frozen=True, kw_only=True):
     """How people call a dataset and its slices."""
 
     dataset: str
@@ -144,7 +144,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
         """`prices@2024-01-05`."""
         return f"{self.dataset}@{moment_name(at, self)}"
 
-    def rebuilding(self, at: int) -> str:
+    def rebuild_command(self, at: int) -> str:
         """The command that builds a slice anew."""
         start, end = moment_name(at, self), moment_name(at - at % 1_000_000 + 1_000_000, self)
         if self.daily:
@@ -153,9 +153,9 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
         return f"penstock build {self.dataset} --from {start} --to {end} --force"
 
 
-def named_as(spec: DatasetSpec) -> Named:
+def slice_names(spec: DatasetSpec) -> SliceNames:
     """How outputs call a dataset and its slices."""
-    return Named(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
+    return SliceNames(dataset=spec.name, tz=spec.calendar.tz, daily=spec.calendar.daily)
 
 
 def folder_name(at: int) -> str:

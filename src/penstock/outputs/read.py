@@ -18,11 +18,17 @@ import msgspec
 
 from penstock.errors import DatasetDamaged, OutputFailed, UsageError
 from penstock.model.dataset import SliceOutput, utc_datetime, utc_micros
-from penstock.outputs.parquet import NoTable, decoded, disagreement, joined, type_in
+from penstock.outputs.parquet import (
+    TableError,
+    column_type,
+    concat_tables,
+    decode_table,
+    find_type_conflict,
+)
 from penstock.outputs.paths import (
     PARQUET,
     RAW,
-    Named,
+    SliceNames,
     checksum_of,
     read_all,
     reason,
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 _LINKS = (errno.ELOOP, errno.EMLINK)  # what O_NOFOLLOW says of a link
 
 
-def read_content(root: OutputRoot, named: Named, output: SliceOutput) -> bytes:
+def read_content(root: OutputRoot, named: SliceNames, output: SliceOutput) -> bytes:
     """The bytes of a slice's file, once their size and checksum have been compared."""
     place = split_path(output.path)
     if place is None or place[0] != named.dataset:
@@ -61,14 +67,14 @@ def read_content(root: OutputRoot, named: Named, output: SliceOutput) -> bytes:
     return data
 
 
-def read_raw(root: OutputRoot, named: Named, output: SliceOutput) -> bytes:
+def read_raw(root: OutputRoot, named: SliceNames, output: SliceOutput) -> bytes:
     """The bytes of a raw slice."""
     if output.kind != RAW:
         raise UsageError(f"{named.of(output.at)} is a table, not bytes: use table() or rows().")
     return read_content(root, named, output)
 
 
-def read_table(root: OutputRoot, named: Named, output: SliceOutput) -> pa.Table:
+def read_table(root: OutputRoot, named: SliceNames, output: SliceOutput) -> pa.Table:
     """The table of a slice."""
     if output.kind != PARQUET:
         raise UsageError(
@@ -76,25 +82,25 @@ def read_table(root: OutputRoot, named: Named, output: SliceOutput) -> pa.Table:
             "bytes(), others read its files, which files() and 'penstock dataset show' name."
         )
     try:
-        return decoded(read_content(root, named, output))
-    except NoTable as error:
+        return decode_table(read_content(root, named, output))
+    except TableError as error:
         raise _damaged(named, output, f"it cannot be read as Parquet ({error})") from error
 
 
 def join_tables(
-    named: Named, outputs: Sequence[SliceOutput], tables: Sequence[pa.Table]
+    named: SliceNames, outputs: Sequence[SliceOutput], tables: Sequence[pa.Table]
 ) -> pa.Table:
     """The tables of several slices as one, columns by name."""
     try:
-        return joined(tables)
-    except NoTable as error:
-        found = disagreement(tables)
+        return concat_tables(tables)
+    except TableError as error:
+        found = find_type_conflict(tables)
         if found is None:
             raise UsageError(f"Slices of {named.dataset} cannot be joined: {error}.") from error
         column, first, second = found
         raise UsageError(
-            f"Column {column!r} is {type_in(tables[first], column)} in "
-            f"{named.of(outputs[first].at)} and {type_in(tables[second], column)} in "
+            f"Column {column!r} is {column_type(tables[first], column)} in "
+            f"{named.of(outputs[first].at)} and {column_type(tables[second], column)} in "
             f"{named.of(outputs[second].at)}: read them apart, or build one of them again."
         ) from error
 
@@ -104,7 +110,7 @@ def _read(root: OutputRoot, place: tuple[str, str, str], size_max: int) -> bytes
     dataset, moment, part = place
     disk = root.disk
     with (
-        root.entered() as top,
+        root.opened() as top,
         disk.folder(top, dataset) as folder,
         disk.folder(folder, moment) as inner,
         disk.file(inner, part) as file,
@@ -114,10 +120,12 @@ def _read(root: OutputRoot, place: tuple[str, str, str], size_max: int) -> bytes
         return read_all(file, size_max)
 
 
-def _damaged(named: Named, output: SliceOutput, what: str, missing: bool = False) -> DatasetDamaged:
+def _damaged(
+    named: SliceNames, output: SliceOutput, what: str, missing: bool = False
+) -> DatasetDamaged:
     return DatasetDamaged(
         f"The file {output.path} of {named.of(output.at)} is damaged: {what}. "
-        f"Build it again with: {named.rebuilding(output.at)}",
+        f"Build it again with: {named.rebuild_command(output.at)}",
         output.path,
         missing,
     )
@@ -126,10 +134,10 @@ def _damaged(named: Named, output: SliceOutput, what: str, missing: bool = False
 CACHED_BYTES_MAX = 1 << 26  # of tables in memory, so that slices which overlap are read once
 
 
-class SlicesGiven(msgspec.Struct, frozen=True, kw_only=True):
+class SlicesData(msgspec.Struct, frozen=True, kw_only=True):
     """All that a `Slices` is made of; as JSON it crosses to another process."""
 
-    named: Named
+    named: SliceNames
     root_path: str
     root_id: str
     outputs: tuple[SliceOutput, ...]  # in order of time
@@ -143,7 +151,7 @@ class Slices:
     cache of tables, which it shares with what `of` and a loop give. Any thread may use it.
     """
 
-    def __init__(self, given: SlicesGiven, root: OutputRoot | None = None) -> None:
+    def __init__(self, given: SlicesData, root: OutputRoot | None = None) -> None:
         """Slices from plain data.
 
         Args:
@@ -151,7 +159,7 @@ class Slices:
         """
         self._given = given
         self._root = root or OutputRoot(given.root_path, given.root_id)
-        self._tables = _Tables(self._root, given.named)
+        self._tables = _TableCache(self._root, given.named)
         self._outputs = given.outputs
         self._by_at = {output.at: output for output in given.outputs}
 
@@ -214,10 +222,10 @@ class Slices:
         return some
 
 
-class _Tables:
+class _TableCache:
     """Tables that were read, the newest up to a size."""
 
-    def __init__(self, root: OutputRoot, named: Named) -> None:
+    def __init__(self, root: OutputRoot, named: SliceNames) -> None:
         self._root = root
         self._named = named
         self._lock = threading.Lock()  # guards the two below

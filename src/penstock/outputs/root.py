@@ -38,7 +38,7 @@ class OutputRoot:
         return f"<OutputRoot {self.path} {self.id}>"
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[int]:
+    def opened(self) -> Iterator[int]:
         """Its descriptor, once its id has been compared."""
         with _opened(self.path, self.disk) as folder:
             found = _read_id(folder, self.path, self.disk)
@@ -194,7 +194,7 @@ def claim_root(root: OutputRoot, owner: str) -> None:
     Raises:
         UsageError: it is another store's.
     """
-    with root.entered() as folder:
+    with root.opened() as folder:
         try:
             found = _owner(folder, root) or _make_owner(folder, root, owner)
         except OSError as error:

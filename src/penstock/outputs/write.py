@@ -20,13 +20,13 @@ import msgspec
 from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
 from penstock.model.dataset import SliceOutput, check_dataset_name, utc_micros
-from penstock.outputs.parquet import NoTable, arrow, encoded, table_in
+from penstock.outputs.parquet import TableError, arrow, encode_table, to_table
 from penstock.outputs.paths import (
     PARQUET,
     RAW,
     STAGING,
     Disk,
-    Named,
+    SliceNames,
     attempt_mark,
     checksum_of,
     folder_name,
@@ -64,11 +64,11 @@ _ALLOWED = "bool, int, float, str, bytes, datetime, date, time, timedelta, Decim
 
 
 def table_of_rows(rows: Sequence[object]) -> pa.Table:
-    """A table with the columns in the order in which the rows first name them; `NoTable` if not."""
+    """A table with columns in the order in which the rows first name them; or `TableError`."""
     pa = arrow()
     columns = {name: _array(name, values) for name, values in _columns(rows).items()}
     if rows and not columns:
-        raise NoTable("its rows have no columns")
+        raise TableError("its rows have no columns")
     return pa.table(columns)
 
 
@@ -78,7 +78,7 @@ def _columns(rows: Sequence[object]) -> dict[str, list[object]]:
     before: object = None
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise NoTable(f"row {number} is not a dict but of type {type(row).__name__}")
+            raise TableError(f"row {number} is not a dict but of type {type(row).__name__}")
         keys = row.keys()
         if keys == before:  # most rows are like the last
             continue
@@ -86,9 +86,9 @@ def _columns(rows: Sequence[object]) -> dict[str, list[object]]:
         for name in keys:
             if not isinstance(name, str):
                 kind = type(name).__name__
-                raise NoTable(f"row {number} has a column name that is not a str but a {kind}")
+                raise TableError(f"row {number} has a column name that is not a str but a {kind}")
             if not _is_unicode(name):
-                raise NoTable(f"row {number} has a column name that is not Unicode text")
+                raise TableError(f"row {number} has a column name that is not Unicode text")
             names[name] = None
     return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[attr-defined]
 
@@ -102,7 +102,7 @@ def _array(name: str, values: list[object]) -> pa.Array:
     try:
         return pa.array(values, asked)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise NoTable(f"column {name!r}: {_why(values, kind, error)}") from error
+        raise TableError(f"column {name!r}: {_why(values, kind, error)}") from error
 
 
 def _one_family(name: str, values: Iterable[object], depth: int) -> str | None:
@@ -112,12 +112,12 @@ def _one_family(name: str, values: Iterable[object], depth: int) -> str | None:
     families = {_family(name, kind) for kind in kinds}
     if len(families) > 1 and families != _NUMBERS:
         told = " and ".join(sorted(families))
-        raise NoTable(f"column {name!r} has values of several types, {told}")
+        raise TableError(f"column {name!r} has values of several types, {told}")
     family = next(iter(families), None)
     if family == "datetime":
         _one_sort_of_time(name, values)
     elif family == "time" and any(_has_zone(value) for value in values):
-        raise NoTable(f"column {name!r} has a time of day with a zone, which cannot be kept")
+        raise TableError(f"column {name!r} has a time of day with a zone, which cannot be kept")
     elif family in ("list", "dict"):
         _look_inside(name, values, family, depth)
     return family
@@ -125,7 +125,7 @@ def _one_family(name: str, values: Iterable[object], depth: int) -> str | None:
 
 def _look_inside(name: str, values: list[Any], family: str, depth: int) -> None:
     if depth == 0:
-        raise NoTable(f"column {name!r} is nested more than {DEPTH_MAX} deep")
+        raise TableError(f"column {name!r} is nested more than {DEPTH_MAX} deep")
     there = [value for value in values if value is not None]
     if family == "list":
         _one_family(f"{name}[]", chain.from_iterable(there), depth - 1)
@@ -135,12 +135,12 @@ def _look_inside(name: str, values: list[Any], family: str, depth: int) -> None:
         for key, part in value.items():
             if not isinstance(key, str):
                 kind = type(key).__name__
-                raise NoTable(f"column {name!r} has a key that is not a str but a {kind}")
+                raise TableError(f"column {name!r} has a key that is not a str but a {kind}")
             if not _is_unicode(key):
-                raise NoTable(f"column {name!r} has a key that is not Unicode text")
+                raise TableError(f"column {name!r} has a key that is not Unicode text")
             inner.setdefault(key, []).append(part)
     if not inner:
-        raise NoTable(f"column {name!r} has only empty dicts, and no column can be of those")
+        raise TableError(f"column {name!r} has only empty dicts, and no column can be of those")
     for key, parts in inner.items():
         _one_family(f"{name}.{key}", parts, depth - 1)
 
@@ -149,7 +149,7 @@ def _family(name: str, kind: type) -> str:
     for known, family in _FAMILIES:
         if issubclass(kind, known):
             return family
-    raise NoTable(f"column {name!r} has a value of type {kind.__name__}; allowed are {_ALLOWED}")
+    raise TableError(f"column {name!r} has a value of type {kind.__name__}; allowed are {_ALLOWED}")
 
 
 def _is_unicode(text: str) -> bool:
@@ -166,7 +166,7 @@ def _has_zone(value: object) -> bool:
 
 def _one_sort_of_time(name: str, values: list[object]) -> None:
     if len({_has_zone(value) for value in values if value is not None}) > 1:
-        raise NoTable(f"column {name!r} has times with and without a zone")
+        raise TableError(f"column {name!r} has times with and without a zone")
 
 
 def _zone_count(values: list[object]) -> int:
@@ -207,7 +207,7 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_slices(
-    value: object, ats: Sequence[int], named: Named, *, batch: bool
+    value: object, ats: Sequence[int], named: SliceNames, *, batch: bool
 ) -> Iterator[Encoded]:
     """What the function of a dataset returned, slice by slice.
 
@@ -223,7 +223,7 @@ def encode_slices(
 
 def write_slices(
     root: OutputRoot,
-    named: Named,
+    named: SliceNames,
     slices: Iterable[Encoded],
     attempt: str,
 ) -> tuple[SliceOutput, ...]:
@@ -233,8 +233,8 @@ def write_slices(
         attempt: what no other attempt of any job is called by, such as its id and token.
     """
     check_dataset_name(named.dataset)
-    job = _Writing(root, named, attempt_mark(attempt))
-    with root.entered() as folder:
+    job = _SliceWriter(root, named, attempt_mark(attempt))
+    with root.opened() as folder:
         try:
             return job.write(folder, slices)
         except OSError as error:
@@ -249,10 +249,10 @@ def write_slices(
             raise
 
 
-class _Writing:
+class _SliceWriter:
     """One job's files, from staging to their places."""
 
-    def __init__(self, root: OutputRoot, named: Named, mark: str) -> None:
+    def __init__(self, root: OutputRoot, named: SliceNames, mark: str) -> None:
         self._root = root
         self._disk: Disk = root.disk
         self._dataset = named.dataset
@@ -309,7 +309,7 @@ class _Writing:
                         checksum=checksum,
                     )
                 )
-            _side_by_side(disk.sync, files)
+            _sync_in_parallel(disk.sync, files)
             failpoints.hit("dataset.part_synced")
         finally:
             for file in files:
@@ -352,13 +352,13 @@ class _Writing:
             with disk.folder(folder, moment) as inner:
                 disk.sync_folder(inner)
 
-        _side_by_side(sync, [moment for moment, _ in self._placed])
+        _sync_in_parallel(sync, [moment for moment, _ in self._placed])
         disk.sync_folder(folder)
         self._root.sync_entry(root, folder)
         failpoints.hit("dataset.dir_synced")
 
 
-def _side_by_side(sync: Callable[[T], None], what: Sequence[T]) -> None:
+def _sync_in_parallel(sync: Callable[[T], None], what: Sequence[T]) -> None:
     """Sync all. Each waits for the disk, and the system lets those who wait share one flush."""
     if len(what) < SYNCS_APART_MAX:
         for one in what:
@@ -369,7 +369,7 @@ def _side_by_side(sync: Callable[[T], None], what: Sequence[T]) -> None:
             done.result()
 
 
-def _parts(value: object, ats: Sequence[int], named: Named) -> dict[int, object]:
+def _parts(value: object, ats: Sequence[int], named: SliceNames) -> dict[int, object]:
     """The mapping of a batch, by moments; for exactly those that were asked for."""
     asked = f"{named.dataset} builds several slices at once"
     if not isinstance(value, Mapping):
@@ -397,13 +397,13 @@ def _parts(value: object, ats: Sequence[int], named: Named) -> dict[int, object]
     return parts
 
 
-def _few(ats: Sequence[int], named: Named) -> str:
+def _few(ats: Sequence[int], named: SliceNames) -> str:
     shown = ", ".join(named.of(at) for at in ats[:NAMED_MAX])
     more = len(ats) - NAMED_MAX
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
-def _encode(value: object, at: int, named: Named) -> Encoded:
+def _encode(value: object, at: int, named: SliceNames) -> Encoded:
     if isinstance(value, bytes | bytearray | memoryview):
         data = memoryview(value)
         if not data.c_contiguous:
@@ -413,11 +413,11 @@ def _encode(value: object, at: int, named: Named) -> Encoded:
             )
         return Encoded(at=at, kind=RAW, rows=None, data=data.cast("B"))
     try:
-        table = table_of_rows(value) if isinstance(value, list | tuple) else table_in(value)
+        table = table_of_rows(value) if isinstance(value, list | tuple) else to_table(value)
         if table is not None:
-            content, rows = encoded(table)
+            content, rows = encode_table(table)
             return Encoded(at=at, kind=PARQUET, rows=rows, data=content)
-    except NoTable as error:
+    except TableError as error:
         raise UsageError(
             f"{named.of(at)} cannot be written as a table: {error}. Return {ALLOWED}."
         ) from error

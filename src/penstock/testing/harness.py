@@ -83,18 +83,10 @@ class Simulated(Protocol):
         ...
 
 
-NOBODY: Mapping[str, Simulated] = {}
-
-
-def wire(simulated: Simulated) -> MakeTransport:
-    """What stands in the place of the network."""
-    return lambda _: simulated.transport()
-
-
 T = TypeVar("T")
 
 
-def _simulated_wire(simulated: Simulated, library: object) -> Any:  # noqa: ANN401
+def _simulated_transport(simulated: Simulated, library: object) -> Any:  # noqa: ANN401
     return simulated.transport()
 
 
@@ -156,7 +148,7 @@ class Harness:
         self.app = app
         self._root = root  # of datasets; a folder that nobody else has
         self._wires: dict[str, MakeTransport] = {
-            name: partial(_simulated_wire, simulated) for name, simulated in providers.items()
+            name: partial(_simulated_transport, simulated) for name, simulated in providers.items()
         }
         for name in app.providers.keys() - providers.keys():
             self._wires[name] = partial(self._refuse_network, name)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.paths import Named
+from penstock.outputs.paths import SliceNames
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
-PRICES = Named(dataset="prices")
+PRICES = SliceNames(dataset="prices")
 SLICES = 6  # of a batch: enough for syncs side by side
 
 

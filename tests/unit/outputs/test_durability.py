@@ -18,7 +18,7 @@ from penstock import failpoints
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.garbage import sweep
+from penstock.outputs.garbage import collect_garbage
 from penstock.outputs.paths import Disk, attempt_mark, checksum_of, part_stem
 from penstock.outputs.read import read_raw
 from penstock.outputs.root import OutputRoot, open_root
@@ -156,7 +156,9 @@ def test_a_death_leaves_old_files_and_whole_new_ones(
         for day, output in enumerate(old):
             assert read_raw(root, PRICES, output) == b"slice %d" % day
 
-    sweep(root, "prices", lambda: [output.path for output in old], alive={attempt_mark("1:1")})
+    collect_garbage(
+        root, "prices", lambda: [output.path for output in old], alive={attempt_mark("1:1")}
+    )
     again = write(root, attempt="3:1")
     assert read_raw(root, PRICES, again[0]) == b"slice 0"
 

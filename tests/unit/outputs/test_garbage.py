@@ -13,8 +13,8 @@ import pytest
 from penstock.errors import OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.garbage import Swept, forget, sweep
-from penstock.outputs.paths import Disk, Named, attempt_mark
+from penstock.outputs.garbage import GarbageReport, collect_garbage, remove_attempt_files
+from penstock.outputs.paths import Disk, SliceNames, attempt_mark
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> OutputRoot:
 
 
 def write(root: OutputRoot, day: int, attempt: str, dataset: str = "prices") -> SliceOutput:
-    named, at = Named(dataset=dataset), utc_micros(AT + timedelta(days=day))
+    named, at = SliceNames(dataset=dataset), utc_micros(AT + timedelta(days=day))
     (output,) = write_slices(
         root, named, encode_slices(b"content", [at], named, batch=False), attempt
     )
@@ -57,9 +57,9 @@ def test_files_that_nobody_names_go_with_their_empty_folders(root: OutputRoot) -
     kept, old, lost = write(root, 0, "1:1"), write(root, 0, "1:2"), write(root, 1, "2:1")
     age(root)
 
-    swept = sweep(root, "prices", lambda: [kept.path])
+    swept = collect_garbage(root, "prices", lambda: [kept.path])
 
-    assert swept == Swept(files=2, bytes=old.bytes + lost.bytes, folders=1)
+    assert swept == GarbageReport(files=2, bytes=old.bytes + lost.bytes, folders=1)
     assert files(root) == {".penstock-root", kept.path}
     assert not (Path(root.path) / lost.path).parent.exists()
 
@@ -72,9 +72,9 @@ def test_staging_files_of_the_dataset_go_and_those_of_others_stay(root: OutputRo
         (staging / name).write_bytes(b"half")
     age(root)
 
-    swept = sweep(root, "prices", nobody, alive={living})
+    swept = collect_garbage(root, "prices", nobody, alive={living})
 
-    assert swept == Swept(staged=1, bytes=4)
+    assert swept == GarbageReport(staged=1, bytes=4)
     left = {f"prices@{stem}{living}", f"pricesx@{stem}{other}", "x"}
     assert {path.name for path in staging.iterdir()} == left
 
@@ -83,7 +83,7 @@ def test_files_of_attempts_that_may_end_well_stay(root: OutputRoot) -> None:
     living, dead = write(root, 0, "1:1"), write(root, 0, "1:2")
     age(root)
 
-    sweep(root, "prices", nobody, alive={attempt_mark("1:1")})
+    collect_garbage(root, "prices", nobody, alive={attempt_mark("1:1")})
 
     assert files(root) == {".penstock-root", living.path}
     assert dead.path not in files(root)
@@ -96,7 +96,7 @@ def test_what_is_written_while_the_sweep_reads_manifests_stays(root: OutputRoot)
         written.append(write(root, 0, "1:1"))
         return ()
 
-    assert sweep(root, "prices", named) == Swept()
+    assert collect_garbage(root, "prices", named) == GarbageReport()
     assert (Path(root.path) / written[0].path).exists()
 
 
@@ -122,7 +122,7 @@ def test_what_we_did_not_write_and_links_stay(root: OutputRoot, tmp_path: Path) 
     folder.mkdir()
     age(root)
 
-    swept = sweep(root, "prices", nobody)
+    swept = collect_garbage(root, "prices", nobody)
 
     assert swept.files == 1
     assert not (top / output.path).exists()
@@ -138,23 +138,23 @@ def test_a_dataset_folder_that_is_a_link_is_not_followed(root: OutputRoot, tmp_p
     (top / "prices").symlink_to(tmp_path / "elsewhere")
     age(root)
 
-    with pytest.raises(OutputFailed, match="could not be swept"):
-        sweep(root, "prices", nobody)
+    with pytest.raises(OutputFailed, match="could not be removed"):
+        collect_garbage(root, "prices", nobody)
 
     assert (top / output.path).exists()
 
 
 def test_a_dataset_without_files_and_a_name_that_is_none(root: OutputRoot) -> None:
-    assert sweep(root, "prices", nobody) == Swept()
+    assert collect_garbage(root, "prices", nobody) == GarbageReport()
     with pytest.raises(UsageError, match="cannot be called"):
-        sweep(root, "../prices", nobody)
+        collect_garbage(root, "../prices", nobody)
 
 
 def test_of_many_slices_exactly_the_named_stay(root: OutputRoot) -> None:
     outputs = [write(root, day, f"{day}:1") for day in range(60)]
     age(root)
 
-    swept = sweep(root, "prices", lambda: (one.path for one in outputs[::3]))
+    swept = collect_garbage(root, "prices", lambda: (one.path for one in outputs[::3]))
 
     assert swept.files == swept.folders == 40
     assert files(root) == {".penstock-root"} | {one.path for one in outputs[::3]}
@@ -179,7 +179,7 @@ def test_two_sweepers_at_once_are_no_error(tmp_path: Path) -> None:
     first, second = write(ours, 0, "1:1"), write(ours, 1, "1:1")
     age(ours)
 
-    assert sweep(ahead, "prices", nobody) == Swept()
+    assert collect_garbage(ahead, "prices", nobody) == GarbageReport()
     assert first.path not in files(ours)
     assert second.path in files(ours)
 
@@ -191,8 +191,8 @@ def test_an_attempt_removes_what_those_before_it_left_of_its_slices(root: Output
         (staging / f"prices@{'0' * 24}{attempt_mark(attempt)}").touch()
     at = utc_micros(AT)
     before = files(root)
-    forget(root, "prices", [at], {attempt_mark("1:1")})
+    remove_attempt_files(root, "prices", [at], {attempt_mark("1:1")})
     gone = {dead.path, f".staging/prices@{'0' * 24}{attempt_mark('1:1')}"}
     assert files(root) == before - gone
     assert {other_day.path, other_job.path} <= files(root)
-    forget(root, "never-built", [at], {attempt_mark("1:1")})
+    remove_attempt_files(root, "never-built", [at], {attempt_mark("1:1")})

@@ -13,13 +13,13 @@ import pytest
 from penstock.errors import DatasetDamaged, OutputFailed, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.paths import Disk, Named, folder_name, is_folder_name, split_path
-from penstock.outputs.read import Slices, SlicesGiven, read_content, read_raw, read_table
+from penstock.outputs.paths import Disk, SliceNames, folder_name, is_folder_name, split_path
+from penstock.outputs.read import Slices, SlicesData, read_content, read_raw, read_table
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
-PRICES = Named(dataset="prices", tz="America/New_York", daily=True)
+PRICES = SliceNames(dataset="prices", tz="America/New_York", daily=True)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def write(root: OutputRoot, value: object, day: int = 0) -> SliceOutput:
 
 
 def slices(root: OutputRoot, *outputs: SliceOutput) -> Slices:
-    return Slices(SlicesGiven(named=PRICES, root_path=root.path, root_id=root.id, outputs=outputs))
+    return Slices(SlicesData(named=PRICES, root_path=root.path, root_id=root.id, outputs=outputs))
 
 
 def damage(root: OutputRoot, output: SliceOutput) -> DatasetDamaged:
@@ -165,7 +165,7 @@ def test_a_manifest_cannot_name_anything_but_a_part(root: OutputRoot, path: str)
 def test_a_dataset_cannot_be_called_anything_that_leads_elsewhere(
     root: OutputRoot, name: str
 ) -> None:
-    named = Named(dataset=name)
+    named = SliceNames(dataset=name)
 
     with pytest.raises(UsageError, match="cannot be called"):
         write_slices(root, named, encode_slices(b"", [0], named, batch=False), "1:1")
@@ -241,12 +241,12 @@ def test_folders_of_moments_are_in_order_of_time() -> None:
 
 
 def test_the_command_that_mends_names_the_second_where_a_day_has_several() -> None:
-    hourly = Named(dataset="ticks")
+    hourly = SliceNames(dataset="ticks")
 
-    assert hourly.rebuilding(utc_micros(AT)) == (
+    assert hourly.rebuild_command(utc_micros(AT)) == (
         "penstock build ticks --from 2024-01-05T21:00:00Z --to 2024-01-05T21:00:01Z --force"
     )
-    assert hourly.rebuilding(utc_micros(AT) + 1) == (
+    assert hourly.rebuild_command(utc_micros(AT) + 1) == (
         "penstock build ticks --from 2024-01-05T21:00:00.000001Z --to 2024-01-05T21:00:01Z --force"
     )
 

@@ -133,13 +133,13 @@ def test_a_root_that_was_exchanged_or_unmounted_is_not_entered(tmp_path: Path) -
     root = open_root(tmp_path / "datasets", SeededIds(1))
     (tmp_path / "datasets").rename(tmp_path / "gone")
 
-    with pytest.raises(OutputFailed, match="cannot be used: no such file"), root.entered():
+    with pytest.raises(OutputFailed, match="cannot be used: no such file"), root.opened():
         pass
     (tmp_path / "datasets").mkdir()
-    with pytest.raises(OutputFailed, match="has none now"), root.entered():
+    with pytest.raises(OutputFailed, match="has none now"), root.opened():
         pass
     open_root(tmp_path / "datasets", SeededIds(2))
-    with pytest.raises(OutputFailed, match="is now root-"), root.entered():
+    with pytest.raises(OutputFailed, match="is now root-"), root.opened():
         pass
 
 

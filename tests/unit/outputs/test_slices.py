@@ -16,8 +16,8 @@ from penstock.errors import DatasetDamaged, UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import utc_micros
 from penstock.outputs import read
-from penstock.outputs.paths import Disk, Named
-from penstock.outputs.read import Slices, SlicesGiven
+from penstock.outputs.paths import Disk, SliceNames
+from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 from tests.forked import run_forked
@@ -26,7 +26,7 @@ from tests.processes import REPOSITORY
 ZONE = ZoneInfo("America/New_York")
 DAYS = [datetime(2024, 3, 8 + day, 16, tzinfo=ZONE).astimezone(UTC) for day in range(4)]
 ATS = [utc_micros(day) for day in DAYS]
-PRICES = Named(dataset="prices", tz="America/New_York", daily=True)
+PRICES = SliceNames(dataset="prices", tz="America/New_York", daily=True)
 
 
 class CountingDisk(Disk):
@@ -42,13 +42,13 @@ def root(tmp_path: Path) -> OutputRoot:
     return open_root(tmp_path / "datasets", SeededIds(1), CountingDisk())
 
 
-def given(root: OutputRoot, raw: bool = False) -> SlicesGiven:
+def given(root: OutputRoot, raw: bool = False) -> SlicesData:
     values = {
         day: b"%d" % number if raw else [{"close": number}] for number, day in enumerate(DAYS)
     }
     outputs = write_slices(root, PRICES, encode_slices(values, ATS, PRICES, batch=True), "1:1")
     needed = {ATS[2]: tuple(ATS[:3]), ATS[3]: tuple(ATS[1:])}
-    return SlicesGiven(
+    return SlicesData(
         named=PRICES, root_path=root.path, root_id=root.id, outputs=outputs, needed_by=needed
     )
 
@@ -130,7 +130,7 @@ def test_a_timestamp_that_was_not_given_is_refused(root: OutputRoot) -> None:
 
 def test_no_slices_are_an_empty_table(root: OutputRoot) -> None:
     nothing = Slices(
-        SlicesGiven(named=PRICES, root_path=root.path, root_id=root.id, outputs=()), root
+        SlicesData(named=PRICES, root_path=root.path, root_id=root.id, outputs=()), root
     )
 
     assert (len(nothing), nothing.rows(), nothing.timestamps) == (0, [], [])
@@ -142,7 +142,7 @@ def test_slices_cross_as_json_and_are_read_in_a_thread(root: OutputRoot) -> None
     found: list[object] = []
 
     def read() -> None:
-        prices = Slices(msgspec.json.decode(text, type=SlicesGiven))
+        prices = Slices(msgspec.json.decode(text, type=SlicesData))
         found.extend(row["close"] for row in prices.of(DAYS[3]).rows())
 
     thread = threading.Thread(target=read)
@@ -169,9 +169,9 @@ sys.modules["pyarrow"] = None
 import msgspec
 from penstock.errors import UsageError
 from penstock.ids import SystemIds
-from penstock.outputs.paths import Named
+from penstock.outputs.paths import SliceNames
 from penstock.outputs.root import open_root
-from penstock.outputs.read import Slices, SlicesGiven
+from penstock.outputs.read import (Slices, SlicesData)
 from penstock.outputs.write import encode_slices, write_slices
 root, named = open_root(sys.argv[1], SystemIds()), Named(dataset="raw")
 outputs = write_slices(root, named, encode_slices(b"content", [0], named, batch=False), "1:1")

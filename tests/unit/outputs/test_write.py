@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from penstock.errors import UsageError
 from penstock.ids import SeededIds
 from penstock.model.dataset import SliceOutput, utc_micros
-from penstock.outputs.paths import Named
-from penstock.outputs.read import Slices, SlicesGiven
+from penstock.outputs.paths import SliceNames
+from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.outputs.write import encode_slices, write_slices
 
 AT = datetime(2024, 1, 5, 21, tzinfo=UTC)
 NEXT = AT + timedelta(days=1)
-PRICES = Named(dataset="prices", tz="America/New_York", daily=True)
+PRICES = SliceNames(dataset="prices", tz="America/New_York", daily=True)
 ZONE = ZoneInfo("America/New_York")
 
 
@@ -46,7 +46,7 @@ def write(root: OutputRoot, value: object, at: datetime = AT, attempt: str = "1:
 
 def slices(root: OutputRoot, *outputs: SliceOutput, **more: Any) -> Slices:
     return Slices(
-        SlicesGiven(named=PRICES, root_path=root.path, root_id=root.id, outputs=outputs, **more)
+        SlicesData(named=PRICES, root_path=root.path, root_id=root.id, outputs=outputs, **more)
     )
 
 

@@ -58,7 +58,7 @@ def doctor(
         found = [msgspec.to_builtins(finding) for finding in findings]
         print_document({"healthy": not ill, "findings": found})
     else:
-        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is healthy.")
+        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is well.")
     return EXIT_ILL if ill else 0
 
 
