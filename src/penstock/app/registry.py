@@ -15,7 +15,7 @@ from penstock.definitions.schedule import Schedule
 from penstock.definitions.task import Task
 from penstock.errors import UnknownTask, UsageError
 from penstock.model.dataset import DatasetSpec
-from penstock.model.job import PREFLIGHT, SCHEDULE, SLICE
+from penstock.model.job import PREFLIGHT, SCHEDULE, SLICE, JobKind, kind_of_name
 from penstock.planning.graph import validate
 from penstock.retry.policy import RetryPolicy
 
@@ -66,7 +66,7 @@ class Registry:
 
     def add_task(self, task: Task[..., Any]) -> None:
         """Refuses names that belong to other kinds of definitions, too."""
-        if task.name.startswith((SCHEDULE, PREFLIGHT, SLICE)):
+        if kind_of_name(task.name) is not JobKind.JOB:
             raise UsageError(
                 f"Task {task.name!r}: names that begin with {SCHEDULE!r}, {PREFLIGHT!r} or "
                 f"{SLICE!r} belong to schedules, preflights and datasets; rename it."

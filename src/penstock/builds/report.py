@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from penstock.model.dataset import builds_slices, slice_of
-from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState
+from penstock.model.dataset import slice_of
+from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobKind, JobState
 from penstock.model.plan import BuildReport, JobResult, PlanFacts
 from penstock.stores.protocol import PlanStore
 from penstock.stores.store_future import Reply
@@ -35,12 +35,12 @@ async def read_report(
 ) -> BuildReport:
     """Read what became of the jobs of a plan."""
     found = await _jobs(store, ask, plan_id, _FAILED)
-    failed = [job for job in found if builds_slices(job.task)]
+    failed = [job for job in found if job.kind is JobKind.SLICE]
     skipped = await _jobs(store, ask, plan_id, _SKIPPED)
     causes = _Causes(failed, skipped)
     levels = await ask(partial(store.plan_states, plan_id))
     done = sum(level.states.get(JobState.DONE, 0) for level in levels)
-    unmade = [job for job in skipped if builds_slices(job.task)]
+    unmade = [job for job in skipped if job.kind is JobKind.SLICE]
     unbuilt = facts.slices if stopped else sum(map(_slices, [*failed, *unmade]))
     return BuildReport(
         plan_id=plan_id,

@@ -15,7 +15,7 @@ from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import StrictJsonError, UnknownPreflight, UsageError
 from penstock.model import strict_json
-from penstock.model.job import BATCH_JOBS_MAX, PREFLIGHT, Edge, NewJob
+from penstock.model.job import BATCH_JOBS_MAX, Edge, JobKind, NewJob, kind_of_name
 from penstock.model.schedule import CURSOR_BYTES_MAX
 
 _NOTHING: Mapping[str, str] = {}
@@ -161,7 +161,7 @@ class Context:
         It inherits the partition of this one, and is of its group unless it has one of its own.
         A preflight enqueues nothing: it runs before there is any work.
         """
-        if self.job.task.startswith(PREFLIGHT):
+        if kind_of_name(self.job.task) is JobKind.PREFLIGHT:
             raise UsageError(
                 f"{self.job.key!r} cannot enqueue a job: preflights run before any work, and again "
                 "at every start. Enqueue it in a schedule."

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.model.job import SLICE, JobKind, kind_of_name
+from penstock.model.job import SLICE
 
 MICROSECONDS = 1_000_000  # per second
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -131,11 +131,6 @@ def version_of(built: str) -> str:
 def task_name(task: str) -> str:
     """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
     return task.partition("#")[0] if task.startswith(SLICE) else task
-
-
-def builds_slices(task: str) -> bool:
-    """Whether jobs of this task build slices; barriers, gates and the like do not."""
-    return kind_of_name(task) is JobKind.SLICE
 
 
 def slice_of(key: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -84,6 +85,11 @@ class JobKind(StrEnum):
     STEP = "step"  # a start, barrier, gate, join or end of a plan
     ROW_GROUP = "row_group"  # rows of a table
 
+    @property
+    def is_built(self) -> bool:
+        """Whether such jobs belong to the plan of a build."""
+        return self in (JobKind.SLICE, JobKind.STEP)
+
 
 #: How names of tasks and keys of units begin that are not plain jobs'; tasks of users never do.
 SCHEDULE, PREFLIGHT, SLICE = "schedule:", "preflight:", "dataset:"
@@ -100,6 +106,15 @@ def kind_of_name(name: str) -> JobKind:
     if name.startswith((STEP, START)):
         return JobKind.STEP
     return JobKind.SLICE if name.startswith(SLICE) else JobKind.JOB
+
+
+#: How people call a slice: prices@2024-01-05.
+_SLICE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}@\d{4}-", re.ASCII)
+
+
+def kind_of_key(key: str) -> JobKind:
+    """The kind of what a person has named: a unit, a check, a slice as people call it, or a job."""
+    return JobKind.SLICE if _SLICE_NAME.match(key) else kind_of_name(key)
 
 
 class EdgeKind(StrEnum):

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.clock import MICROSECONDS, to_datetime
 from penstock.model.dataset import utc_text
-from penstock.model.job import SCHEDULE, TERMINAL, AttemptError
+from penstock.model.job import TERMINAL, AttemptError, JobKind, kind_of_name
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow
 from penstock.model.views import WorkerView
 
@@ -72,7 +72,7 @@ def command(*words: str) -> str:
 
 def run_command(task: str, *words: str) -> str:
     """The command that starts somebody who serves a task: schedules need the daemon."""
-    return command(*(("run",) if task.startswith(SCHEDULE) else ("queue", "run")), *words)
+    return command(*(("run",) if kind_of_name(task) is JobKind.TICK else ("queue", "run")), *words)
 
 
 SAME_BUILD = "the same 'penstock build' command"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock.errors import UsageError
 from penstock.model.dataset import task_name
-from penstock.model.job import SLICE, JobState
+from penstock.model.job import JobKind, JobState, kind_of_name
 from penstock.stores.protocol import Store
 from penstock.stores.retry import wait_for
 from penstock.stores.store_future import Reply
@@ -61,7 +61,7 @@ def unknown_task(store: Store, task: str | None) -> UnknownTaskName | None:
 
 def stored_tasks(store: Store, task: str | None) -> list[str | None]:
     """The names of a task in the store; a dataset has one for each root that it was built in."""
-    if task is None or not task.startswith(SLICE) or "#" in task:
+    if task is None or kind_of_name(task) is not JobKind.SLICE or "#" in task:
         return [task]
     known = [name for name in store.stats().result().tasks if task_name(name) == task]
     return [*known] or [task]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model.job import SLICE, JobId, JobState
+from penstock.model.job import JobId, JobState, kind_of_name
 from penstock.operate.actions import answer, audit, jobs_counted, settle, stored_tasks
 from penstock.stores.protocol import Store
 
@@ -52,4 +52,5 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
 def _failed_of_builds(store: Store, task: str | None) -> int:
     tasks = store.stats().result().tasks
     named = [name for name in stored_tasks(store, task) if name is not None] or list(tasks)
-    return sum(tasks.get(x, {}).get(JobState.ERROR, 0) for x in named if x.startswith(SLICE))
+    built = [name for name in named if kind_of_name(name).is_built]
+    return sum(tasks.get(name, {}).get(JobState.ERROR, 0) for name in built)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Annotated
@@ -20,7 +19,7 @@ from penstock.config.budgets import budgets_of
 from penstock.definitions.dataset import Dataset
 from penstock.errors import PenstockError, UsageError
 from penstock.model.dataset import Calendar, DatasetSpec, moment_name, slice_name, utc_text
-from penstock.model.job import PREFLIGHT, SCHEDULE
+from penstock.model.job import SCHEDULE, JobKind, kind_of_key
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.model.schedule import UnitView
 from penstock.observe.phrases import at, command
@@ -47,13 +46,6 @@ SECOND = 1_000_000  # microseconds
 DAY = 86_400_000_000  # microseconds
 AHEAD_MAX = 400 * DAY  # how far the next slice of a calendar is looked for
 FIRST_SHOWN = 1_000  # slices that are named as to be built before
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}@\d{4}-", re.ASCII)
-
-
-def is_slice(key: str) -> bool:
-    """Does this look like the name of a slice rather than the key of a job?"""
-    return _NAME.match(key) is not None
 
 
 def why_slice(target: Target, key: str) -> Explanation | None:
@@ -221,7 +213,8 @@ def why(
 ) -> None:
     """Say why a job, schedule or slice is not done, what lets it go on, and which command would."""
     target = Target.named(app=app, store=store)
-    found = why_slice(target, key) if is_slice(key) else None
+    kind = kind_of_key(key)
+    found = why_slice(target, key) if kind is JobKind.SLICE else None
     if found is not None:
         _tell(found, round(SystemClock().now() * MICROSECONDS), as_json=as_json)
         return
@@ -231,13 +224,13 @@ def why(
         facts = gather_facts(opened, key, configured.settings.caps(), SystemClock(), budgets)
         found = _never_armed(target, opened, key) if facts is None else _explained(opened, facts)
         url = opened.url
-        if found is None and key.startswith(SCHEDULE):
+        if found is None and kind is JobKind.TICK:
             raise PenstockError(
                 f"No unit of a schedule has the name {key!r} in the store {url}"
                 f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
                 "--store; 'penstock run' arms what is new once its preflights have passed."
             )
-    if found is None and key.startswith(PREFLIGHT):
+    if found is None and kind is JobKind.PREFLIGHT:
         raise PenstockError(
             f"{key!r} is a check, which runs when a daemon starts and is no job; 'penstock run "
             "--check' runs it and says what it comes to."
@@ -267,9 +260,8 @@ def _tell(found: Explanation, now: int, *, as_json: bool) -> None:
 
 def _explained(store: Store, facts: JobFacts) -> Explanation:
     """The answer for a job, or for a unit of a schedule."""
-    unit = (
-        unit_facts(store, facts, passed_since) if facts.this.job.key.startswith(SCHEDULE) else None
-    )
+    is_unit = facts.this.job.kind is JobKind.TICK
+    unit = unit_facts(store, facts, passed_since) if is_unit else None
     return explain(facts) if unit is None else explain_unit(unit)
 
 
@@ -283,7 +275,7 @@ def passed_since(unit: UnitView, now: int) -> int:
 
 def _never_armed(target: Target, store: Store, key: str) -> Explanation | None:
     """The answer if no unit of the app was armed, since its last start failed; None: it was not."""
-    if not key.startswith(SCHEDULE):
+    if kind_of_key(key) is not JobKind.TICK:
         return None
     app = outline_of(target.configured().settings.app, target.folder).name
     if app is None or store.units(app, "", 1).result():

@@ -124,7 +124,7 @@ def _no_worker(facts: JobFacts) -> Explanation | None:
     if any(job.task in worker.tasks for worker in alive):
         return None
     known = {task_name(name) for worker in alive for name in worker.tasks}
-    if job.plan_id is not None and task in known:
+    if job.kind.is_built and task in known:
         return _other_root(facts, task)
     near = get_close_matches(task, sorted(known), 3)
     closest = f"; closest: {some([repr(name) for name in near])}" if near else ""
@@ -331,7 +331,7 @@ def _finished(facts: JobFacts) -> Explanation:
     if job.state is JobState.ERROR:
         error = "" if job.last_error is None else f": {format_error(job.last_error)}"
         sentence = f"{job.key!r} failed for good{when}{error}."
-        is_built = job.plan_id is not None
+        is_built = job.kind.is_built
         return msgspec.structs.replace(
             _why(facts, Gate.FINISHED, sentence),
             unblocks=BUILT_AGAIN if is_built else "an operator lets failed jobs run again",
@@ -362,7 +362,7 @@ def _skipped(facts: JobFacts, when: str) -> Explanation:
     found = msgspec.structs.replace(found, details=details)
     if root.state is not JobState.ERROR:
         return found
-    is_built = root.plan_id is not None
+    is_built = root.kind.is_built
     return msgspec.structs.replace(
         found,
         unblocks=BUILT_AGAIN if is_built else f"{root.key!r} is tried again and ends well",

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BudgetUsedUp, CallInDoubt
-from penstock.model.job import SCHEDULE, JobId, LeasedJob
+from penstock.model.job import JobId, JobKind, LeasedJob
 from penstock.model.journal import CallKey, CallRecord, CallState
 from penstock.model.spending import BudgetRefusal
 
@@ -43,7 +43,7 @@ class AttemptCalls:
     def __init__(self, job: LeasedJob) -> None:
         self.job = job
         # A unit of a schedule is one job for ever: what it bought for another tick is not for this.
-        self._occasion = f"@{job.due_at}" if job.task.startswith(SCHEDULE) else ""
+        self._occasion = f"@{job.due_at}" if job.kind is JobKind.TICK else ""
         self.last: CallKey | None = None  # whose answer was delivered last
         self.over_budget: BudgetUsedUp | None = None  # a budget has refused one
         self.refusal: BudgetRefusal | None = None  # the same in numbers

@@ -14,8 +14,8 @@ from penstock.cli.render.money import calls_document, calls_line
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.model.dataset import builds_slices, slice_of, task_name
-from penstock.model.job import SCHEDULE, Attempt, AttemptError, Job, JobState
+from penstock.model.dataset import slice_of, task_name
+from penstock.model.job import Attempt, AttemptError, Job, JobKind, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.plan import PlanRow, SlicePayload, Step, StepPayload
 from penstock.model.schedule import UnitView
@@ -59,7 +59,8 @@ def show(
         calls = CallFigures() if job is None else opened.call_figures(job.id).result()
         is_held = job is not None and job.state is JobState.IN_PROGRESS
         facts = gather_facts(opened, key, {}, SystemClock()) if is_held else None
-        unit = opened.unit(key).result() if key.startswith(SCHEDULE) else None
+        is_unit = job is not None and job.kind is JobKind.TICK
+        unit = opened.unit(key).result() if is_unit else None
         cursor = opened.cursors([key]).result().get(key) if unit is not None else None
         plan = None if job is None or job.plan_id is None else opened.plan(job.plan_id).result()
         url = opened.url
@@ -71,7 +72,7 @@ def show(
     document = document_of(job, history, calls, facts)
     if unit is not None:
         document["schedule"] = schedule_of(unit, cursor)
-    if job.plan_id is not None:
+    if job.kind.is_built:
         document["build"] = build_of(job, plan)
     if as_json:
         print_document(document)
@@ -162,7 +163,7 @@ def build_of(job: Job, plan: PlanRow | None) -> dict[str, object]:
         "levels": None if plan is None else plan.levels,
         "run": None if plan is None else plan.run_id,
     }
-    if builds_slices(job.task):
+    if job.kind is JobKind.SLICE:
         count = len(msgspec.json.decode(job.payload, type=SlicePayload).at)
         return {"slices": slice_of(job.key), "slice_count": count, **found}
     step = msgspec.json.decode(job.payload, type=StepPayload)
