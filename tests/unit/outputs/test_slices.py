@@ -171,11 +171,11 @@ from penstock.errors import UsageError
 from penstock.ids import SystemIds
 from penstock.outputs.paths import SliceNames
 from penstock.outputs.root import open_root
-from penstock.outputs.read import (Slices, SlicesData)
+from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.write import encode_slices, write_slices
-root, named = open_root(sys.argv[1], SystemIds()), Named(dataset="raw")
+root, named = open_root(sys.argv[1], SystemIds()), SliceNames(dataset="raw")
 outputs = write_slices(root, named, encode_slices(b"content", [0], named, batch=False), "1:1")
-given = SlicesGiven(named=named, root_path=root.path, root_id=root.id, outputs=outputs)
+given = SlicesData(named=named, root_path=root.path, root_id=root.id, outputs=outputs)
 print(Slices(given).bytes())
 for value in ([{"a": 1}], []):
     try:
