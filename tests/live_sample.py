@@ -126,7 +126,7 @@ BALANCES = (
 )
 
 
-def sample_picture() -> RunSnapshot:
+def sample_snapshot() -> RunSnapshot:
     found = stats(queued=41_323, waiting=300, in_progress=287, done=12_040, error=3)
     return run_snapshot(found, outlook(done=12_040, error=3), [worker()], BALANCES, RUN, NOW)
 
@@ -141,9 +141,9 @@ PACE = Throughput(
 )
 
 
-def sample_view(picture: RunSnapshot | None = None, **other: object) -> ScreenView:
+def sample_view(snapshot: RunSnapshot | None = None, **other: object) -> ScreenView:
     known = {"course": Course.DRAINING, "store": "sqlite:harvest.db", "log": LOG, **other}
-    return ScreenView(picture=picture or sample_picture(), pace=PACE, **known)  # type: ignore[arg-type]
+    return ScreenView(snapshot=snapshot or sample_snapshot(), pace=PACE, **known)  # type: ignore[arg-type]
 
 
 def sample_screen(columns: int, rows: int) -> str:
@@ -161,7 +161,7 @@ CLOSING = RunSummary(
         ),
         ProviderTotal(name="openai", requests=1_204, refused=1, failed=0, limit=8, limit_max=64),
     ),
-    money=sample_picture().money,
+    money=sample_snapshot().money,
     limited_by=(
         "crossref sat at its adaptive limit of 15 for 84% of the run; it answered 429 at 16."
     ),
@@ -189,7 +189,7 @@ def sample_plain_lines() -> str:
     ill = run_snapshot(found, outlook(), views, (), RUN, NOW)
     still = dataclasses.replace(PACE, rate=0.0, seconds_left=None)
     lines = (
-        format_progress(sample_picture(), PACE, moves),
+        format_progress(sample_snapshot(), PACE, moves),
         format_progress(ill, still, stands),
     )
     return "\n".join(f"{'; '.join(words)}." for words in lines)

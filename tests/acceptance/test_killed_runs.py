@@ -105,7 +105,7 @@ def test_what_a_killed_run_held_is_told_to_be_lost_and_the_run_is_reported(
             kill_run(again)
         last = said("report")
 
-    assert "It says: 12 of 40 (30%) done." in running["sentence"]
+    assert "Progress: 12 of 40 (30%)." in running["sentence"]
     assert (shown["progress"], shown["gate"]) == ({"done": 12.0, "total": 40.0}, "running")
 
     assert (why["gate"], why["command"]) == ("silent", "penstock queue run")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.live.layout import KEYS_HELP
-from penstock.observe.live import Binding
+from penstock.observe.providers import Binding
 from tests.live_sample import GUIDE, guide_with_samples
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is there to be seen of a run at one moment?
+"""The snapshot of a run that the live view shows: work, providers, workers, waiting reasons.
 
-Made from what the store and the rows of the run's workers say; whoever draws it needs nothing else.
+Derived from the store and the status rows of the workers; drawing it needs nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 
 import msgspec
 
@@ -19,72 +18,33 @@ from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, Silence, WorkerStatus, read_status
 from penstock.observe.phrases import counted, plan_facts, span
-from penstock.observe.providers import LiveLimit, provider_rows
+from penstock.observe.providers import Binding, LiveLimit, provider_rows
 
-REASONS_MAX = 12  # more are not told
-ILL = 2  # failures in a row: one may come late, after a refusal
-NEARLY = 0.95  # of a cap: the minute that is looked at is not the bucket's own
+REASONS_MAX = 12  # more are not shown
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
 
 
-class Binding(StrEnum):
-    """What keeps a provider from getting more requests now."""
-
-    COOLDOWN = "cool-down"
-    DOWN = "down"  # it fails, and is tried now and again
-    RPM = "rpm"
-    TPM = "tpm"
-    RATE = "adaptive rate"
-    ADAPTIVE = "adaptive limit"
-    MAX_PARALLEL = "max_parallel"
-    BUDGET = "budget"  # of money or tokens, for as long as the run lasts
-    NOTHING = "not the provider"
-
-
 class Reason(msgspec.Struct, frozen=True):
-    """What some jobs wait for: a thing ("async slots"), or a clause ("crossref cools down")."""
+    """What some jobs wait for: a noun ("async slots") or a clause ("crossref cools down")."""
 
     text: str
-    jobs: int | None = None  # None: nobody has counted them
+    jobs: int | None = None  # None: not counted
 
-    def words(self) -> str:
+    def text_with_jobs(self) -> str:
         who = "jobs" if self.jobs is None else counted(self.jobs, "job")
         return f"{who} waiting: {self.text}"
 
 
-def is_down(live: LiveLimit) -> bool:
-    """Does it fail, so that only single requests test it?"""
-    return live.failed_in_row >= ILL and live.cooldown_seconds > 0
-
-
-def binding_of(live: LiveLimit) -> Binding:
-    """The first of the limits that holds requests back."""
-    if is_down(live):
-        return Binding.DOWN
-    if live.cooldown_seconds > 0:
-        return Binding.COOLDOWN
-    if live.in_flight >= live.limit:
-        full = live.limit >= live.limit_max
-        return Binding.MAX_PARALLEL if full else Binding.ADAPTIVE
-    if live.rpm is not None and live.requests_last_minute >= live.rpm * NEARLY:
-        return Binding.RPM
-    if live.tpm is not None and live.tokens_last_minute >= live.tpm * NEARLY:
-        return Binding.TPM
-    if not live.waiting:
-        return Binding.NOTHING
-    return Binding.RATE if live.rate is not None else Binding.ADAPTIVE
-
-
 def format_provider(name: str, live: LiveLimit | None) -> str:
-    """Why a provider serves no more now."""
+    """Why a provider takes no more requests now."""
     if live is None:
-        return f"{name} serves no more now"
+        return f"{name} takes no more requests now"
     rest = f"{max(live.cooldown_seconds, 1):,.0f} s"
-    match binding_of(live):
+    match live.binding:
         case Binding.DOWN:
-            return f"{name} is down ({live.failed_in_row:,} failures in a row), tried in {rest}"
+            return f"{name} is down ({live.failed_in_row:,} failures in a row), probed in {rest}"
         case Binding.COOLDOWN:
-            return f"{name} cools down {rest}"
+            return f"{name} cools down for {rest}"
         case Binding.MAX_PARALLEL:
             return f"{name} is at its max_parallel of {live.limit:,}"
         case Binding.RPM:
@@ -102,10 +62,10 @@ def reasons(
     queued: Mapping[str, int],
     now_at: int,
 ) -> tuple[Reason, ...]:
-    """What jobs wait for, as the workers tell it: those with most jobs first, a bounded number.
+    """What jobs wait for by the status of the workers, the most jobs first; a bounded number.
 
     Args:
-        statuses: the last words of the workers.
+        statuses: the last status of each worker.
         providers: by the name that people see.
         queued: jobs by task.
         now_at: by the clock of the workers.
@@ -125,7 +85,7 @@ def reasons(
         counted[text] = counted.get(text, 0) + queued.get(task, 0)
     for task, name in held_back.items():  # such jobs are not even leased
         if queued.get(task):
-            text = format_provider(name, _pressed(name, providers))
+            text = format_provider(name, _most_loaded(name, providers))
             counted[text] = counted.get(text, 0) + queued[task]
     known = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
     found = [Reason(text, jobs) for text, jobs in known]
@@ -145,14 +105,14 @@ def _format_blocked(line: BlockedTasks, providers: Mapping[str, LiveLimit], now_
     if line.reason == "shutdown":
         return "the worker stops"
     if line.until == BY_GATE:
-        return format_provider(resource, _pressed(resource, providers))
+        return format_provider(resource, _most_loaded(resource, providers))
     until = line.available_at
     rest = "" if until is None or until < now_at + MICROSECONDS else f", {span(until - now_at)}"
     return f"{resource}{rest}"
 
 
-def _pressed(name: str, providers: Mapping[str, LiveLimit]) -> LiveLimit | None:
-    """Of the models of a provider the one with most requests that wait."""
+def _most_loaded(name: str, providers: Mapping[str, LiveLimit]) -> LiveLimit | None:
+    """Of the models of a provider, the one with most waiting requests."""
     if name in providers:
         return providers[name]
     models = [live for key, live in providers.items() if key.startswith(f"{name}/")]
@@ -162,7 +122,7 @@ def _pressed(name: str, providers: Mapping[str, LiveLimit]) -> LiveLimit | None:
 
 
 class BuildView(msgspec.Struct, frozen=True, kw_only=True):
-    """One plan that is worked on."""
+    """The progress of one open plan."""
 
     plan_id: str
     levels: int
@@ -194,8 +154,8 @@ class BuildView(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> int:
         return sum(self.states.get(state, 0) for state in TERMINAL)
 
-    def words(self) -> Iterator[str]:
-        """In a few words each."""
+    def parts(self) -> Iterator[str]:
+        """The parts of its status line."""
         slices = "" if self.slices is None else f": {counted(self.slices, 'slice')}"
         yield f"plan {self.plan_id}{slices}"
         yield f"{self.ended:,} of {counted(self.jobs, 'job')} ended"
@@ -205,7 +165,7 @@ class BuildView(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{self.committed:,} of {counted(self.levels, 'level')} committed"
 
     def ended_in(self, own: Mapping[JobState, int]) -> dict[JobState, int]:
-        """What a run has ended of it: its ends without those of barriers and the like."""
+        """The ends of a run that count for this plan: without those of barriers."""
         return {
             state: min(count, self.states.get(state, 0))
             for state, count in own.items()
@@ -213,11 +173,11 @@ class BuildView(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def stats_of(self, stats: Stats) -> Stats:
-        """The queue as far as it is this plan."""
+        """The counts of the queue, restricted to this plan."""
         return msgspec.structs.replace(stats, states=self.states)
 
     def outlook_of(self, outlook: Outlook) -> Outlook:
-        """What a run has ended, as far as it is this plan."""
+        """The ends of a run, restricted to this plan."""
         ended = self.ended_in(outlook.ended_in_run)
         return msgspec.structs.replace(outlook, ended_in_run=ended)
 
@@ -226,10 +186,10 @@ LATE_SECONDS = 2.0  # a tick that is due for longer and has not begun is late
 
 
 class UnitTroubles(msgspec.Struct, frozen=True):
-    """Of some units, how many are not as they should be."""
+    """How many units are degraded, deferred or late."""
 
-    degraded: int = 0  # their last try failed, and it was their own fault
-    deferred: int = 0  # their last try failed, and others were at fault
+    degraded: int = 0  # the last try failed by its own fault
+    deferred: int = 0  # the last try failed by the fault of another party
     late: int = 0
 
     @classmethod
@@ -250,12 +210,12 @@ class UnitTroubles(msgspec.Struct, frozen=True):
 
 
 class Units(msgspec.Struct, frozen=True, kw_only=True):
-    """All units of a store."""
+    """The units of all schedules in a store."""
 
     live: int
     ticking: int
     ended: int = 0  # in error
-    troubles: UnitTroubles = UnitTroubles()  # by the last round, which may be some seconds old
+    troubles: UnitTroubles = UnitTroubles()  # by the last poll, which may be some seconds old
 
     @classmethod
     def of(cls, stats: Stats, troubles: UnitTroubles) -> Units | None:
@@ -270,8 +230,8 @@ class Units(msgspec.Struct, frozen=True, kw_only=True):
         ticking = count(JobState.IN_PROGRESS)
         return cls(live=stats.units, ticking=ticking, ended=ended, troubles=troubles)
 
-    def words(self) -> Iterator[str]:
-        """In a few words each; what is always there comes first."""
+    def parts(self) -> Iterator[str]:
+        """The parts of its status line; the first two are always there."""
         yield f"{counted(self.live, 'unit')} of schedules"
         yield f"{self.ticking:,} ticking"
         if self.troubles.degraded:
@@ -284,7 +244,7 @@ class Units(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{self.ended:,} ended in error"
 
 
-STANDSTILL_REASONS = 2  # in a line about a run that stands still
+STALL_REASONS = 2  # in a line about a run that makes no progress
 
 
 class ProviderLine(msgspec.Struct, frozen=True):
@@ -297,11 +257,11 @@ class ProviderLine(msgspec.Struct, frozen=True):
 
     @property
     def down(self) -> bool:
-        return is_down(self.live)
+        return self.live.is_down
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of the queue by state, and what this run has ended."""
+    """The jobs of the queue by state, and the ends of this run."""
 
     ready: int = 0  # in the store
     leased: int = 0  # by a worker of the run, and not started
@@ -353,11 +313,11 @@ class Money(msgspec.Struct, frozen=True):
     bought: int
     reused: int
     resent: int = 0  # calls in doubt
-    estimated: int = 0  # answers that did not tell all that they cost
+    estimated: int = 0  # answers without their full cost
 
 
 class Workers(msgspec.Struct, frozen=True):
-    """Who works on the run, and how many slots are in use."""
+    """The workers of the run, and the use of their slots."""
 
     pids: tuple[int, ...] = ()
     used: int = 0
@@ -390,7 +350,7 @@ def run_snapshot(
     units: Units | None = None,
     build: BuildView | None = None,
 ) -> RunSnapshot:
-    """How a run stands.
+    """Derive the snapshot of a run.
 
     Args:
         stats: of the whole queue.
@@ -399,7 +359,7 @@ def run_snapshot(
         balances: of this run.
         run_id: of which run.
         now_at: by the clock of this machine.
-        silent: those of the workers that no longer answer.
+        silent: workers that no longer answer.
         units: of schedules.
         build: the plan that the run works on; then stats and outlook are of its jobs.
     """
@@ -419,15 +379,15 @@ def run_snapshot(
         silent=holders if work.lost else (),
         providers=lines,
         reasons=(
-            *_of_all(work),
-            *_of_lost(work, holders),
+            *_paused_reason(work),
+            *_lost_reason(work, holders),
             *reasons(
                 list(known.values()) if work.queued else [],
                 {line.name: line.live for line in lines},
                 {} if work.paused else _ready_by_task(stats, work.ready),
                 now_at,
             ),
-            *_of_some(work, now_at),
+            *_not_ready_reasons(work, now_at),
         ),
         workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
         money=money_of(balances),
@@ -442,7 +402,7 @@ def provider_lines(
     now_at: int,
     over_budget: Collection[str] = (),
 ) -> tuple[ProviderLine, ...]:
-    """A line for each model that the workers use, by name; some may have no money left."""
+    """A line for each model that the workers use, by name; of some the budget is used up."""
     here = [msgspec.structs.replace(view, status_at=None) for view in workers]  # one clock
     rows = [(row, row.live) for row in provider_rows(here, (), now_at) if row.live is not None]
     spent = {one.account.scope: one.spent.micros for one in balances}
@@ -451,7 +411,7 @@ def provider_lines(
         ProviderLine(
             f"{row.provider}/{row.model}" if names.count(row.provider) > 1 else row.provider,
             live,
-            Binding.BUDGET if f"{row.provider}/{row.model}" in over_budget else binding_of(live),
+            Binding.BUDGET if f"{row.provider}/{row.model}" in over_budget else live.binding,
             spent.get(f"model:{row.provider}/{row.model}"),
         )
         for row, live in rows
@@ -459,7 +419,7 @@ def provider_lines(
 
 
 def money_of(balances: Iterable[Balance]) -> Money | None:
-    """What the run has spent; None if nothing that it calls is paid."""
+    """What the run has spent; None if it makes no paid calls."""
     for one in balances:
         if one.account.scope == ALL:
             return Money(
@@ -474,41 +434,41 @@ def money_of(balances: Iterable[Balance]) -> Money | None:
     return None
 
 
-def stall_reason(picture: RunSnapshot) -> str:
-    """Why nothing ends, in a few words: what is known to be in the way, or what is going on."""
-    work = picture.work
-    ill = [line for line in picture.providers if line.live.cooldown_seconds > 0]
-    for line in sorted(ill, key=lambda line: (not line.down, -line.live.waiting)):
+def stall_reason(snapshot: RunSnapshot) -> str:
+    """Why a run makes no progress: the known reason, or what is running."""
+    work = snapshot.work
+    cooling = [line for line in snapshot.providers if line.live.cooldown_seconds > 0]
+    for line in sorted(cooling, key=lambda line: (not line.down, -line.live.waiting)):
         return format_provider(line.name, line.live)
-    if picture.reasons:
-        return " and ".join(reason.words() for reason in picture.reasons[:STANDSTILL_REASONS])
+    if snapshot.reasons:
+        return " and ".join(reason.text_with_jobs() for reason in snapshot.reasons[:STALL_REASONS])
     if work.running:
         return f"{counted(work.running, 'job')} running, and none has ended lately"
     return "no worker has taken a job yet"
 
 
-def _of_all(work: Work) -> Iterator[Reason]:
-    """What holds everything up."""
+def _paused_reason(work: Work) -> Iterator[Reason]:
+    """What holds all jobs up."""
     if work.paused:
         yield Reason("the queue is paused", work.ready)
 
 
-def _of_lost(work: Work, silent: Sequence[Silence]) -> Iterator[Reason]:
-    """What is held by workers that were killed, most likely."""
+def _lost_reason(work: Work, silent: Sequence[Silence]) -> Iterator[Reason]:
+    """What workers hold that were killed, most likely."""
     if work.lost:
         yield Reason(format_lost(silent), work.lost)
 
 
 def format_lost(silent: Sequence[Silence]) -> str:
-    """Who holds jobs without running them, and until when."""
+    """Workers that no longer answer and hold jobs, and until when."""
     last = f"{max(one.lease_seconds for one in silent):,.0f} s"
     if len(silent) == 1:
         return f"worker pid {silent[0].pid} no longer answers, its lease ends in {last}"
     return f"{len(silent):,} workers no longer answer, the last of their leases ends in {last}"
 
 
-def _of_some(work: Work, now_at: int) -> Iterator[Reason]:
-    """What jobs wait for that could not run anyway."""
+def _not_ready_reasons(work: Work, now_at: int) -> Iterator[Reason]:
+    """What jobs wait for that are not ready."""
     if work.suspects:
         yield Reason("to run alone after a crash", work.suspects)
     if work.delayed:
@@ -516,13 +476,13 @@ def _of_some(work: Work, now_at: int) -> Iterator[Reason]:
         rest = ""
         if due is not None and due > now_at:  # else one is due, and not yet taken
             rest = f", the next in {(due - now_at) / MICROSECONDS:,.0f} s"
-        yield Reason(f"their time{rest}", work.delayed)
+        yield Reason(f"their due time{rest}", work.delayed)
     if work.waiting:
         yield Reason("other jobs", work.waiting)
 
 
 def _ready_by_task(stats: Stats, ready: int) -> Mapping[str, int]:
-    """Queued jobs without those that are for later or run alone, whose tasks nobody has counted."""
+    """Ready jobs by task, estimated: delayed ones and suspects are not counted by task."""
     queued = {task: states.get(JobState.QUEUED, 0) for task, states in stats.tasks.items()}
     total = max(sum(queued.values()), 1)
     return {task: count * ready // total for task, count in queued.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are times, lists and names put into a sentence?"""
+"""Formats times, durations, counts, names, errors and commands for sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at(micros: int) -> str:
 
 
 def span(micros: int) -> str:
-    """How long: 0.4 s, 12 s, 3:20, 2:03:20."""
+    """Format a duration: 0.4 s, 12 s, 3:20, 2:03:20."""
     seconds = max(micros, 0) / MICROSECONDS
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -35,7 +35,7 @@ def span(micros: int) -> str:
 
 
 def some(names: Sequence[str], total: int | None = None) -> str:
-    """The first of some names, and how many there are besides."""
+    """The first names of a list, and how many more there are."""
     shown = list(names[:NAMES_SHOWN])
     more = (len(names) if total is None else total) - len(shown)
     if more > 0:
@@ -50,7 +50,7 @@ def sum_known(parts: Iterable[float | None]) -> float | None:
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """A number of things: 1 group, 2 groups."""
+    """A count with its noun: 1 group, 2 groups."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
@@ -61,17 +61,17 @@ def short(text: str) -> str:
 
 
 def format_error(error: AttemptError) -> str:
-    """What went wrong: its kind, and what it said."""
+    """An error: its kind and message."""
     return f"{error.kind}, {short(error.message)}" if error.message else error.kind
 
 
 def command(*words: str) -> str:
-    """A command as a shell takes it."""
+    """A penstock command, quoted for a shell."""
     return shlex.join(("penstock", *words))
 
 
 def run_command(task: str, *words: str) -> str:
-    """The command that starts somebody who serves a task: schedules need the daemon."""
+    """The command that starts a worker for a task; schedules need the daemon."""
     return command(*(("run",) if kind_of_name(task) is JobKind.TICK else ("queue", "run")), *words)
 
 
@@ -79,14 +79,14 @@ SAME_BUILD = "the same 'penstock build' command"
 
 
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds the lock of a dataset."""
+    """The run that holds the lock of a dataset."""
 
     lock: LockView
     gone: bool = False  # its process has certainly ended
     where: str | None = None  # on which machine; None: none of its workers is known
 
-    def words(self, now: int) -> str:
-        """Which run, since when, and whether it is still there."""
+    def describe(self, now: int) -> str:
+        """Which run holds it, since when, and whether that run is alive."""
         lock = self.lock
         where = "" if self.where is None else f" on {self.where}"
         since = f"since {at(lock.taken_at)} ({span(now - lock.taken_at)})"
@@ -95,19 +95,19 @@ class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
         elif lock.alive:
             is_there = "which is alive"
         else:
-            is_there = "which has not renewed it in time"
+            is_there = "which did not renew it in time"
         return f"the run {lock.run_id!r}{where}, {is_there}, {since}"
 
     @property
     def holds(self) -> bool:
-        """Must others wait for it?"""
+        """Whether others must wait for it."""
         return self.lock.alive and not self.gone
 
 
 def lock_holder(
     lock: LockView | None, workers: Sequence[WorkerView], *, gone: bool
 ) -> LockHolder | None:
-    """A lock with where its run is, as far as its workers tell."""
+    """A lock with the host of its run, if one of its workers is registered."""
     if lock is None:
         return None
     where = next((one.host for one in workers if one.run_id == lock.run_id), None)
@@ -115,7 +115,7 @@ def lock_holder(
 
 
 def plan_facts(plan: PlanRow) -> PlanFacts | None:
-    """What a plan was asked for; None: another version has written that."""
+    """The request that a plan was made for; None: another version wrote it."""
     try:
         return PlanFacts.read(plan.document)
     except msgspec.MsgspecError:
@@ -123,10 +123,10 @@ def plan_facts(plan: PlanRow) -> PlanFacts | None:
 
 
 def rebuild_command(plan: PlanRow) -> str | None:
-    """The command that asks for the same as a plan; None where one line cannot say it."""
+    """The command that builds the same as a plan; None if one command cannot express it."""
     facts = plan_facts(plan)
     if facts is None or len(set(facts.ranges)) != 1:
-        return None  # dates of several zones: only whoever typed them knows
+        return None  # dates of several zones: only the user who typed them knows
     (start, end), *_ = facts.ranges
     flags = {"--eager": facts.eager, "--force": facts.force, "--fail-fast": facts.fail_fast}
     return build_command(
@@ -140,12 +140,12 @@ def build_command(targets: Sequence[str], start: int, end: int, *flags: str) -> 
 
 
 def format_level(level: LevelStates) -> str:
-    """How far a level is."""
+    """The progress of a level."""
     ended, total = ended_in(level), sum(level.states.values())
     has = "has" if ended == 1 else "have"
     return f"{ended:,} of {counted(total, 'job')} of level {level.level} {has} ended"
 
 
 def ended_in(level: LevelStates) -> int:
-    """How many jobs of a level have ended, in whatever way."""
+    """How many jobs of a level have ended, in any state."""
     return sum(level.states.get(state, 0) for state in TERMINAL)

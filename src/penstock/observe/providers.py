@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do the providers fare: what do the workers say now, and what was learned before?"""
+"""The limits of providers: as live workers report them, which one binds, and as learned before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 
 import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
 from penstock.model.views import KeptLimit, WorkerView
-from penstock.model.worker import ToldUse, told_uses
+from penstock.model.worker import ProviderUse, ToldUse, told_uses
 from penstock.observe.phrases import sum_known
+
+FAILING = 2  # failures in a row: one may come late, after a refusal
+NEARLY = 0.95  # of a cap: the minute that is measured is not the bucket's own
+
+
+class Binding(StrEnum):
+    """The limit that keeps a provider from getting more requests now."""
+
+    COOLDOWN = "cool-down"
+    DOWN = "down"  # it fails, and is probed with single requests
+    RPM = "rpm"
+    TPM = "tpm"
+    RATE = "adaptive rate"
+    ADAPTIVE = "adaptive limit"
+    MAX_PARALLEL = "max_parallel"
+    BUDGET = "budget"  # of money or tokens, for as long as the run lasts
+    NOTHING = "not the provider"
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +52,20 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     rate: float | None  # a second, of what the mode counts
     ceiling: float | None
-    as_of_seconds: float  # how old the oldest of these words is
+    as_of_seconds: float  # how old the oldest of these figures is
+
+    @property
+    def binding(self) -> Binding:
+        return binding_of(self, self.cooldown_seconds)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it fails, so that it is only probed with single requests."""
+        return self.failed_in_row >= FAILING and self.cooldown_seconds > 0
 
 
 class LearnedBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store keeps of it for the next run."""
+    """The learned limit that the store keeps for the next run."""
 
     ceiling: float | None
     confidence: int
@@ -48,8 +75,23 @@ class LearnedBefore(msgspec.Struct, frozen=True, kw_only=True):
     seconds_ago: float
 
 
+def binding_of(use: LiveLimit | ProviderUse, cooldown_seconds: float) -> Binding:
+    """The first of the limits that holds requests back."""
+    if cooldown_seconds > 0:
+        return Binding.DOWN if use.failed_in_row >= FAILING else Binding.COOLDOWN
+    if use.in_flight >= use.limit:
+        return Binding.MAX_PARALLEL if use.limit >= use.limit_max else Binding.ADAPTIVE
+    if use.rpm is not None and use.requests_last_minute >= use.rpm * NEARLY:
+        return Binding.RPM
+    if use.tpm is not None and use.tokens_last_minute >= use.tpm * NEARLY:
+        return Binding.TPM
+    if not use.waiting:
+        return Binding.NOTHING
+    return Binding.RATE if use.rate is not None else Binding.ADAPTIVE
+
+
 class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one model of a provider."""
+    """One model of a provider: its live limits and what was learned."""
 
     provider: str
     model: str
@@ -80,7 +122,7 @@ def _told_at(one: ToldUse) -> int:
 
 
 def _blocked_until(one: ToldUse) -> int:
-    """Clocks differ: times are told by the store's."""
+    """The end of a cool-down, by the clock of the store."""
     until = one.use.blocked_until_at
     return 0 if until is None else until + _told_at(one) - one.status.captured_at
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was spent, by whom, and how much of each budget is left?"""
+"""Spending by model, and how much of each budget is used and left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODEL = "model:"
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of one model came to, in one run or on one day."""
+    """What the calls of one model cost, in one run or on one day."""
 
     provider: str
     model: str
@@ -21,14 +21,14 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     span: str  # a run, or a day
     usd: str  # exact, as a decimal text
     tokens: int
-    reserved_usd: str  # by calls on their way, or in doubt
+    reserved_usd: str  # by calls in flight, or in doubt
     reserved_tokens: int
     bought: int
     reused: int
 
 
 class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget, and what it has come to."""
+    """A budget, and how much of it is used."""
 
     budget: Budget
     span: str
@@ -78,7 +78,7 @@ def spending_of(balances: Iterable[Balance]) -> list[Spending]:
 def budget_uses(
     budgets: Iterable[Budget], balances: Iterable[Balance], runs: Sequence[str], day: str
 ) -> list[BudgetUse]:
-    """Every budget with what it has come to: of each of these runs, and of the day."""
+    """The use of every budget: in each of these runs, and on this day."""
     known = {one.account: one for one in balances}
     found = []
     for budget in budgets:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to each task, step by step, when both streams of events are laid side by side?
+"""The timeline of each task, joined from the scheduler's and the requests' streams of events.
 
 For one run of one process: sequences and monotonic times of others cannot be compared. Streams are
 best effort; a view says which of its figures they do not carry enough for.
@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class TaskTimeline(msgspec.Struct, frozen=True):
-    """Everything that is known of one start of one task, in order."""
+    """All events of one execution of a task, in order."""
 
     execution: str
     task: str | None
@@ -86,7 +86,7 @@ class TaskTimeline(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number, or why there is none."""
+    """A number, or why it cannot be computed."""
 
     value: float | None
     missing_reason: str | None = None
@@ -236,5 +236,5 @@ def _step(event: Event) -> Step:
 
 
 def _has_gaps(events: Sequence[Event]) -> bool:
-    """Was something dropped in between?"""
+    """Whether events are missing between the first and the last."""
     return bool(events) and events[-1].sequence - events[0].sequence + 1 != len(events)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the picture of a run say which limit binds, and what jobs wait for?"""
+"""Does the snapshot of a run say which limit binds, and what jobs wait for?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from penstock.model.spending import Budget, BudgetRefusal, Period
 from penstock.model.worker import ProviderUse, Silence, WorkerStatus
 from penstock.observe.live import (
     REASONS_MAX,
-    Binding,
     Reason,
     RunSnapshot,
     Work,
@@ -21,6 +20,7 @@ from penstock.observe.live import (
     run_snapshot,
     stall_reason,
 )
+from penstock.observe.providers import Binding
 from tests.live_sample import (
     BALANCES,
     CROSSREF,
@@ -30,7 +30,7 @@ from tests.live_sample import (
     STATUS,
     blocked,
     outlook,
-    sample_picture,
+    sample_snapshot,
     stats,
     worker,
 )
@@ -41,7 +41,7 @@ def use(**said: Any) -> ProviderUse:
     return ProviderUse(**{**known, **said})
 
 
-def picture(*uses: ProviderUse, queued: int = 1, **status: Any) -> RunSnapshot:
+def snapshot(*uses: ProviderUse, queued: int = 1, **status: Any) -> RunSnapshot:
     said = WorkerStatus(captured_at=NOW, providers=uses, **status)
     return run_snapshot(stats(queued=queued), outlook(), [worker(said)], (), RUN, NOW)
 
@@ -88,7 +88,7 @@ def test_a_provider_is_named_with_its_models_if_it_has_several_and_spends_by_mod
 
 
 def test_jobs_that_a_worker_has_leased_and_not_started_are_queued_for_people() -> None:
-    work = sample_picture().work
+    work = sample_snapshot().work
 
     assert (work.ready, work.leased, work.queued, work.running) == (41_203, 226, 41_429, 61)
 
@@ -117,10 +117,10 @@ def test_the_same_reason_of_two_workers_is_one() -> None:
     [
         ({"in_flight": 8}, "ai is at its adaptive limit of 8"),
         ({"in_flight": 64, "limit": 64}, "ai is at its max_parallel of 64"),
-        ({"blocked_until_at": NOW + 12 * SECOND}, "ai cools down 12 s"),
+        ({"blocked_until_at": NOW + 12 * SECOND}, "ai cools down for 12 s"),
         (
             {"blocked_until_at": NOW + 12 * SECOND, "failed_in_row": 7},
-            "ai is down (7 failures in a row), tried in 12 s",
+            "ai is down (7 failures in a row), probed in 12 s",
         ),
         ({"requests_last_minute": 60, "rpm": 60.0}, "ai has used its 60 requests a minute"),
         ({"tokens_last_minute": 9_000, "tpm": 9_000.0}, "ai has used its 9,000 tokens a minute"),
@@ -135,49 +135,49 @@ def test_tasks_that_wait_for_a_provider_say_for_what_of_it(
 ) -> None:
     line = blocked("policy", "ai", 5, "gate")
 
-    assert picture(use(**said), blocked=(line,)).reasons == (Reason(words, 5),)
+    assert snapshot(use(**said), blocked=(line,)).reasons == (Reason(words, 5),)
 
 
 def test_tasks_that_are_not_leased_because_of_their_provider_are_counted() -> None:
     cools = use(blocked_until_at=NOW + 3 * SECOND)
 
-    found = picture(cools, queued=100, held_back={"fetch": "ai/m"})
+    found = snapshot(cools, queued=100, held_back={"fetch": "ai/m"})
 
-    assert found.reasons == (Reason("ai/m cools down 3 s", 100),)
+    assert found.reasons == (Reason("ai/m cools down for 3 s", 100),)
 
 
 def test_a_provider_that_nothing_is_known_of_is_still_named() -> None:
-    found = picture(blocked=(blocked("policy", "ai", 5, "gate"),))
+    found = snapshot(blocked=(blocked("policy", "ai", 5, "gate"),))
 
-    assert found.reasons == (Reason("ai serves no more now", 5),)
+    assert found.reasons == (Reason("ai takes no more requests now", 5),)
 
 
 def test_reasons_are_bounded() -> None:
     many = tuple(blocked("no_capacity", f"r{number}", number) for number in range(1, 60))
 
-    found = picture(blocked=many, full_limits={f"k{number}": 1 for number in range(60)})
+    found = snapshot(blocked=many, full_limits={f"k{number}": 1 for number in range(60)})
 
     assert len(found.reasons) == REASONS_MAX
     assert found.reasons[0] == Reason("r59 slots", 59)
 
 
 def test_a_limit_of_nought_is_told_as_such() -> None:
-    assert picture(full_limits={"host:x": 0}).reasons == (Reason("keyed limit host:x is 0"),)
+    assert snapshot(full_limits={"host:x": 0}).reasons == (Reason("keyed limit host:x is 0"),)
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (picture(use(blocked_until_at=NOW + 9 * SECOND)), "ai cools down 9 s"),
+        (snapshot(use(blocked_until_at=NOW + 9 * SECOND)), "ai cools down for 9 s"),
         (
-            picture(
+            snapshot(
                 use(blocked_until_at=NOW + 9 * SECOND, waiting=50),
                 use(model="n", failed_in_row=4, blocked_until_at=NOW + 5 * SECOND),
             ),
-            "ai/n is down (4 failures in a row), tried in 5 s",
+            "ai/n is down (4 failures in a row), probed in 5 s",
         ),
         (
-            picture(blocked=STATUS.blocked[:2]),
+            snapshot(blocked=STATUS.blocked[:2]),
             "160 jobs waiting: async slots and 44 jobs waiting: fair share of async slots",
         ),
         (RunSnapshot(work=Work(running=1)), "1 job running, and none has ended lately"),
@@ -211,7 +211,7 @@ def test_a_task_without_money_says_which_budget_it_waits_for(
     budget = Budget("provider:ai", Period.RUN, micros=5_000_000)
     refusal = BudgetRefusal(budget, "ai/m", price_is_missing=price_is_missing)
 
-    found = picture(use(), use(model="n"), queued=100, over_budget={"fetch": refusal})
+    found = snapshot(use(), use(model="n"), queued=100, over_budget={"fetch": refusal})
 
     assert found.reasons == (Reason(words, 100),)
     assert [line.binding for line in found.providers] == [Binding.BUDGET, Binding.NOTHING]
@@ -246,11 +246,11 @@ def test_a_job_waits_for_one_thing_only() -> None:
     assert found.reasons == (
         Reason("ai/m is at its adaptive limit of 8", 16),
         Reason("to run alone after a crash", 2),
-        Reason("their time, the next in 9 s", 3),
+        Reason("their due time, the next in 9 s", 3),
     )
 
 
 def test_a_time_that_has_come_is_not_told_as_one_to_come() -> None:
     known = msgspec.structs.replace(stats(queued=7), delayed=3, next_due_at=NOW - SECOND)
 
-    assert Reason("their time", 3) in run_snapshot(known, outlook(), (), (), RUN, NOW).reasons
+    assert Reason("their due time", 3) in run_snapshot(known, outlook(), (), (), RUN, NOW).reasons

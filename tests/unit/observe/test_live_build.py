@@ -41,7 +41,7 @@ STATS = Stats(
 
 
 def test_a_build_is_told_by_plan_slices_jobs_and_levels() -> None:
-    assert list(BuildView.of(PLAN, LEVELS).words()) == [
+    assert list(BuildView.of(PLAN, LEVELS).parts()) == [
         "plan p1: 120 slices",
         "24 of 40 jobs ended",
         "1 of 3 levels committed",
@@ -52,13 +52,13 @@ def test_in_eager_mode_no_level_is_committed() -> None:
     eager = msgspec.structs.replace(FACTS, eager=True).document()
     view = BuildView.of(msgspec.structs.replace(PLAN, document=eager), LEVELS)
 
-    assert list(view.words())[-1] == "3 levels"
+    assert list(view.parts())[-1] == "3 levels"
 
 
 def test_a_document_of_another_version_does_no_harm() -> None:
     view = BuildView.of(msgspec.structs.replace(PLAN, document='{"new": 1}'), LEVELS)
 
-    assert next(iter(view.words())) == "plan p1"
+    assert next(iter(view.parts())) == "plan p1"
 
 
 def test_the_queue_is_seen_as_far_as_it_is_the_plan() -> None:

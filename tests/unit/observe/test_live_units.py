@@ -36,7 +36,7 @@ def test_words_name_only_what_there_is() -> None:
     found = Units.of(_with(schedules), UnitTroubles(3, 4, 5))
 
     assert found is not None
-    assert list(found.words()) == [
+    assert list(found.parts()) == [
         "8 units of schedules",
         "1 ticking",
         "3 degraded",

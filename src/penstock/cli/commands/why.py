@@ -183,7 +183,7 @@ WHEN = {
     Gate.NOT_DUE: "at",
     Gate.RUNNING: "by",
     Gate.SILENT: "at",
-    Gate.LINGERING: "by",
+    Gate.DETACHED: "by",
     Gate.SLOTS: "about",
     Gate.FAIR_SHARE: "about",
     Gate.COOLDOWN: "about",

@@ -97,7 +97,7 @@ class LiveDisplay:
         self._course: Course | None = None
         self._run_id = ""
         self._checking: Checking | None = None
-        self._paused: bool | None = None  # as wished for, until a picture shows it
+        self._paused: bool | None = None  # as wished for, until a snapshot shows it
         self._help = False
         self._stop_key = StopKey()
 
@@ -135,15 +135,15 @@ class LiveDisplay:
         if look is None:
             return
         try:
-            if look.tick() and look.picture is not None:
+            if look.tick() and look.snapshot is not None:
                 self._fresh, self._paused = True, None
-                for news in self._news.of(look.picture):
+                for news in self._news.of(look.snapshot):
                     log.warning("%s.", news)
         finally:  # an unreachable store is told in the log, which is shown here
             self._draw(look, course)
 
     def _draw(self, look: RunPoller, course: Course) -> None:
-        if look.picture is None or look.pace is None:
+        if look.snapshot is None or look.pace is None:
             return
         if not self._terminal.is_open:
             self._terminal.open()
@@ -155,7 +155,7 @@ class LiveDisplay:
             return
         self._fresh, self._course = False, course
         view = ScreenView(
-            picture=look.picture,
+            snapshot=look.snapshot,
             pace=look.pace,
             course=course,
             store="" if self._store is None else redacted(self._store.url),
@@ -196,9 +196,9 @@ class LiveDisplay:
             return RunCommand.DRAIN
         if key == "q" and self._stop_key.counts(self._clock.monotonic()):
             return RunCommand.STOP
-        if key != "p" or look is None or look.picture is None:
+        if key != "p" or look is None or look.snapshot is None:
             return None
-        paused = look.picture.work.paused if self._paused is None else self._paused
+        paused = look.snapshot.work.paused if self._paused is None else self._paused
         self._paused = not paused
         look.soon()
         return RunCommand.RESUME if paused else RunCommand.PAUSE
@@ -305,25 +305,25 @@ class PlainDisplay:
             log.info("%s.", format_checking(checking))
 
     def _go_on(self, look: RunPoller, wait_seconds: float) -> None:
-        if not look.tick(wait_seconds) or look.picture is None or look.pace is None:
+        if not look.tick(wait_seconds) or look.snapshot is None or look.pace is None:
             return
         now = self._clock.monotonic()
         moved = self._limits.take(look.workers, now)
         if moved is not None:
             log.info("%s.", moved)
-        for news in self._news.of(look.picture):
+        for news in self._news.of(look.snapshot):
             log.warning("%s.", news)
         if self._next_at is None:
             store = "" if self._store is None else redacted(self._store.url)
-            units = look.picture.units
+            units = look.snapshot.units
             besides = "" if units is None else f", {counted(units.live, 'unit')} of schedules"
-            if look.picture.build is not None:
-                besides = f" of plan {look.picture.build.plan_id}"
+            if look.snapshot.build is not None:
+                besides = f" of plan {look.snapshot.build.plan_id}"
             log.info("Working on %s: %d jobs to do%s.", store, look.pace.left, besides)
         elif now < self._next_at:
             return
         else:
-            log.info("%s.", "; ".join(format_progress(look.picture, look.pace, self._limits)))
+            log.info("%s.", "; ".join(format_progress(look.snapshot, look.pace, self._limits)))
         self._next_at = now + PLAIN_SECONDS
 
     def line(self, text: str) -> None:
@@ -342,7 +342,7 @@ class PlainDisplay:
         print_summary(self._look, self._store, run_id)
 
 
-def format_progress(picture: RunSnapshot, pace: Throughput, limits: LimitChanges) -> list[str]:
+def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChanges) -> list[str]:
     """What the line about a run says."""
     is_told = pace.left and pace.seconds_left is not None
     left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
@@ -352,18 +352,18 @@ def format_progress(picture: RunSnapshot, pace: Throughput, limits: LimitChanges
         f"{pace.left} left{left}",
         *format_limits(limits.seen),
     ]
-    if picture.money is not None:
-        money = picture.money
+    if snapshot.money is not None:
+        money = snapshot.money
         words.append(
             f"{spent_words(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
             f"{money.reused:,} reused"
         )
-    if picture.units is not None:
-        words.append(", ".join(picture.units.words()))
-    if picture.build is not None:
-        words.append(", ".join(picture.build.words()))
+    if snapshot.units is not None:
+        words.append(", ".join(snapshot.units.parts()))
+    if snapshot.build is not None:
+        words.append(", ".join(snapshot.build.parts()))
     if pace.left and pace.rate < NOTHING_PER_SECOND:
-        words.append(f"nothing ends: {stall_reason(picture)}")
-    elif picture.silent:
-        words.append(f"{picture.work.lost:,} lost: {format_lost(picture.silent)}")
+        words.append(f"nothing ends: {stall_reason(snapshot)}")
+    elif snapshot.silent:
+        words.append(f"{snapshot.work.lost:,} lost: {format_lost(snapshot.silent)}")
     return words

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from penstock.cli.render.throughput import Throughput
 from penstock.model.provider import ANY
-from penstock.observe.live import Binding, Money, ProviderLine, RunSnapshot, Units
+from penstock.observe.live import Money, ProviderLine, RunSnapshot, Units
 from penstock.observe.phrases import counted
+from penstock.observe.providers import Binding
 from penstock.stores.protocol import DELAYED_IN_STATS
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
@@ -268,7 +269,7 @@ KEYS_HELP = (
 class ScreenView:
     """Everything that a screen shows."""
 
-    picture: RunSnapshot
+    snapshot: RunSnapshot
     pace: Throughput
     course: Course
     store: str  # its URL, without secrets
@@ -324,15 +325,15 @@ SET_APART = (Part.PROVIDERS, Part.REASONS, Part.HELP, Part.LOG)
 
 def compose(view: ScreenView, columns: int, rows: int) -> list[list[Piece]]:
     """The lines of the screen; none is wider than it, and there are no more than it has."""
-    table = provider_table(view.picture.providers, columns) if view.picture.providers else []
+    table = provider_table(view.snapshot.providers, columns) if view.snapshot.providers else []
     whole: dict[Part, list[list[Piece]]] = {
         Part.HEAD: [_head(view, columns)],
         Part.STATES: wrapped(_states(view), columns, "   "),
         Part.PACE: [_pace(view, columns)],
-        Part.UNITS: _special(view.picture, columns),
+        Part.UNITS: _special(view.snapshot, columns),
         Part.PROVIDERS: table,
         Part.REASONS: _reasons(view, columns),
-        Part.MONEY: [] if view.picture.money is None else [_money(view.picture.money, columns)],
+        Part.MONEY: [] if view.snapshot.money is None else [_money(view.snapshot.money, columns)],
         Part.HELP: [[Piece(text)] for text in KEYS_HELP] if view.help else [],
         Part.LOG: _log(view, columns, rows),
         Part.FOOT: [_foot(columns)] if view.keys else [],
@@ -377,7 +378,7 @@ def _shown(part: Part, lines: list[list[Piece]], granted: int, columns: int) -> 
 
 
 def _head(view: ScreenView, columns: int) -> list[Piece]:
-    workers, work = view.picture.workers, view.picture.work
+    workers, work = view.snapshot.workers, view.snapshot.work
     course = Piece(view.course.value, Style.BUSY if view.course is Course.STOPPING else Style.HEAD)
     if work.paused:
         course = Piece("paused", Style.BUSY)
@@ -406,18 +407,18 @@ def format_checking(checking: Checking) -> str:
     return f"{preflights} {'has' if checking.total == 1 else 'have'} passed{failed}"
 
 
-def _special(picture: RunSnapshot, columns: int) -> list[list[Piece]]:
+def _special(snapshot: RunSnapshot, columns: int) -> list[list[Piece]]:
     """What not every run has: units of schedules, or a plan."""
-    lines = [] if picture.units is None else [_units(picture.units, columns)]
-    if picture.build is not None:
-        head, *rest = picture.build.words()
+    lines = [] if snapshot.units is None else [_units(snapshot.units, columns)]
+    if snapshot.build is not None:
+        head, *rest = snapshot.build.parts()
         parts = [Piece(head, Style.HEAD), *map(Piece, rest)]
         lines.append(fitting(parts, columns, GAP))
     return lines
 
 
 def _units(units: Units, columns: int) -> list[Piece]:
-    head, ticking, *ill = units.words()
+    head, ticking, *ill = units.parts()
     parts = [Piece(head), Piece(ticking, Style.BUSY), *(Piece(one, Style.BAD) for one in ill)]
     return fitting(parts, columns, GAP)
 
@@ -430,7 +431,7 @@ def _states(view: ScreenView) -> list[Piece]:
         return [Piece("preflights run")]
     if view.course is Course.PLANNING:
         return [Piece("a build waits for its datasets, or is planned")]
-    work = view.picture.work
+    work = view.snapshot.work
     many = "+" if work.delayed >= DELAYED_IN_STATS else ""
     parts = [
         Piece(f"{work.done:,} done", Style.GOOD),
@@ -459,7 +460,7 @@ def _pace(view: ScreenView, columns: int) -> list[Piece]:
     if view.course in (Course.CHECKING, Course.PLANNING):
         return []
     total = pace.ended_count + pace.left
-    if not total and view.picture.units is not None:
+    if not total and view.snapshot.units is not None:
         return [Piece("no job has come yet", Style.DIM)]
     part = pace.ended_count / total if total else 1.0
     parts = [
@@ -490,7 +491,7 @@ def time_left(pace: Throughput, *, short: bool) -> str:
 
 
 def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
-    found = view.picture.reasons
+    found = view.snapshot.reasons
     if not found:
         return []
     counts = ["–" if reason.jobs is None else f"{reason.jobs:,}" for reason in found]

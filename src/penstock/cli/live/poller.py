@@ -40,10 +40,10 @@ class RunAlerts:
         self._down: set[str] = set()
         self._silent: set[WorkerId] = set()
 
-    def of(self, picture: RunSnapshot) -> Iterator[str]:
+    def of(self, snapshot: RunSnapshot) -> Iterator[str]:
         """What has changed since the last call, as sentences without their end."""
-        yield from self._of_workers(picture.silent)
-        yield from self._of_providers(picture.providers)
+        yield from self._of_workers(snapshot.silent)
+        yield from self._of_providers(snapshot.providers)
 
     def _of_workers(self, silent: Iterable[Silence]) -> Iterator[str]:
         for one in silent:
@@ -130,7 +130,7 @@ LOOK_SECONDS = 1.0  # between two looks: workers write no more often
 
 
 class RunPoller:
-    """Owns the last picture of a run, and when the next is made."""
+    """Owns the last snapshot of a run, and when the next is made."""
 
     def __init__(
         self,
@@ -157,12 +157,12 @@ class RunPoller:
         self._silent = SilentWorkers(store)
         self._round = UnitPoller(store)
         self._build_round = BuildPoller(store, run_id)
-        self.workers: list[WorkerView] = []  # that answer, by the last picture; of others too
-        self.picture: RunSnapshot | None = None
+        self.workers: list[WorkerView] = []  # that answer, by the last snapshot; of others too
+        self.snapshot: RunSnapshot | None = None
         self.pace: Throughput | None = None
 
     def tick(self, wait_seconds: float = 0.0) -> bool:
-        """Go on looking, if it is time to; True if there is a new picture."""
+        """Go on looking, if it is time to; True if there is a new snapshot."""
         now = self._clock.monotonic()
         if now < self._next_at:
             return False
@@ -223,7 +223,7 @@ class RunPoller:
         build = self._build_round.view
         if build is not None:
             stats, outlook = build.stats_of(stats), build.outlook_of(outlook)
-        self.picture = run_snapshot(
+        self.snapshot = run_snapshot(
             stats,
             outlook,
             workers,

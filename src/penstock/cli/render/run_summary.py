@@ -103,7 +103,7 @@ def _ended(closing: RunSummary) -> str:
 def _format_units(units: Units) -> Iterator[str]:
     """What is left of the units when nobody serves them here any more."""
     troubles = msgspec.structs.replace(units.troubles, late=0)  # of course they are, from now on
-    words = list(msgspec.structs.replace(units, troubles=troubles).words())
+    words = list(msgspec.structs.replace(units, troubles=troubles).parts())
     yield words[0]
     ill = words[2:]
     yield from ill
@@ -181,7 +181,7 @@ def print_summary(look: RunPoller | None, store: Store | None, run_id: str | Non
         pace=pace,
         ended=own,
         paused=stats.paused,
-        providers=_totals(facts, look.picture),
+        providers=_totals(facts, look.snapshot),
         money=money,
         in_doubt=0 if figures is None else figures.in_doubt,
         limited_by=_limited_by(facts) if is_told else None,
@@ -199,12 +199,12 @@ def print_summary(look: RunPoller | None, store: Store | None, run_id: str | Non
 
 
 def _totals(
-    facts: RunFacts | Unreadable | None, picture: RunSnapshot | None
+    facts: RunFacts | Unreadable | None, snapshot: RunSnapshot | None
 ) -> Sequence[ProviderTotal]:
     """What went to each model; its limit is that of the last workers, if they were seen."""
     if not isinstance(facts, RunFacts):
         return ()
-    seen = {line.name: line.live for line in (picture.providers if picture else ())}
+    seen = {line.name: line.live for line in (snapshot.providers if snapshot else ())}
     providers = [one.provider for one in facts.models]
     found = []
     for one in facts.models:

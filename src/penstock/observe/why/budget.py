@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a job wait for a budget, how much is left of it, and what would let it go on?"""
+"""Explains a job that waits for a budget of money or tokens: how much is left, and what helps."""
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.model.dataset import task_name
 from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, day_of
@@ -14,18 +14,15 @@ from penstock.observe.why.facts import Explanation, Gate, JobFacts
 def held_by_budget(
     facts: JobFacts, found: Explanation, refusal: BudgetRefusal, run_id: str
 ) -> Explanation:
-    """The answer for a job whose task a worker does not take any more in its run."""
+    """Explain a job whose task a worker has stopped taking, since a budget refused a call."""
     job, budget = facts.this.job, refusal.budget
-    held = f"The task {task_name(job.task)!r} of {job.key!r} is held back in the run {run_id!r}"
+    held = f"The task {task_name(job.task)!r} of {job.key!r} is held back in run {run_id!r}"
     if refusal.price_is_missing:
-        return msgspec.structs.replace(
+        return replace(
             found,
             gate=Gate.BUDGET,
-            sentence=(
-                f"{held}: [{budget.name}] counts dollars, and the price of {refusal.where} is not "
-                "known."
-            ),
-            unblocks=f"{refusal.price_setting} of penstock.toml is said, and a new run starts",
+            sentence=(f"{held}: [{budget.name}] counts dollars, and {refusal.where} has no price."),
+            unblocks=f"{refusal.price_setting} is set in penstock.toml, and a new run starts",
             command=run_command(job.task),
         )
     a_day = budget.period is Period.DAY
@@ -33,9 +30,9 @@ def held_by_budget(
     short = refusal.short
     numbers = f"Little is left of [{budget.name}]."
     if uses:
-        numbers = msgspec.structs.replace(uses[0], budget=short).sentence
+        numbers = replace(uses[0], budget=short).sentence
     anew = "" if a_day else "; a new run counts from zero"
-    return msgspec.structs.replace(
+    return replace(
         found,
         gate=Gate.BUDGET,
         sentence=(
@@ -48,7 +45,7 @@ def held_by_budget(
 
 
 def without_worker(facts: JobFacts, found: Explanation | None) -> Explanation | None:
-    """Nobody is there to run it: perhaps a budget has ended the last run."""
+    """Complete the explanation of a job without a worker: a budget may have ended the last run."""
     if found is None:
         return None
     task = facts.this.job.task
@@ -59,25 +56,23 @@ def without_worker(facts: JobFacts, found: Explanation | None) -> Explanation | 
 
 
 def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanation:
-    """The answer for a job that the last run has left, since a budget had nothing for it."""
+    """Explain a job that the last run left over when a budget ended it."""
     refusal, begun = stop.refusal, found.sentence.rstrip(".")
     if refusal.price_is_missing:
         sentence = (
-            f"{begun}: the last run ended since [{stop.budget}] counts dollars, and the price of "
-            f"{refusal.where} is not known."
+            f"{begun}: the last run ended, since [{stop.budget}] counts dollars, and "
+            f"{refusal.where} has no price."
         )
-        unblocks = f"{refusal.price_setting} of penstock.toml is said, and a new run starts"
-        return msgspec.structs.replace(
-            found, gate=Gate.BUDGET, sentence=sentence, unblocks=unblocks
-        )
+        unblocks = f"{refusal.price_setting} is set in penstock.toml, and a new run starts"
+        return replace(found, gate=Gate.BUDGET, sentence=sentence, unblocks=unblocks)
     settings = refusal.short.settings
     if refusal.budget.period is Period.RUN:
         unblocks = f"a new run starts: it counts from zero, up to {settings}"
     elif stop.span == day_of(facts.now):
-        unblocks = f"{settings} is raised, or the day of UTC ends, and a new run starts"
+        unblocks = f"{settings} is raised, or the day ends (UTC), and a new run starts"
     else:
-        unblocks = f"a new run starts: another day has begun, and it counts up to {settings}"
-    return msgspec.structs.replace(
+        unblocks = f"a new run starts: it is a new day, and it counts from zero, up to {settings}"
+    return replace(
         found,
         gate=Gate.BUDGET,
         sentence=f"{begun}: the last run ended at its budget {stop.title} ({stop.numbers}).",
@@ -86,23 +81,23 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
 
 
 def _with_day_budgets(facts: JobFacts, found: Explanation) -> Explanation:
-    """Whoever comes will have what the day has left."""
+    """Add what is left of the budgets of the day."""
     scopes = (ALL, f"task:{task_name(facts.this.job.task)}")
     details = tuple(
         one.sentence
         for one in facts.budgets
         if one.budget.period is Period.DAY and one.budget.scope in scopes
     )
-    return msgspec.structs.replace(found, details=(*found.details, *details))
+    return replace(found, details=(*found.details, *details))
 
 
 def waits_for_money(found: Explanation, since: int, budget: str, now: int) -> Explanation:
-    """The answer for a body that waits for what other calls have reserved; it runs already."""
-    return msgspec.structs.replace(
+    """Explain a running body that waits for money which other calls have reserved."""
+    return replace(
         found,
         sentence=(
             f"{found.sentence} It has waited since {at(since)} ({span(now - since)}) for money of "
-            f"[{budget}] that calls on their way have reserved."
+            f"[{budget}] that calls in flight have reserved."
         ),
         unblocks="one of those ends, and its attempt ends",
         when=None,

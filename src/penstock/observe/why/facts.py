@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is an explanation of where a job stands, and of which facts is it made?"""
+"""The explanation of a job, its gates, and the facts that it is derived from."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from penstock.observe.spending import BudgetUse
 
 
 class Gate(StrEnum):
-    """What a job stands before, or that it has passed all of them."""
+    """What holds a job up, or the state it is in when nothing does."""
 
     DEPENDENCY = "dependency"  # another job has to end first
-    NOT_DUE = "not_due"  # its time has not come
-    PAUSED = "paused"  # nobody gets work
-    NO_WORKER = "no_worker"  # nobody is there who could run it
+    NOT_DUE = "not_due"  # it is delayed, or waits for a retry
+    PAUSED = "paused"  # by an operator: nobody gets work
+    NO_WORKER = "no_worker"  # no live worker could run it
     KEYED_LIMIT = "keyed_limit"  # as many as may hold one of its limit keys do
-    RUNS_ALONE = "runs_alone"  # it may have killed a worker, and waits for one of its own
-    SLOTS = "slots"  # as many run as there are slots
+    RUNS_ALONE = "runs_alone"  # a suspect: it may have killed a worker, so it must run alone
+    SLOTS = "slots"  # all slots are taken
     FAIR_SHARE = "fair_share"  # its group has had its share, and others wait for theirs
-    PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider serves are on their way
-    COOLDOWN = "cooldown"  # its provider has asked for a pause, or is ill
-    REQUEST_BUDGET = "request_budget"  # what was declared for a minute is used up
+    PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider takes are in flight
+    COOLDOWN = "cooldown"  # its provider has asked for a pause, or is unhealthy
+    REQUEST_BUDGET = "request_budget"  # the declared rpm or tpm is used up
     BUDGET = "budget"  # of money or tokens: its task is held back until one is raised
-    POLICY = "policy"  # another rule of its worker
+    POLICY = "policy"  # another admission policy of its worker
     STOPPING = "stopping"  # its worker stops, and gives it back
-    TURN = "turn"  # nothing that is known: it is among the next
+    TURN = "turn"  # nothing holds it up: it is among the next
     RUNNING = "running"
     SILENT = "silent"  # its worker no longer answers, and holds it until its lease ends
-    LINGERING = "lingering"  # its lease is over, and its body goes on
+    DETACHED = "lingering"  # its lease is over, and its body still runs
     FINISHED = "finished"
     OVERLAPPING = "overlapping"  # of a unit: its last tick still runs, and occurrences have passed
     DEGRADED = "degraded"  # of a unit: its ticks fail, and it is tried again
-    OTHERS = "others"  # of a unit: the other side is ill or asks for patience
+    OTHERS = "others"  # of a unit: another party is unhealthy or asked for a pause
     PREFLIGHT = "preflight"  # of a unit: a check has failed, at the start or before its next try
-    RETIRED = "retired"  # of a unit: it is not planned any more
+    RETIRED = "retired"  # of a unit: the app no longer plans it
     NO_SLICE = "no_slice"  # of a slice: its calendar has none there
-    FUTURE = "future"  # of a slice: its moment has not come
+    FUTURE = "future"  # of a slice: its time has not come
     FRESH = "fresh"  # of a slice: it is committed, and up to date
     STALE = "stale"  # of a slice: it is committed, and would be built anew
-    NOT_BUILT = "not_built"  # of a slice: no plan is on its way that builds it
+    NOT_BUILT = "not_built"  # of a slice: no open plan builds it
     PLANNING = "planning"  # of a slice: its plan is being made
     LEVEL = "level"  # of a slice: a level has to be committed, its own or the one below
-    PLAN_LEFT = "plan_left"  # of a slice: the run of its plan is gone
+    PLAN_LEFT = "plan_left"  # of a slice: its plan was abandoned by its run
     LOCKED = "locked"  # of a slice: another build has the lock of its dataset
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A limit key with what holds for it."""
+    """A limit key with its cap, its holders and the source of the cap."""
 
     held: HeldKey
     cap: int | None
-    source: str  # who says so
+    source: str  # of the cap
 
     @property
     def is_full(self) -> bool:
@@ -67,33 +67,33 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, and what else is known."""
+    """Why a job, unit or slice is where it is: the sentence, what unblocks it, and details."""
 
     key: str
     state: JobState | None  # None: a unit that was never armed, a slice without a job
     gate: Gate
     sentence: str
-    unblocks: str | None = None  # what will let it go on
+    unblocks: str | None = None  # what lets it continue
     when: int | None = None  # at which time, if that is known
-    command: str | None = None  # what would, at once
+    command: str | None = None  # the command that unblocks it at once
     details: tuple[str, ...] = ()
     waits_for: tuple[Dependency, ...] = ()
     chain: tuple[str, ...] = ()  # from this job to the one that holds it up
     limits: tuple[Limit, ...] = ()  # that are full
     worker: WorkerId | None = None
-    as_of: int | None = None  # the time of a worker's word that this rests on
+    as_of: int | None = None  # the time of the worker's report that this rests on
 
 
 class KnownCaps(msgspec.Struct, frozen=True):
-    """Which cap holds for a limit key, and who says so?"""
+    """The caps of limit keys, by operators and by settings."""
 
     overrides: Mapping[str, int] = {}  # by operators
     configured: Mapping[str, int] = {}  # by the settings of this folder
 
     def of(self, held: HeldKey, workers: Mapping[WorkerId, Mapping[str, int]]) -> Limit:
-        """Each worker goes by its own settings: the most generous one lets a job go first.
+        """The cap that holds for a key: the highest of those that workers are configured with.
 
-        The settings of this folder count where no worker has told its own.
+        The settings of this folder count where no worker has reported its own.
         """
         said = [
             self._said(held, caps, f"as configured for worker {worker!r}")
@@ -112,18 +112,18 @@ class KnownCaps(msgspec.Struct, frozen=True):
 
 
 class WorkerAnswer(msgspec.Struct, frozen=True):
-    """What a worker has just said."""
+    """The answer of a worker that was asked about a job."""
 
     worker: WorkerId
     standing: JobStanding
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an explanation is made of."""
+    """All facts that the explanation of a job is derived from."""
 
     this: Circumstances
-    now: int  # by the store's clock, when all of this was known
-    chain: tuple[Circumstances, ...] = ()  # what it waits for, link by link
+    now: int  # by the store's clock, when these facts were read
+    chain: tuple[Circumstances, ...] = ()  # the dependencies that hold it up, link by link
     stats: Stats
     workers: tuple[WorkerView, ...] = ()
     silent: Mapping[WorkerId, Silence] = {}  # workers that no longer answer
@@ -135,12 +135,12 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> list[WorkerView]:
-        """Those that work, as far as anybody can tell."""
+        """Workers that are alive, without those that no longer answer."""
         return [one for one in self.workers if one.alive and one.id not in self.silent]
 
     @property
     def statuses(self) -> dict[WorkerId, WorkerStatus]:
-        """The last word of each live worker, with its time by the store's clock."""
+        """The last status of each live worker, with its time by the store's clock."""
         found = {}
         for worker in self.alive:
             status = read_status(worker.status)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where do the facts of an explanation come from? The store, and the workers that are asked.
+"""Gathers the facts about one job for `why`: reads the store, and asks live workers.
 
-A worker looks into its inbox four times a second while it has something to do. One that does not
-answer in time, or a store that may not be written, leaves what the store knows.
+A worker reads its inbox four times a second while it is busy. If none answers in time, or the
+store cannot be written, the explanation rests on the store alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.clock import MICROSECONDS, Clock, blocking_sleep
 from penstock.errors import StoreError
@@ -50,7 +50,7 @@ def gather_facts(
         configured: caps of limit keys by the settings of this folder.
         clock: of this process.
         budgets: by the settings of this folder.
-        gone: is the process that has left this mark gone for certain?
+        gone: whether the process with this mark is certainly gone.
     """
     began = clock.monotonic()
     this = store.circumstances(key).result()
@@ -83,7 +83,7 @@ def _again(store: Store, plan_id: str) -> str | None:
 
 
 def _stops(store: Store) -> tuple[BudgetStop, ...]:
-    """The budgets that have ended the last run."""
+    """The budgets that ended the last run."""
     parts = store.run_parts(None).result()
     return budget_stops(filter(None, (read_document(part.document) for part in parts)))
 
@@ -91,7 +91,7 @@ def _stops(store: Store) -> tuple[BudgetStop, ...]:
 def _budgets(
     store: Store, workers: Sequence[WorkerView], budgets: Sequence[Budget], day: str
 ) -> list[BudgetUse]:
-    """What the budgets have come to that are set here, or hold a live worker back."""
+    """The use of the budgets that are set here, or hold a live worker back."""
     alive = [worker for worker in workers if worker.alive]
     told = [status for worker in alive if (status := read_status(worker.status)) is not None]
     holding = [one.budget for status in told for one in status.over_budget.values()]
@@ -103,7 +103,7 @@ def _budgets(
 
 
 def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:
-    """From a job to the one that holds it up, or because of which it was skipped."""
+    """Follow dependencies from a job to the one that holds it up or caused its skip."""
     seen = {this.job.key}
     link: Circumstances | None = this
     while link is not None and len(seen) <= CHAIN_MAX:
@@ -126,9 +126,9 @@ def _before(link: Circumstances) -> str | None:
 
 
 def unbuilt_by(job: Job) -> str | None:
-    """The job of the same plan whose slice was not there when one began that needs it.
+    """The job of the same plan whose missing slice made this one skip itself; None: it did not.
 
-    Such a one ends itself skipped: its edges go to gates, which open however their jobs end.
+    Edges between such jobs go to gates, which open however their jobs end.
     """
     error = job.last_error
     if job.plan_id is None or error is None or not error.message.startswith(UNBUILT):
@@ -139,13 +139,13 @@ def unbuilt_by(job: Job) -> str | None:
 def _ask(
     store: Store, link: Circumstances, workers: Sequence[WorkerView], clock: Clock
 ) -> Iterator[WorkerAnswer]:
-    """Ask whoever may know more than the store."""
+    """Ask the workers that may know more than the store."""
     ref = JobRef(link.job.id, link.job.token)
     asked: dict[WorkerId, int] = {}
     try:
         for worker in _whom(link, workers):
             asked[worker] = store.ask(worker, ref).result()
-    except StoreError:  # it may not be written: nobody can be asked
+    except StoreError:  # it cannot be written: nobody can be asked
         return
     until = clock.monotonic() + ANSWER_SECONDS
     while asked:
@@ -164,13 +164,13 @@ def _ask(
 
 
 def _by_our_clock(standing: JobStanding, asked_at: int) -> JobStanding:
-    """Clocks differ: a word counts from when it was asked for, by the clock of the store."""
-    status = msgspec.structs.replace(standing.status, captured_at=asked_at)
-    return msgspec.structs.replace(standing, status=status)
+    """Clocks differ: an answer counts from when it was asked for, by the clock of the store."""
+    status = replace(standing.status, captured_at=asked_at)
+    return replace(standing, status=status)
 
 
 def _whom(link: Circumstances, workers: Sequence[WorkerView]) -> list[WorkerId]:
-    """Its holder; of a ready job, workers that could take it and have something to do."""
+    """Whom to ask: the holder; for a ready job, busy workers that could take it."""
     alive = {worker.id: worker for worker in workers if worker.alive}
     job = link.job
     if job.state is JobState.IN_PROGRESS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does a job not run, or what became of it?
+"""Explains why a job does not run, or how it ended.
 
-A pure function of facts. Of all gates that are closed the first is the answer, and the others are
-details: whoever opens one of them shall know what is behind it.
+A pure function of facts. Of all closed gates the first is the answer, and the others are details,
+so that an operator who opens one knows what comes next.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.model.dataset import task_name
 from penstock.model.job import TERMINAL, JobState
@@ -29,15 +29,15 @@ from penstock.observe.why.budget import without_worker
 from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
 from penstock.observe.why.worker import explain_leased, explain_ready, on_worker
 
-BUILT_AGAIN = "the same build is started again, which tries what is not there"
+BUILT_AGAIN = "the same build is started again, which builds what is missing"
 RETRY = ("queue", "retry-failed", "--task")
 
 
 def explain(facts: JobFacts) -> Explanation:
-    """The one true answer, as far as the facts go."""
+    """Explain a job by the first gate that holds it up."""
     state = facts.this.job.state
     if facts.this.lingering and state is not JobState.IN_PROGRESS:
-        return _lingering(facts)
+        return _explain_detached(facts)
     if state in TERMINAL:
         return _finished(facts)
     if state is JobState.WAITING:
@@ -46,7 +46,7 @@ def explain(facts: JobFacts) -> Explanation:
         return explain_leased(facts)
     first, *others = _closed(facts)
     behind = tuple(f"Behind that: {other.sentence}" for other in others)
-    return msgspec.structs.replace(first, details=(*first.details, *behind))
+    return replace(first, details=(*first.details, *behind))
 
 
 def _why(facts: JobFacts, gate: Gate, sentence: str) -> Explanation:
@@ -55,7 +55,7 @@ def _why(facts: JobFacts, gate: Gate, sentence: str) -> Explanation:
 
 
 def _closed(facts: JobFacts) -> Iterator[Explanation]:
-    """Every gate that a queued job stands before, the first one first; there is always one."""
+    """Every gate that holds a queued job up, in order; there is always one."""
     gates = [
         gate
         for gate in (
@@ -79,14 +79,12 @@ def _not_due(facts: JobFacts) -> Explanation | None:
         return None
     moment = f"at {at(job.available_at)}, in {span(job.available_at - this.now)}"
     if job.last_error is None:
-        sentence = f"{job.key!r} was enqueued for later: it is due {moment}."
+        sentence = f"{job.key!r} is delayed: it is due {moment}."
     else:
-        again = "is tried again" if job.deferred_since is None else "comes back"
+        again = "is tried again" if job.deferred_since is None else "is due again"
         sentence = f"{job.key!r} {again} {moment}: {format_error(job.last_error)}."
     found = _why(facts, Gate.NOT_DUE, sentence)
-    return msgspec.structs.replace(
-        found, unblocks="its time comes", when=job.available_at, details=tuple(_tries(this))
-    )
+    return replace(found, unblocks="it is due", when=job.available_at, details=tuple(_tries(this)))
 
 
 def _tries(this: Circumstances) -> Iterator[str]:
@@ -95,8 +93,7 @@ def _tries(this: Circumstances) -> Iterator[str]:
         yield f"Failed attempts so far: {job.attempts}."
     if job.deferred_since is not None:
         yield (
-            f"Put off since {at(job.deferred_since)} without being charged: the fault is not its "
-            "own."
+            f"Deferred since {at(job.deferred_since)} and not charged: the fault is not its own."
         )
 
 
@@ -104,7 +101,7 @@ def _paused(facts: JobFacts) -> Explanation | None:
     if not facts.stats.paused:
         return None
     sentence = f"The queue is paused, so nobody takes {facts.this.job.key!r}."
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.PAUSED, sentence),
         unblocks="an operator resumes the queue",
         command=command("queue", "resume"),
@@ -115,9 +112,9 @@ def _no_worker(facts: JobFacts) -> Explanation | None:
     job, alive = facts.this.job, facts.alive
     task = task_name(job.task)
     if not alive:
-        by_itself = "; a run whose worker has died starts another by itself" if job.suspect else ""
-        return msgspec.structs.replace(
-            _why(facts, Gate.NO_WORKER, f"No worker is alive that could take {job.key!r}."),
+        by_itself = "; a run restarts a worker that has died by itself" if job.suspect else ""
+        return replace(
+            _why(facts, Gate.NO_WORKER, f"No live worker could take {job.key!r}."),
             unblocks=f"a worker starts that knows the task {task!r}{by_itself}",
             command=facts.again or run_command(job.task),
         )
@@ -134,7 +131,7 @@ def _no_worker(facts: JobFacts) -> Explanation | None:
         f"{nobody} {'knows' if many else 'does not know'} the task {task!r} of {job.key!r} "
         f"({'they know' if many else 'it knows'} {len(known)}{closest})."
     )
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.NO_WORKER, sentence),
         unblocks=f"a worker starts whose app defines {task!r} (`name=` keeps an old name)",
         command=facts.again or run_command(job.task),
@@ -142,7 +139,7 @@ def _no_worker(facts: JobFacts) -> Explanation | None:
 
 
 def _other_root(facts: JobFacts, task: str) -> Explanation:
-    """Workers build this dataset, but keep its slices elsewhere."""
+    """Explain a job whose workers write to another output root than its plan."""
     job = facts.this.job
     others = [one for one in facts.alive if task in map(task_name, one.tasks)]
     some_of = "The only live worker" if len(others) == 1 else f"The {len(others):,} live workers"
@@ -151,9 +148,9 @@ def _other_root(facts: JobFacts, task: str) -> Explanation:
         f"{some_of} that could take {job.key!r} {keep} slices in another output root than its "
         f"plan ({job.task.partition('#')[2]})."
     )
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.NO_WORKER, sentence),
-        unblocks="a worker starts whose datasets.root is the folder that the plan writes to",
+        unblocks="a worker starts whose datasets.root is the folder of the plan",
         command=facts.again,
     )
 
@@ -174,8 +171,8 @@ def _keyed_limit(facts: JobFacts) -> Explanation | None:
     key, cap = first.held.limit_key, first.cap or 0
     if cap <= 0:
         sentence = (
-            f"{this.job.key!r} waits for the limit {key!r}, which is 0 ({first.source}): nothing "
-            "runs until it is raised."
+            f"{this.job.key!r} waits for the limit {key!r}, which is 0 ({first.source}): no such "
+            "job runs until it is raised."
         )
         unblocks = f"the limit {key!r} is raised"
     else:
@@ -186,7 +183,7 @@ def _keyed_limit(facts: JobFacts) -> Explanation | None:
         one = "its holder" if first.held.count == 1 else f"one of its {first.held.count:,} holders"
         unblocks = f"{one} ends, or the limit is raised"
     details = [_holder_line(limit, this.now) for limit in full[1:]]
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.KEYED_LIMIT, sentence),
         unblocks=unblocks,
         command=command("queue", "limit", key, str(max(first.held.count, cap) + 1)),
@@ -210,7 +207,7 @@ def _holders(limit: Limit, now: int) -> str:
     for holder in limit.held.holders:
         where = f" on worker {holder.worker!r}" if holder.worker is not None else ""
         if holder.lingers:
-            names.append(f"{holder.key!r}{where}, whose lease is over but whose body goes on")
+            names.append(f"{holder.key!r}{where}, whose lease is over but whose body still runs")
         else:
             since = "" if holder.since is None else f" for {span(now - holder.since)}"
             names.append(f"{holder.key!r}{where}{since}")
@@ -224,9 +221,9 @@ def _runs_alone(facts: JobFacts) -> Explanation | None:
     crashes = counted(job.crashes, "crash", "crashes")
     sentence = (
         f"{job.key!r} ran when its worker died ({crashes} alone so far), so it runs "
-        "alone next, when a worker has nothing else or the supervisor starts one for it."
+        "alone next, when a worker is idle or the supervisor starts one for it."
     )
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.RUNS_ALONE, sentence),
         unblocks="a worker takes the jobs that must run alone, one at a time",
         details=(f"Jobs that wait to run alone: {facts.stats.suspects:,}.",),
@@ -234,21 +231,21 @@ def _runs_alone(facts: JobFacts) -> Explanation | None:
 
 
 def _waiting(facts: JobFacts) -> Explanation:
-    """A job waits for others: the last of the chain is what holds all of them up."""
+    """Explain a job that waits for others: the last of the chain holds all of them up."""
     this = facts.this
     waits = [link for link in this.dependencies if link.open]
     chain = (this.job.key, *(link.job.key for link in facts.chain))
     if all(link.state in TERMINAL for link in waits):
-        sentence = f"What {this.job.key!r} waited for has ended; it is told by the next lease."
-        return msgspec.structs.replace(
+        sentence = f"What {this.job.key!r} waited for has ended; the next lease call releases it."
+        return replace(
             _why(facts, Gate.DEPENDENCY, sentence),
             unblocks="any worker asks for work",
             waits_for=tuple(waits),
         )
     names = some([f"{link.key!r} ({link.state.value})" for link in waits], this.job.pending)
-    if not facts.chain:  # it was not followed any further
+    if not facts.chain:  # the end of a chain that is too long
         found = _why(facts, Gate.DEPENDENCY, f"{this.job.key!r} waits for {names}.")
-        return msgspec.structs.replace(found, waits_for=tuple(waits))
+        return replace(found, waits_for=tuple(waits))
     root = explain(
         JobFacts(
             this=facts.chain[-1],
@@ -264,7 +261,7 @@ def _waiting(facts: JobFacts) -> Explanation:
         )
     )
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.DEPENDENCY, sentence),
         unblocks=f"{chain[1]!r} ends{_as_it_must(waits, chain[1])}{_besides(this)}",
         when=root.when,
@@ -279,26 +276,26 @@ def _waiting(facts: JobFacts) -> Explanation:
 
 
 def _way(chain: tuple[str, ...]) -> str:
-    """How the first of what a job waits for leads to what holds it up."""
+    """The way from the first dependency to the job that holds all of them up."""
     if len(chain) <= 2:
         return ""
     between = len(chain) - 3
-    over = f", over {between:,} more," if between else ""
+    over = f", through {between:,} more," if between else ""
     return f"; {chain[1]!r} waits{over} for {chain[-1]!r}"
 
 
 def _as_it_must(waits: list[Dependency], key: str) -> str:
     kinds = {link.kind.value for link in waits if link.key == key}
-    return " well" if "success" in kinds else ", in whatever way"
+    return " successfully" if "success" in kinds else ", in any state"
 
 
 def _besides(this: Circumstances) -> str:
-    """How many a job waits for besides the one that is named."""
+    """How many more jobs it waits for."""
     others = this.job.pending - 1
     return f", and {others:,} more that it waits for" if others > 0 else ""
 
 
-def _lingering(facts: JobFacts) -> Explanation:
+def _explain_detached(facts: JobFacts) -> Explanation:
     job, workers = facts.this.job, facts.this.lingering
     names = some([repr(worker) for worker in workers])
     became = "was put back" if job.state not in TERMINAL else f"is {job.state.value}"
@@ -307,15 +304,15 @@ def _lingering(facts: JobFacts) -> Explanation:
         f"{job.key!r} {became}, but its body still runs on worker {names}"
         f"{held if job.limit_keys else ''}."
     )
-    found = msgspec.structs.replace(
-        _why(facts, Gate.LINGERING, sentence),
-        unblocks="its worker stops the body, or ends itself",
+    found = replace(
+        _why(facts, Gate.DETACHED, sentence),
+        unblocks="its worker stops the body, or ends",
         worker=workers[0],
     )
     if job.state in TERMINAL:
         return on_worker(facts, found)
     behind = tuple(f"Behind that: {gate.sentence}" for gate in _closed(facts))
-    return msgspec.structs.replace(on_worker(facts, found), details=behind)
+    return replace(on_worker(facts, found), details=behind)
 
 
 def _finished(facts: JobFacts) -> Explanation:
@@ -332,9 +329,9 @@ def _finished(facts: JobFacts) -> Explanation:
         error = "" if job.last_error is None else f": {format_error(job.last_error)}"
         sentence = f"{job.key!r} failed for good{when}{error}."
         is_built = job.kind.is_built
-        return msgspec.structs.replace(
+        return replace(
             _why(facts, Gate.FINISHED, sentence),
-            unblocks=BUILT_AGAIN if is_built else "an operator lets failed jobs run again",
+            unblocks=BUILT_AGAIN if is_built else "an operator retries failed jobs",
             command=facts.again if is_built else command(*RETRY, job.task),
             details=(f"Failed attempts: {job.attempts}, crashes: {job.crashes}.",),
         )
@@ -350,21 +347,19 @@ def _skipped(facts: JobFacts, when: str) -> Explanation:
         sentence = f"{job.key!r} was skipped by its own task{when}{reason}."
         return _why(facts, Gate.FINISHED, sentence)
     chain = (job.key, *(link.job.key for link in facts.chain))
-    sentence = f"{job.key!r} was skipped{when}, because {blamed!r} did not end well."
-    found = msgspec.structs.replace(
-        _why(facts, Gate.FINISHED, sentence), chain=chain, waits_for=this.dependencies
-    )
+    sentence = f"{job.key!r} was skipped{when}, because {blamed!r} did not succeed."
+    found = replace(_why(facts, Gate.FINISHED, sentence), chain=chain, waits_for=this.dependencies)
     if not facts.chain:
         return found
     root = facts.chain[-1].job
     error = "" if root.last_error is None else f": {format_error(root.last_error)}"
     details = (f"It began with {root.key!r}, which is {root.state.value}{error}.",)
-    found = msgspec.structs.replace(found, details=details)
+    found = replace(found, details=details)
     if root.state is not JobState.ERROR:
         return found
     is_built = root.kind.is_built
-    return msgspec.structs.replace(
+    return replace(
         found,
-        unblocks=BUILT_AGAIN if is_built else f"{root.key!r} is tried again and ends well",
+        unblocks=BUILT_AGAIN if is_built else f"{root.key!r} is retried and succeeds",
         command=facts.again if is_built else command(*RETRY, root.task),
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does a unit of a schedule not tick, or what became of it?
+"""Explains why a unit of a schedule does not tick, or how it ended; gathers the facts for it.
 
-A pure function of facts. Of a unit that is due at some time for ever, the first question is whether
-anybody serves it; only then when it is due, and what its last tries have come to.
+A unit is always due at some time, so what comes first is whether a daemon serves it; only then
+when it is due, and how its last tries ended.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import MISSED_MAX, PreflightResult, UnitView
@@ -19,11 +20,11 @@ from penstock.observe.why.job import explain
 from penstock.observe.why.worker import explain_leased
 from penstock.stores.protocol import Store
 
-RECHECK = "preflight "  # what the kind of an error begins with if a check on duty has failed
+RECHECK = "preflight "  # the kind of an error begins so if a re-checked preflight failed
 
 
 class FailedStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks that have failed when a daemon of an app started last, if any did."""
+    """The preflights that failed at the last start of an app's daemon."""
 
     app: str
     failed: tuple[PreflightResult, ...]  # a bounded number, those of the unit's partition first
@@ -32,7 +33,7 @@ class FailedStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an explanation of a unit is made of."""
+    """All facts that the explanation of a unit is derived from."""
 
     unit: UnitView
     around: JobFacts  # its job row, and who works
@@ -41,12 +42,12 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_served(self) -> bool:
-        """Is somebody alive who runs its ticks?"""
+        """Whether a live worker runs its ticks."""
         return any(self.unit.task in worker.tasks for worker in self.around.alive)
 
 
 def explain_unit(facts: UnitFacts) -> Explanation:
-    """The one true answer, as far as the facts go."""
+    """Explain a unit by the first gate that holds it up."""
     unit, around = facts.unit, facts.around
     if around.this.lingering and unit.state is not JobState.IN_PROGRESS:
         found = explain(around)
@@ -56,11 +57,11 @@ def explain_unit(facts: UnitFacts) -> Explanation:
         found = _ticking(facts)
     else:
         found = _queued(facts)
-    return msgspec.structs.replace(found, details=(*found.details, *_figures(unit)))
+    return replace(found, details=(*found.details, *_figures(unit)))
 
 
 def never_armed(key: str, start: FailedStart) -> Explanation:
-    """The answer for a unit that the store does not know, since no start has come so far."""
+    """Explain a unit that is not in the store, since no start has passed its preflights."""
     sentence = f"{key!r} is not in the store, and no unit is armed: {_failed_start(start)}"
     return Explanation(
         key=key,
@@ -78,7 +79,7 @@ def _why(facts: UnitFacts, gate: Gate, sentence: str) -> Explanation:
 
 
 def _queued(facts: UnitFacts) -> Explanation:
-    """Every gate that it stands before: the first one is the answer."""
+    """Explain a queued unit: the first closed gate is the answer."""
     gates = [
         gate for gate in (_not_served(facts), _paused(facts), _not_due(facts)) if gate is not None
     ]
@@ -86,10 +87,10 @@ def _queued(facts: UnitFacts) -> Explanation:
         late = span(facts.around.now - facts.unit.due_at)
         found = explain(facts.around)
         detail = f"Its tick was due at {at(facts.unit.due_at)}, {late} ago."
-        return msgspec.structs.replace(found, details=(*found.details, detail))
+        return replace(found, details=(*found.details, detail))
     first, *others = gates
     behind = tuple(f"Behind that: {other.sentence}" for other in others)
-    return msgspec.structs.replace(first, details=(*first.details, *behind))
+    return replace(first, details=(*first.details, *behind))
 
 
 def _not_served(facts: UnitFacts) -> Explanation | None:
@@ -98,7 +99,7 @@ def _not_served(facts: UnitFacts) -> Explanation | None:
         return None
     if facts.start is not None:
         sentence = f"No daemon serves {unit.key!r}: {_failed_start(facts.start)}"
-        return msgspec.structs.replace(
+        return replace(
             _why(facts, Gate.PREFLIGHT, sentence),
             unblocks="every preflight passes at a later start of the daemon",
             command=command("run", "--check"),
@@ -109,7 +110,7 @@ def _not_served(facts: UnitFacts) -> Explanation | None:
     if alive:
         workers = "The only live worker does" if alive == 1 else f"The {alive:,} live workers do"
         others = f" {workers} not know it: 'penstock queue run' serves no schedules."
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.NO_WORKER, f"{_unserved(unit)}.{others}"),
         unblocks=f"a daemon of the app {unit.app!r} runs and its preflights have passed",
         command=run_command(unit.task),
@@ -117,7 +118,7 @@ def _not_served(facts: UnitFacts) -> Explanation | None:
 
 
 def _unserved(unit: UnitView) -> str:
-    """The store does not know of a daemon before its preflights have passed."""
+    """The store knows no daemon before its preflights have passed."""
     return f"No daemon serves {unit.key!r}, or one has started and still runs its preflights"
 
 
@@ -144,9 +145,9 @@ def _failed_checks(start: FailedStart) -> Iterator[str]:
 
 
 def _said(error: AttemptError) -> str:
-    """Its first line, as in the table of the start."""
+    """An error with the first line of its message."""
     first = error.message.partition("\n")[0]
-    return format_error(msgspec.structs.replace(error, message=first))
+    return format_error(replace(error, message=first))
 
 
 def _check(result: PreflightResult) -> str:
@@ -156,7 +157,7 @@ def _check(result: PreflightResult) -> str:
 def _paused(facts: UnitFacts) -> Explanation | None:
     if not facts.around.stats.paused:
         return None
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.PAUSED, f"The queue is paused, so nobody takes {facts.unit.key!r}."),
         unblocks="an operator resumes the queue",
         command=command("queue", "resume"),
@@ -164,7 +165,7 @@ def _paused(facts: UnitFacts) -> Explanation | None:
 
 
 def _not_due(facts: UnitFacts) -> Explanation | None:
-    """It waits for its time: for its next tick, or for the next try of one that failed."""
+    """Explain a unit that waits for its next tick, or for the retry of a failed one."""
     unit, now = facts.unit, facts.around.now
     if unit.available_at <= now:
         return None
@@ -176,7 +177,7 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
             Gate.NOT_DUE,
             f"{unit.key!r} is not due: its next tick is {moment} ({unit.timing}).",
         )
-        return msgspec.structs.replace(found, unblocks="its time comes", when=unit.available_at)
+        return replace(found, unblocks="it is due", when=unit.available_at)
     said = format_error(error)
     again = f"It is tried again {moment}."
     if error.kind.startswith(RECHECK):
@@ -184,14 +185,14 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
         message = f": {short(error.message)}" if error.message else ""
         gate, sentence = (
             Gate.PREFLIGHT,
-            f"The preflight {name!r}, which looks before each next try of {unit.key!r}, does not "
+            f"The preflight {name!r}, which runs before each retry of {unit.key!r}, does not "
             f"pass{message}. {again}",
         )
     elif unit.by_others:
         since = unit.deferred_since or unit.due_at
         gate, sentence = (
             Gate.OTHERS,
-            f"{unit.key!r} waits for others since {at(since)} ({span(now - since)}), "
+            f"{unit.key!r} has waited for another party since {at(since)} ({span(now - since)}), "
             f"uncharged: {said}. {again}",
         )
     else:
@@ -200,9 +201,9 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
             f"{unit.key!r} is degraded: {_tries(unit)} of its tick of {at(unit.due_at)} "
             f"({span(now - unit.due_at)} ago) failed, the last with {said}. {again}",
         )
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, gate, sentence),
-        unblocks="its next try ends well",
+        unblocks="its next try succeeds",
         when=unit.available_at,
         details=tuple(_format_passed(facts)),
     )
@@ -213,14 +214,14 @@ def _tries(unit: UnitView) -> str:
 
 
 def _ticking(facts: UnitFacts) -> Explanation:
-    """It runs, or whoever leased it is about to run it."""
+    """Explain a unit whose tick runs, or is leased."""
     unit, around = facts.unit, facts.around
     found = explain_leased(around)
     passed = tuple(_format_passed(facts))
     if found.gate is not Gate.RUNNING or not passed:
         detail = f"This is its tick of {at(unit.due_at)}."
-        return msgspec.structs.replace(found, details=(*found.details, detail))
-    return msgspec.structs.replace(
+        return replace(found, details=(*found.details, detail))
+    return replace(
         found,
         gate=Gate.OVERLAPPING,
         sentence=f"{found.sentence} Its tick of {at(unit.due_at)} has not ended. {passed[0]}",
@@ -229,7 +230,7 @@ def _ticking(facts: UnitFacts) -> Explanation:
 
 
 def _format_passed(facts: UnitFacts) -> Iterator[str]:
-    """How many occurrences have passed since the one that is being worked on."""
+    """How many occurrences have passed since the one that runs."""
     unit, passed = facts.unit, facts.passed
     if passed:
         least = "at least " if unit.timing.startswith("cron") and passed >= MISSED_MAX else ""
@@ -246,19 +247,19 @@ def _ended(facts: UnitFacts) -> Explanation:
             facts,
             Gate.RETIRED,
             f"{unit.key!r} is retired: since {at(unit.retired_at)} "
-            f"({span(now - unit.retired_at)}) the app {unit.app!r} does not plan it any more. Its "
+            f"({span(now - unit.retired_at)}) the app {unit.app!r} no longer plans it. Its "
             "cursor is kept.",
         )
-        return msgspec.structs.replace(
+        return replace(
             found,
-            unblocks="its schedule and its partition are planned again and the daemon is started",
+            unblocks="its schedule and partition are planned again and the daemon is started",
             command=run_command(unit.task),
             details=figures,
         )
     when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
     if unit.state is not JobState.ERROR:
         found = _why(facts, Gate.FINISHED, f"{unit.key!r} was cancelled by an operator{when}.")
-        return msgspec.structs.replace(
+        return replace(
             found,
             unblocks="a daemon starts, which arms it again",
             command=run_command(unit.task),
@@ -270,10 +271,10 @@ def _ended(facts: UnitFacts) -> Explanation:
         why = f"its process died with it {counted(job.crashes, 'time')} while it ran alone"
     else:
         why = f"all its attempts are used up ({_tries(unit)} of its tick of {at(unit.due_at)})"
-    return msgspec.structs.replace(
+    return replace(
         _why(facts, Gate.FINISHED, f"{unit.key!r} has ended in error{when}, since {why}{said}."),
         unblocks=(
-            "an operator lets it run again, or a daemon starts, which arms it again"
+            "an operator retries it, or a daemon starts, which arms it again"
             if facts.is_served
             else "a daemon starts, which arms it again"
         ),
@@ -287,10 +288,10 @@ def _ended(facts: UnitFacts) -> Explanation:
 
 
 def _figures(unit: UnitView) -> Iterator[str]:
-    last = "" if unit.last_tick_at is None else f"; the last ended well at {at(unit.last_tick_at)}"
+    last = "" if unit.last_tick_at is None else f"; the last success was at {at(unit.last_tick_at)}"
     tries = "no try has failed" if not unit.failed else f"{_failed(unit)} failed"
     yield (
-        f"So far: {counted(unit.ticks, 'tick')} ended well, {unit.missed:,} missed, {tries}{last}."
+        f"So far: {counted(unit.ticks, 'tick')} succeeded, {unit.missed:,} missed, {tries}{last}."
     )
 
 
@@ -305,12 +306,12 @@ FAILED_SHOWN = 5
 def unit_facts(
     store: Store, around: JobFacts, passed: Callable[[UnitView, int], int]
 ) -> UnitFacts | None:
-    """What is known of a job that is a unit; None if it is none.
+    """All facts about a unit of a schedule; None if the job is none.
 
     Args:
         store: of the job.
-        around: what is known of its row.
-        passed: how many occurrences have passed since the one that a unit is at, by its timing.
+        around: the facts about its job row.
+        passed: how many occurrences have passed since the current one, by its timing.
     """
     unit = store.unit(around.this.job.key).result()
     if unit is None:
@@ -320,7 +321,7 @@ def unit_facts(
 
 
 def failed_start(store: Store, app: str, partition: str | None) -> FailedStart | None:
-    """The checks of the last start that have failed; None if all have passed."""
+    """The preflights that failed at the last start; None if all have passed."""
     own: list[PreflightResult] = []
     others: list[PreflightResult] = []
     count = checked_at = 0
@@ -334,7 +335,7 @@ def failed_start(store: Store, app: str, partition: str | None) -> FailedStart |
             checked_at = max(checked_at, result.checked_at)
             among = own if _concerns(result.partition, partition) else others
             if len(among) < FAILED_SHOWN:
-                among.append(msgspec.structs.replace(result, value=None))
+                among.append(replace(result, value=None))
     if not count:
         return None
     return FailedStart(
@@ -346,5 +347,5 @@ def failed_start(store: Store, app: str, partition: str | None) -> FailedStart |
 
 
 def _concerns(checked: str, partition: str | None) -> bool:
-    """Is a check about a unit's own partition, as far as names tell?"""
+    """Whether a check is about the unit's own partition, by its name."""
     return not checked or (partition is not None and f"/{checked}/" in f"/{partition}/")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a slice of a dataset there, is it up to date, and if not, what is in its way?
+"""Explains whether a slice of a dataset is built and fresh, or what holds it up; gathers the facts.
 
-A pure function of facts. A slice that a plan is on its way to build stands where its job stands;
-only then does it matter what is committed, what was tried before, and who has its dataset's lock.
+A slice that an open plan builds is where its job is; only then does it matter what is committed,
+what was tried before, and which run holds the lock of its dataset.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.model.dataset import BUILD, SliceOutput, slice_of, task_name
 from penstock.model.job import SLICE, Job, JobId, JobState
@@ -39,36 +40,36 @@ OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
 
 
 class CommittedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """What readers see of a slice."""
+    """A committed slice, which readers see."""
 
     row: SliceRow
     output: SliceOutput
-    job: Job | None = None  # that built it; None: it was purged
-    version: str  # that the dataset has now
-    newer: tuple[str, ...] = ()  # needed slices that were committed after its inputs were read
+    job: Job | None = None  # that built it; None: purged
+    version: str  # of the dataset now
+    newer: tuple[str, ...] = ()  # inputs that were committed after it read them
     newer_count: int = 0
 
 
 class SliceAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that builds the slice, or was to build it, and its plan."""
+    """The job that builds a slice, or was to build it, and its plan."""
 
     plan: PlanRow
-    around: JobFacts | None  # None: its job is not there yet
+    around: JobFacts | None  # None: its job is not enqueued yet
     levels: tuple[LevelStates, ...] = ()
-    barrier: JobFacts | None = None  # of its own level, if it is built and waits for that
+    barrier: JobFacts | None = None  # of its level, if the slice is built and waits for it
     holder: LockHolder | None = None  # of the dataset's lock, if that is its run
-    again: str | None = None  # the command that asks for the same
+    again: str | None = None  # the command that builds the same
 
     @property
     def is_left(self) -> bool:
-        """Is nobody there who goes on with it?"""
+        """Whether no live run continues its plan."""
         if self.plan.state is PlanState.LEFT:
             return True
         return self.plan.state in OPEN and (self.holder is None or not self.holder.holds)
 
 
 class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an explanation of a slice is made of."""
+    """All facts that the explanation of a slice is derived from."""
 
     name: str  # prices@2024-01-05
     dataset: str
@@ -80,11 +81,11 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     first_count: int = 0
     impossible: str | None = None  # why it can never be built
     lock: LockHolder | None = None
-    tried: SliceAttempt | None = None  # by a plan on its way, or the last try that did not end well
+    tried: SliceAttempt | None = None  # of an open plan, or the last one that failed
 
 
 def explain_slice(facts: SliceFacts) -> Explanation:
-    """The one true answer, as far as the facts go."""
+    """Explain a slice: its open plan first, then what is committed, then the last attempt."""
     tried, committed = facts.tried, facts.committed
     if tried is not None and tried.plan.state in OPEN and not _is_by(committed, tried):
         return _on_its_way(facts, tried)
@@ -100,7 +101,7 @@ def explain_slice(facts: SliceFacts) -> Explanation:
 
 
 def no_slice(key: str, calendar: str, near: Sequence[str]) -> Explanation:
-    """The answer for a moment that the calendar does not have."""
+    """Explain a time that the calendar does not have."""
     closest = f"; the nearest are {some(near)}" if len(near) > 1 else ""
     if len(near) == 1:
         closest = f"; the nearest is {near[0]}"
@@ -109,18 +110,18 @@ def no_slice(key: str, calendar: str, near: Sequence[str]) -> Explanation:
 
 
 def several_slices(key: str, names: Sequence[str], total: int) -> Explanation:
-    """The answer for a day that has more than one slice."""
+    """Explain a day that has more than one slice."""
     sentence = f"{key} is {counted(total, 'slice')}: ask for one of {some(names, total)}."
     return Explanation(key=key, state=None, gate=Gate.NO_SLICE, sentence=sentence)
 
 
 def _why(facts: SliceFacts, gate: Gate, sentence: str, **more: object) -> Explanation:
     found = Explanation(key=facts.name, state=None, gate=gate, sentence=sentence)
-    return msgspec.structs.replace(found, **more)
+    return replace(found, **more)
 
 
 def _is_by(committed: CommittedSlice | None, tried: SliceAttempt) -> bool:
-    """Is what readers see what this plan has built?"""
+    """Whether the committed slice was built by this plan."""
     return committed is not None and committed.row.plan_id == tried.plan.id
 
 
@@ -128,7 +129,7 @@ def _is_by(committed: CommittedSlice | None, tried: SliceAttempt) -> bool:
 
 
 def _staleness(facts: SliceFacts, committed: CommittedSlice) -> str:
-    """Why a committed slice would be built anew; empty if it is up to date."""
+    """Why a committed slice is stale; empty if it is fresh."""
     if committed.row.version != committed.version:
         return (
             f"it was built by version {committed.row.version!r} of the dataset, which is "
@@ -171,7 +172,7 @@ def _future(facts: SliceFacts) -> Explanation:
     return _why(
         facts,
         Gate.FUTURE,
-        f"{facts.name} lies in the future: its moment comes at {at(facts.at)}, in "
+        f"{facts.name} is in the future: its time is {at(facts.at)}, in "
         f"{span(facts.at - facts.now)}; until then builds leave it out.",
         unblocks="its time comes",
         when=facts.at,
@@ -180,7 +181,7 @@ def _future(facts: SliceFacts) -> Explanation:
 
 
 def _absent(facts: SliceFacts) -> Explanation:
-    """No plan is on its way: what is missing, and the command that would build it."""
+    """Explain a missing or stale slice that no open plan builds."""
     details = [] if facts.committed is None else list(_file(facts.committed))
     if facts.impossible is not None:
         return _why(
@@ -194,19 +195,21 @@ def _absent(facts: SliceFacts) -> Explanation:
         built = _format_built(facts.committed.job, facts.now)
         gate, sentence = (
             Gate.STALE,
-            f"{facts.name} is committed{built} but stale: {reason}. No plan is on its way that "
-            "builds it.",
+            f"{facts.name} is committed{built} but stale: {reason}. No open plan builds it.",
         )
     else:
         gate, sentence = (
             Gate.NOT_BUILT,
-            f"{facts.name} was not built, and no plan is on its way that builds it.",
+            f"{facts.name} was not built, and no open plan builds it.",
         )
         if facts.first:
             first = some(facts.first, facts.first_count)
             details.append(f"It needs {first}, which {_is_not(facts.first_count)} up to date.")
     if facts.lock is not None:
-        details.append(f"The lock of {facts.dataset!r} is of {facts.lock.words(facts.now)}; {FREE}")
+        holder = facts.lock.describe(facts.now)
+        details.append(
+            f"The lock of {facts.dataset!r} is held by {holder}; the next build will not wait."
+        )
     return _why(
         facts,
         gate,
@@ -217,15 +220,12 @@ def _absent(facts: SliceFacts) -> Explanation:
     )
 
 
-FREE = "whoever builds next does not wait for it."
-
-
 def _is_not(count: int) -> str:
-    return "is not there or not" if count == 1 else "are not there or not"
+    return "is missing or not" if count == 1 else "are missing or not"
 
 
 def _locked(facts: SliceFacts, lock: LockHolder) -> Explanation:
-    """Another build has the dataset, and this slice is not in its plan."""
+    """Explain a slice whose dataset is locked by a build that does not build it."""
     committed = facts.committed
     stands = "was not built"
     if committed is not None:
@@ -234,8 +234,8 @@ def _locked(facts: SliceFacts, lock: LockHolder) -> Explanation:
         facts,
         Gate.LOCKED,
         f"{facts.name} {stands}, and the dataset {facts.dataset!r} is locked by another build, "
-        f"which does not build it: {lock.words(facts.now)}.",
-        unblocks="that build ends, and one of this slice is started; it waits by itself",
+        f"which does not build it: {lock.describe(facts.now)}.",
+        unblocks="that build ends, and one of this slice is started (which waits for the lock)",
         command=facts.command,
         details=() if committed is None else tuple(_file(committed)),
     )
@@ -251,15 +251,13 @@ def _on_its_way(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
         found = _why(
             facts,
             Gate.PLANNING,
-            f"{facts.name} is to be built by the run {tried.plan.run_id!r}, which plans now: jobs "
-            f"of plan {tried.plan.id} are enqueued, and none may run before all are there.",
+            f"{facts.name} is to be built by the run {tried.plan.run_id!r}, which is planning: "
+            f"no job of plan {tried.plan.id} may run before all are enqueued.",
             unblocks="the plan is complete",
         )
     else:
         found = _running(facts, tried)
-    return msgspec.structs.replace(
-        found, key=facts.name, details=(*found.details, *_plan_line(facts, tried))
-    )
+    return replace(found, key=facts.name, details=(*found.details, *_plan_line(facts, tried)))
 
 
 def _plan_line(facts: SliceFacts, tried: SliceAttempt) -> Iterator[str]:
@@ -279,14 +277,14 @@ def _left(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     why = ""
     if holder is not None:
         why = ", whose process is gone" if holder.gone else ", which does not renew its locks"
-    goes_on = "begins again" if plan.state is PlanState.DRAFT else "goes on where it was"
+    goes_on = "plans anew" if plan.state is PlanState.DRAFT else "continues the plan"
     return _why(
         facts,
         Gate.PLAN_LEFT,
-        f"{facts.name} is in plan {plan.id}, which was left by the run {plan.run_id!r}{why}{how}; "
-        f"nobody goes on with it.",
+        f"{facts.name} is in plan {plan.id}, which was abandoned by the run {plan.run_id!r}{why}"
+        f"{how}; no run continues it.",
         state=None if tried.around is None else tried.around.this.job.state,
-        unblocks=f"{SAME_BUILD} is started again: it {goes_on}",
+        unblocks=f"{SAME_BUILD} is started again, which {goes_on}",
         command=tried.again,
     )
 
@@ -315,7 +313,7 @@ def _level(tried: SliceAttempt, number: int | None) -> LevelStates | None:
 
 
 def _uncommitted(facts: SliceFacts, tried: SliceAttempt, job: Job) -> Explanation:
-    """It is built, and waits for the rest of its level."""
+    """Explain a slice that is built and waits for the rest of its level."""
     level = _level(tried, job.level)
     words = "" if level is None else f": {format_level(level)}"
     found = _why(
@@ -328,10 +326,10 @@ def _uncommitted(facts: SliceFacts, tried: SliceAttempt, job: Job) -> Explanatio
     if tried.barrier is None:
         return found
     behind = explain(tried.barrier)
-    rest = f"the other {counted(left, 'job')} of its level end" if left else "its barrier is run"
-    return msgspec.structs.replace(
+    rest = f"the other {counted(left, 'job')} of its level end" if left else "its barrier runs"
+    return replace(
         found,
-        unblocks=f"{rest}, in whatever way",
+        unblocks=f"{rest}, in any state",
         when=behind.when,
         command=behind.command,
         details=(f"What holds the level up: {behind.sentence}", *behind.details),
@@ -343,7 +341,7 @@ def _uncommitted(facts: SliceFacts, tried: SliceAttempt, job: Job) -> Explanatio
 
 
 def _barrier_below(around: JobFacts, job: Job) -> int | None:
-    """The level whose barrier alone holds a job up; None: it waits for nothing, or for a job."""
+    """The level whose barrier alone holds a job up; None: something else does, or nothing."""
     if job.state is not JobState.WAITING or not job.level or not around.chain:
         return None
     waits = [link.key for link in around.this.dependencies if link.open]
@@ -358,9 +356,9 @@ def _waits_for_level(
     words = "" if level is None else f": {format_level(level)}"
     held = ""
     if tried.around is not None:
-        end = msgspec.structs.replace(tried.around, this=tried.around.chain[-1], chain=())
+        end = replace(tried.around, this=tried.around.chain[-1], chain=())
         held = f" {explain(end).sentence}"
-    return msgspec.structs.replace(
+    return replace(
         found,
         gate=Gate.LEVEL,
         sentence=f"{facts.name} waits until level {below} is committed{words}.{held}",
@@ -369,7 +367,7 @@ def _waits_for_level(
 
 
 def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
-    """Its job did not end well, in a plan that goes on or in the last one."""
+    """Explain a slice whose job failed, was skipped or cancelled, in an open or the last plan."""
     around = tried.around
     if around is None:
         return _absent(facts)
@@ -395,9 +393,9 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
         sentence,
         state=job.state,
         unblocks=(
-            f"plan {tried.plan.id} ends, and {SAME_BUILD} tries again"
+            f"plan {tried.plan.id} ends, and {SAME_BUILD} is started again"
             if goes_on
-            else f"the reason is mended, and {SAME_BUILD} tries again"
+            else f"the cause is fixed, and {SAME_BUILD} is started again"
         ),
         command=again,
         details=tuple(details),
@@ -408,7 +406,7 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
 def _skipped(
     facts: SliceFacts, tried: SliceAttempt, around: JobFacts, when: str
 ) -> tuple[str, list[str]]:
-    """Because of what did something upstream not end well?"""
+    """The upstream failure that caused a skip, as a sentence and details."""
     job, root = around.this.job, around.chain[-1].job if around.chain else None
     lead = f"{facts.name} was skipped in plan {tried.plan.id}{when}"
     if root is None:
@@ -433,7 +431,7 @@ Named = Callable[[str, int], str]  # (dataset, at) → prices@2024-01-05
 
 
 class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice, as its dataset defines it."""
+    """One slice as its dataset defines it, and what a build of it would build first."""
 
     dataset: str
     at: int
@@ -448,12 +446,12 @@ class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceLookups(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store and its surroundings are asked."""
+    """Lookups that need more than the store: of jobs, keys, names and processes."""
 
     job: Callable[[str], JobFacts | None]  # all facts about a job
     keys: Callable[[str, int], Sequence[str]]  # keys that begin so, at most so many, in order
     named: Named
-    gone: Callable[[str], bool]  # is the process of this mark gone for certain?
+    gone: Callable[[str], bool]  # whether the process with this mark is certainly gone
 
 
 def slice_facts(store: Store, wanted: WantedSlice, looks: SliceLookups, now: int) -> SliceFacts:
@@ -546,9 +544,9 @@ def _tried(
 
 
 def _key_in(store: Store, plan: PlanRow, wanted: WantedSlice, looks: SliceLookups) -> str | None:
-    """The key of the job of a plan that builds a slice; of a batch, the one that holds it.
+    """The key of the job of a plan that builds a slice, alone or in a batch.
 
-    A batch is called by its first and last slice, and names sort as their times do.
+    A batch is named by its first and last slice, and names sort as their times do.
     """
     whole = f"{BUILD}{plan.id}:{wanted.name}"
     moment = wanted.name.partition("@")[2]
@@ -570,7 +568,7 @@ def _key_in(store: Store, plan: PlanRow, wanted: WantedSlice, looks: SliceLookup
 def _last_try(
     store: Store, wanted: WantedSlice, looks: SliceLookups, committed: CommittedSlice | None
 ) -> SliceAttempt | None:
-    """The newest job of a plan that is over which was to build it, if it did not end well."""
+    """The newest unsuccessful job of an ended plan that was to build the slice."""
     job = max(_unsuccessful(store, wanted), key=lambda job: job.id, default=None)
     if job is None or job.plan_id is None:
         return None

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a running worker's word say about a job: slots, shares, or that it runs?"""
+"""Explains a leased or ready job by what live workers report: running, slots, fair shares."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from penstock.clock import MICROSECONDS
 from penstock.model.dataset import task_name
@@ -34,20 +36,20 @@ GATES = {
 
 
 def explain_leased(facts: JobFacts) -> Explanation:
-    """A job is leased: it runs there, or waits there."""
+    """Explain a leased job: its worker runs it, holds it back, or no longer answers."""
     this = facts.this
     job, worker = this.job, this.job.worker or WorkerId("")
     leased = span(this.now - job.updated_at)
     if worker in facts.silent:
-        return _silent(facts, facts.silent[worker], leased)
+        return _explain_silent(facts, facts.silent[worker], leased)
     if all(view.id != worker for view in facts.alive):
         return Explanation(
             key=job.key,
             state=job.state,
             gate=Gate.NO_WORKER,
             sentence=(
-                f"{job.key!r} was leased by worker {worker!r} {leased} ago, and that one is not "
-                "alive any more; the next worker that asks for work takes it back."
+                f"{job.key!r} was leased by worker {worker!r} {leased} ago, and that worker is "
+                "dead; the next worker that asks for work takes the job back."
             ),
             unblocks="any worker asks for work",
             command=run_command(job.task) if not facts.alive else None,
@@ -55,7 +57,7 @@ def explain_leased(facts: JobFacts) -> Explanation:
         )
     answer = next((x.standing for x in facts.answers if x.worker == worker), None)
     if answer is None or answer.standing is Standing.UNKNOWN:
-        return _not_answered(facts, worker, leased)
+        return _explain_unknown(facts, worker, leased)
     found = Explanation(
         key=job.key,
         state=job.state,
@@ -66,28 +68,28 @@ def explain_leased(facts: JobFacts) -> Explanation:
     )
     match answer.standing:
         case Standing.RUNNING:
-            return _running(facts, found, answer)
+            return _explain_running(facts, found, answer)
         case Standing.STOPPING:
-            return msgspec.structs.replace(
+            return replace(
                 found,
-                gate=Gate.LINGERING,
+                gate=Gate.DETACHED,
                 sentence=(
-                    f"{job.key!r} was told to stop on worker {worker!r}, and its body goes on."
+                    f"{job.key!r} was told to stop on worker {worker!r}, and its body still runs."
                 ),
-                unblocks="its body ends, or is given up",
+                unblocks="its body ends, or is abandoned",
                 when=answer.deadline_at,
             )
         case Standing.WAITING:
-            return _held_up(facts, found, answer)
-    return msgspec.structs.replace(
+            return _explain_waiting(facts, found, answer)
+    return replace(
         found,
-        sentence=f"The body of {job.key!r} has ended on worker {worker!r}, which writes it down.",
-        unblocks="the worker's next word to the store",
+        sentence=f"The body of {job.key!r} has ended on worker {worker!r}, which saves the result.",
+        unblocks="the worker's next write to the store",
     )
 
 
-def _silent(facts: JobFacts, silence: Silence, leased: str) -> Explanation:
-    """Whoever holds it was killed, most likely; its lease has not ended yet."""
+def _explain_silent(facts: JobFacts, silence: Silence, leased: str) -> Explanation:
+    """Explain a job whose worker was killed, most likely, and whose lease has not ended yet."""
     job, left = facts.this.job, round(silence.lease_seconds * MICROSECONDS)
     why = "its process is gone" if silence.is_gone else "its lease was not renewed in time"
     return Explanation(
@@ -106,29 +108,29 @@ def _silent(facts: JobFacts, silence: Silence, leased: str) -> Explanation:
     )
 
 
-def _not_answered(facts: JobFacts, worker: WorkerId, leased: str) -> Explanation:
+def _explain_unknown(facts: JobFacts, worker: WorkerId, leased: str) -> Explanation:
     job, status = facts.this.job, facts.statuses.get(worker)
     view = next(view for view in facts.alive if view.id == worker)
     rest = span(round(view.lease_seconds * MICROSECONDS))
     is_unheard = view.lease_seconds > 0 and all(x.worker != worker for x in facts.answers)
-    ends = f" If it is gone, the job is taken back in {rest}." if is_unheard else ""
+    ends = f" If the worker is dead, the job is taken back in {rest}." if is_unheard else ""
     found = Explanation(
         key=job.key,
         state=job.state,
         gate=Gate.RUNNING,
         sentence=(
-            f"{job.key!r} was leased by worker {worker!r} {leased} ago: it runs there, or is about "
-            f"to. That worker has not said which.{ends}"
+            f"{job.key!r} was leased by worker {worker!r} {leased} ago and runs there, or is "
+            f"about to; the worker has not reported which.{ends}"
         ),
         unblocks="its attempt ends",
         worker=worker,
     )
     if status is None:
         return found
-    return msgspec.structs.replace(found, details=(_use(worker, status),), as_of=status.captured_at)
+    return replace(found, details=(_format_slots(worker, status),), as_of=status.captured_at)
 
 
-def _running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
+def _explain_running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
     this = facts.this
     job = this.job
     since = answer.since_at
@@ -141,9 +143,9 @@ def _running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explan
     elif permit is None:
         limit = f"its time limit is {at(until)}"
     else:
-        limit = "its time limit stands still"
-    progress = "" if answer.progress is None else f" It says: {answer.progress.words()} done."
-    running = msgspec.structs.replace(
+        limit = "its time limit is paused"
+    progress = "" if answer.progress is None else f" Progress: {answer.progress.words()}."
+    running = replace(
         found,
         sentence=(
             f"{job.key!r} is running on worker {found.worker!r}{began}: attempt {attempt}, and "
@@ -159,52 +161,52 @@ def _running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explan
     return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 
-def _held_up(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
-    """A leased job has not started: what the worker's scheduler says."""
+def _explain_waiting(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
+    """Explain a leased job that has not started, by the denial of the worker's scheduler."""
     job, denied, status = facts.this.job, answer.denied, answer.status
     worker = found.worker or WorkerId("")
     if denied is None:
-        return msgspec.structs.replace(
+        return replace(
             found,
             gate=Gate.TURN,
             sentence=f"{job.key!r} is leased by worker {worker!r} and among the next to start.",
             unblocks="its turn comes",
-            details=(_use(worker, status),),
+            details=(_format_slots(worker, status),),
         )
     gate = GATES.get(denied.reason, Gate.POLICY)
-    told = msgspec.structs.replace(
-        found, gate=gate, when=denied.available_at, details=(_use(worker, status),)
+    told = replace(
+        found, gate=gate, when=denied.available_at, details=(_format_slots(worker, status),)
     )
     resource = denied.resource or "a resource"
     waits = f"{job.key!r} is leased by worker {worker!r} and waits"
     if gate is Gate.SLOTS:
-        return msgspec.structs.replace(
+        return replace(
             told,
             sentence=f"{waits} for {_slots(resource, status)}.",
             unblocks=(
-                f"something that runs there ends and frees {resource!r}; a worker that starts with "
+                f"a job that runs there ends and frees {resource!r}; a worker that starts with "
                 "more slots would run more at once"
             ),
             command=_more_slots(job.task, resource, status),
         )
     if gate is Gate.FAIR_SHARE:
-        return msgspec.structs.replace(
+        return replace(
             told,
-            sentence=f"{waits}: its group {job.group!r} {_share(denied, resource)}.",
-            unblocks="a job of its group ends there, or the other groups want no more",
+            sentence=f"{waits}: its group {job.group!r} {_format_share(denied, resource)}.",
+            unblocks="a job of its group ends there, or the other groups have no ready jobs",
             command=_more_slots(job.task, resource, status),
         )
     if gate is Gate.STOPPING:
-        return msgspec.structs.replace(
+        return replace(
             told,
             sentence=f"{waits}, but that worker is stopping and gives it back.",
             unblocks="another worker takes it",
         )
     if denied.until == BY_GATE:
         return waits_for_provider(told, resource, status, facts.now, waits)
-    return msgspec.structs.replace(
+    return replace(
         told,
-        sentence=f"{waits}: a rule holds it back ({resource}).",
+        sentence=f"{waits}: a policy holds it back ({resource}).",
         unblocks=f"{resource!r} opens",
     )
 
@@ -219,7 +221,7 @@ def _slots(resource: str, status: WorkerStatus) -> str:
 
 
 def _lent(use: SlotUse) -> str:
-    """Bodies that wait for their provider need no slot meanwhile."""
+    """How many slots are lent out while their bodies wait for a provider."""
     return f", {use.lent:,} of them lent while they wait for a provider" if use.lent else ""
 
 
@@ -234,7 +236,7 @@ def _more_slots(task: str, kind: str | None, status: WorkerStatus) -> str | None
     return f"PENSTOCK_RUNTIME__{kind.upper()}_SLOTS={more} {run_command(task)}"
 
 
-def _share(denied: BlockedTasks, resource: str) -> str:
+def _format_share(denied: BlockedTasks, resource: str) -> str:
     numbers = denied.numbers
     held, share = numbers.get("held"), numbers.get("share")
     debt, rivals = numbers.get("debt", 0), numbers.get("rivals", 0)
@@ -242,15 +244,15 @@ def _share(denied: BlockedTasks, resource: str) -> str:
     if held is not None and share is not None:
         text = f"holds {held:,.0f} of {resource!r}, and its share is {share:,.0f}"
     if debt:
-        text += f"; it has borrowed {debt:,.0f} and gives back first"
+        text += f"; it has borrowed {debt:,.0f} and repays that first"
     if not rivals:
         return text
     wait = "1 other group waits" if rivals == 1 else f"{rivals:,.0f} other groups wait"
     return f"{text}, while {wait}"
 
 
-def _use(worker: WorkerId, status: WorkerStatus) -> str:
-    """The slots of a worker, in a sentence."""
+def _format_slots(worker: WorkerId, status: WorkerStatus) -> str:
+    """The slots of a worker and their use, as a sentence."""
     slots = [
         f"{use.used:,} of {use.limit:,} {kind!r}"
         for kind, use in sorted(status.slots.items())
@@ -268,83 +270,98 @@ def _use(worker: WorkerId, status: WorkerStatus) -> str:
 
 
 def explain_ready(facts: JobFacts) -> Explanation:
-    """A job is ready, and nothing in the store holds it up: are all workers full?"""
-    this = facts.this
-    job, statuses = this.job, facts.statuses
-    task = task_name(job.task)
+    """Explain a ready job that nothing in the store holds up: budgets, providers, slots, turns."""
+    job, statuses = facts.this.job, facts.statuses
     able = [
         view.id
         for view in facts.alive
         if job.task in view.tasks and not _is_stopping(statuses.get(view.id))
     ]
     if not able:
-        return Explanation(
-            key=job.key,
-            state=job.state,
-            gate=Gate.STOPPING,
-            sentence=f"Every worker that knows the task {task!r} of {job.key!r} is stopping.",
-            unblocks=f"another worker starts that knows the task {task!r}",
-            command=run_command(job.task),
-            as_of=min((status.captured_at for status in statuses.values()), default=None),
-        )
+        return _all_stopping(facts)
     known = {name: statuses[name] for name in able if name in statuses}
-    full = {name: status for name, status in known.items() if is_full(status, job.task)}
-    ready = span(this.now - job.available_at)
-    queued = facts.stats.groups.get(job.group, {}).get(job.state, 0)
-    details = [_use(name, status) for name, status in list(known.items())[:3]]
-    details.append(
-        f"Its group {job.group!r} has {counted(queued, 'queued job')}; groups take turns."
-    )
-    found = Explanation(
-        key=job.key,
-        state=job.state,
-        gate=Gate.TURN,
-        sentence=(
-            f"Nothing holds {job.key!r} up: it has been ready for {ready}, and a worker takes it "
-            "when its turn comes."
-        ),
-        unblocks="its turn comes",
-        details=tuple(details),
-        as_of=min((status.captured_at for status in known.values()), default=None),
-    )
-    broke = {name: status for name, status in known.items() if job.task in status.over_budget}
-    if broke and len(broke) == len(able):
-        first, status = next(iter(broke.items()))
-        runs = {view.id: view.run_id for view in facts.alive}
-        found = msgspec.structs.replace(found, worker=first)
-        return held_by_budget(facts, found, status.over_budget[job.task], runs[first])
-    held = {name: status for name, status in known.items() if job.task in status.held_back}
-    if held and len(held) + len(full.keys() - held.keys()) == len(able):
-        first, status = next(iter(held.items()))
+    found = _its_turn(facts, known)
+    refused = [name for name, status in known.items() if job.task in status.over_budget]
+    if refused and len(refused) == len(able):
+        first = refused[0]
+        run_id = next(view.run_id for view in facts.alive if view.id == first)
+        refusal = known[first].over_budget[job.task]
+        return held_by_budget(facts, replace(found, worker=first), refusal, run_id)
+    held = [name for name, status in known.items() if job.task in status.held_back]
+    full = [name for name, status in known.items() if is_full(status, job.task)]
+    if held and len({*held, *full}) == len(able):
+        status = known[held[0]]
+        ready = span(facts.this.now - job.available_at)
         return waits_for_provider(
-            msgspec.structs.replace(found, worker=first),
+            replace(found, worker=held[0]),
             status.held_back[job.task],
             status,
             facts.now,
             f"{job.key!r} has been ready for {ready}, and waits",
         )
-    if not full or len(full) < len(able):
-        return found
-    first, status = next(iter(full.items()))
+    if full and len(full) == len(able):
+        return _no_slot(facts, found, full, known[full[0]])
+    return found
+
+
+def _all_stopping(facts: JobFacts) -> Explanation:
+    job, task = facts.this.job, task_name(facts.this.job.task)
+    return Explanation(
+        key=job.key,
+        state=job.state,
+        gate=Gate.STOPPING,
+        sentence=f"Every worker that knows the task {task!r} of {job.key!r} is stopping.",
+        unblocks=f"another worker starts that knows the task {task!r}",
+        command=run_command(job.task),
+        as_of=_oldest(facts.statuses),
+    )
+
+
+def _its_turn(facts: JobFacts, known: Mapping[WorkerId, WorkerStatus]) -> Explanation:
+    job = facts.this.job
+    queued = facts.stats.groups.get(job.group, {}).get(job.state, 0)
+    slots = [_format_slots(name, status) for name, status in list(known.items())[:3]]
+    group = f"Its group {job.group!r} has {counted(queued, 'queued job')}; groups take turns."
+    return Explanation(
+        key=job.key,
+        state=job.state,
+        gate=Gate.TURN,
+        sentence=(
+            f"Nothing holds {job.key!r} up: it has been ready for "
+            f"{span(facts.this.now - job.available_at)}, and a worker takes it when its turn comes."
+        ),
+        unblocks="its turn comes",
+        details=(*slots, group),
+        as_of=_oldest(known),
+    )
+
+
+def _no_slot(
+    facts: JobFacts, found: Explanation, full: Sequence[WorkerId], status: WorkerStatus
+) -> Explanation:
+    job = facts.this.job
     kind = status.task_slots.get(job.task)
     slots = "slot" if kind is None else f"{kind!r} slot"
     use = None if kind is None else status.slots.get(kind)
-    count = (
-        "" if use is None or use.limit is None else f" ({use.used:,} of {use.limit:,}{_lent(use)})"
-    )
-    names = some([repr(name) for name in full])
+    count = ""
+    if use is not None and use.limit is not None:
+        count = f" ({use.used:,} of {use.limit:,}{_lent(use)})"
     every = "Every" if len(full) > 1 else "The only"
-    return msgspec.structs.replace(
+    return replace(
         found,
         gate=Gate.SLOTS,
         sentence=(
-            f"{every} worker that knows the task {task!r} has no free {slots}{count} for "
-            f"{job.key!r}: {names}."
+            f"{every} worker that knows the task {task_name(job.task)!r} has no free {slots}"
+            f"{count} for {job.key!r}: {some([repr(name) for name in full])}."
         ),
-        unblocks="something that runs there ends, and its turn comes",
+        unblocks="a job that runs there ends, and its turn comes",
         command=_more_slots(job.task, kind, status),
-        worker=first,
+        worker=full[0],
     )
+
+
+def _oldest(statuses: Mapping[WorkerId, WorkerStatus]) -> int | None:
+    return min((status.captured_at for status in statuses.values()), default=None)
 
 
 def _is_stopping(status: WorkerStatus | None) -> bool:
@@ -352,14 +369,14 @@ def _is_stopping(status: WorkerStatus | None) -> bool:
 
 
 def is_full(status: WorkerStatus, task: str) -> bool:
-    """Would a worker have no slot for one more job of this task?"""
+    """Whether a worker has no slot for one more job of this task."""
     kind = status.task_slots.get(task)
     return any(use.is_full for name, use in status.slots.items() if kind is None or name == kind)
 
 
 def on_worker(facts: JobFacts, found: Explanation) -> Explanation:
-    """The same with the time of the worker's word, if it said something about it."""
+    """Add the deadline that its worker reports, if the worker has answered."""
     answer = next((x.standing for x in facts.answers if x.worker == found.worker), None)
     if answer is None or answer.standing is Standing.UNKNOWN:
         return found
-    return msgspec.structs.replace(found, when=answer.deadline_at, as_of=answer.status.captured_at)
+    return replace(found, when=answer.deadline_at, as_of=answer.status.captured_at)

@@ -53,7 +53,7 @@ def test_a_ready_job_without_a_worker_says_so_and_what_to_do(
 
     assert ended.code == 0
     assert ended.out.splitlines() == [
-        "No worker is alive that could take 'k'.",
+        "No live worker could take 'k'.",
         "It goes on when a worker starts that knows the task 'visit'.",
         "Command: penstock queue run",
     ]
@@ -144,8 +144,8 @@ def test_the_time_of_a_later_job_is_told_in_one_way(world: StoreWorld, command: 
     said, opened, *_ = command("why", "k").out.splitlines()
 
     due = said.split(" due at ")[1].split(",")[0]
-    assert opened == f"It goes on when its time comes, at {due}."
-    assert command("why", "after").out.splitlines()[1] == "It goes on when 'k' ends well."
+    assert opened == f"It goes on when it is due, at {due}."
+    assert command("why", "after").out.splitlines()[1] == "It goes on when 'k' ends successfully."
 
 
 def test_an_unknown_key_of_an_empty_store_is_told_without_a_guess(

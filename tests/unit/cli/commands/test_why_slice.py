@@ -90,7 +90,7 @@ def test_one_that_was_never_built_names_what_it_needs_and_the_command(
     assert found["gate"] == "not_built"
     assert found["command"] == "penstock build mean --from 2024-01-05 --to 2024-01-06"
     assert found["details"] == [
-        "It needs prices@2024-01-04 and prices@2024-01-05, which are not there or not up to date."
+        "It needs prices@2024-01-04 and prices@2024-01-05, which are missing or not up to date."
     ]
     hour = why(command, "hours@2024-01-05T07:00:00Z")
     assert hour["command"] == (
@@ -205,7 +205,7 @@ def test_the_job_of_a_build_is_told_without_retry_failed(shop: Shop, command: Co
     report = shop.build("prices", start="2024-01-02", end="2024-01-03")
     found = why(command, f"build:{report.plan_id}:prices@2024-01-02")
 
-    assert found["unblocks"] == "the same build is started again, which tries what is not there"
+    assert found["unblocks"] == "the same build is started again, which builds what is missing"
     assert found["command"].startswith("penstock build prices --from 2024-01-02T00:00:00Z")
 
 
@@ -284,7 +284,7 @@ def test_one_that_is_built_waits_for_the_rest_of_its_level(shop: Shop, command: 
     assert found["sentence"].endswith(
         "is built, but its level is not committed yet: 1 of 2 jobs of level 0 has ended."
     )
-    assert found["unblocks"] == "the other 1 job of its level end, in whatever way"
+    assert found["unblocks"] == "the other 1 job of its level end, in any state"
     assert found["details"][0].startswith("What holds the level up: ")
 
 
@@ -298,7 +298,7 @@ def test_one_that_failed_in_a_plan_that_goes_on_waits_for_its_end(
     found = why(command, job.key.split(":", 2)[2])
 
     assert (found["gate"], found["state"]) == ("finished", "error")
-    assert found["unblocks"] == f"plan {plan.plan_id} ends, and {SAME} tries again"
+    assert found["unblocks"] == f"plan {plan.plan_id} ends, and {SAME} is started again"
 
 
 def test_a_slice_of_a_batch_is_found_in_its_job(shop: Shop, command: Command) -> None:
@@ -328,9 +328,9 @@ def test_a_plan_whose_process_is_gone_is_left(shop: Shop, command: Command) -> N
     found = why(command, "mean@2024-01-02")
 
     assert found["gate"] == "plan_left"
-    assert f"in plan {plan.plan_id}, which was left by the run 'run-a'" in found["sentence"]
+    assert f"in plan {plan.plan_id}, which was abandoned by the run 'run-a'" in found["sentence"]
     assert "whose process is gone (0 of 5 jobs are done)" in found["sentence"]
-    assert found["unblocks"] == f"{SAME} is started again: it goes on where it was"
+    assert found["unblocks"] == f"{SAME} is started again, which continues the plan"
     assert found["command"] == (
         "penstock build mean --from 2024-01-02T00:00:00Z --to 2024-01-04T00:00:00Z"
     )
@@ -359,4 +359,4 @@ def test_a_lock_of_a_gone_process_is_told_beside_the_answer(shop: Shop, command:
 
     assert found["gate"] == "not_built"
     assert "whose process is gone" in found["details"][-1]
-    assert found["details"][-1].endswith("whoever builds next does not wait for it.")
+    assert found["details"][-1].endswith("the next build will not wait.")

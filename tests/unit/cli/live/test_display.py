@@ -183,7 +183,7 @@ def test_the_plain_display_says_why_nothing_moves_and_when_it_moves_again(
         "acme is down (3 failures in a row); it is tried now and again, and its jobs wait "
         "uncharged.",
         "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; nothing ends: acme is down "
-        "(3 failures in a row), tried in 7 s.",
+        "(3 failures in a row), probed in 7 s.",
         "acme answers again.",
     ]
 
@@ -283,10 +283,10 @@ def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
 
 def test_a_time_left_is_told_only_if_something_is_left() -> None:
     ended = {JobState.DONE: 60}
-    picture = RunSnapshot(work=Work())
+    snapshot = RunSnapshot(work=Work())
 
-    idle = format_progress(picture, Throughput(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitChanges(0.0))
-    busy = format_progress(picture, Throughput(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitChanges(0.0))
+    idle = format_progress(snapshot, Throughput(ended, 0, 20.0, 3.0, 3.0, 0.0), LimitChanges(0.0))
+    busy = format_progress(snapshot, Throughput(ended, 9, 20.0, 3.0, 3.0, 3.0), LimitChanges(0.0))
 
     assert idle == ["60 done", "3.0/s", "0 left"]
     assert busy[2] == "9 left, about 3.0 s"

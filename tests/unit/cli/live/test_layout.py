@@ -13,7 +13,7 @@ from penstock.model.job import JobState
 from penstock.observe.live import BuildView, ProviderLine, RunSnapshot, Units, UnitTroubles, Work
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
-from tests.live_sample import PACE, sample_picture, sample_screen, sample_view
+from tests.live_sample import PACE, sample_screen, sample_snapshot, sample_view
 
 WIDE = """\
 penstock · draining · 2:03 · 1 worker (pid 4121) · 61 of 96 slots · sqlite:harvest.db
@@ -26,9 +26,9 @@ openai      8 of 64          2        0     1       0          120  81k/200k  $1
 
 waiting for  160  async slots
               44  fair share of async slots
-              22  openai cools down 12 s
+              22  openai cools down for 12 s
                –  keyed limit host:example.org of 2 is full
-             120  their time, the next in 9 s
+             120  their due time, the next in 9 s
              300  other jobs
 $1.23 spent · $0.02 reserved · 1,180 bought · 24 reused · 812k tokens
 
@@ -106,14 +106,14 @@ def test_all_is_done_when_a_hundred_percent_are_shown(done: int, left: int, word
 
 
 def test_many_providers_are_cut_with_a_count() -> None:
-    picture = sample_picture()
+    snapshot = sample_snapshot()
     many = [
         ProviderLine(f"p{number:03}", line.live, line.binding)
         for number in range(100)
-        for line in picture.providers[:1]
+        for line in snapshot.providers[:1]
     ]
 
-    shown = plain(compose(sample_view(msgspec.structs.replace(picture, providers=many)), 100, 24))
+    shown = plain(compose(sample_view(msgspec.structs.replace(snapshot, providers=many)), 100, 24))
 
     assert "p000" in shown
     assert "more" in shown
@@ -135,12 +135,12 @@ def test_a_stopping_run_says_so() -> None:
 
 
 def test_hostile_names_are_shown_as_text() -> None:
-    picture = sample_picture()
+    snapshot = sample_snapshot()
     hostile = ProviderLine(
-        "a\x1b[2Jb\u202e", picture.providers[0].live, picture.providers[0].binding
+        "a\x1b[2Jb\u202e", snapshot.providers[0].live, snapshot.providers[0].binding
     )
     view = sample_view(
-        msgspec.structs.replace(picture, providers=(hostile,)), store="x\x1b]0;y\x07"
+        msgspec.structs.replace(snapshot, providers=(hostile,)), store="x\x1b]0;y\x07"
     )
 
     shown = plain(compose(view, 120, 20))
@@ -150,9 +150,9 @@ def test_hostile_names_are_shown_as_text() -> None:
 
 
 def test_wide_characters_take_two_columns() -> None:
-    picture = sample_picture()
-    wide = ProviderLine("図書館" * 20, picture.providers[0].live, picture.providers[0].binding)
-    view = sample_view(msgspec.structs.replace(picture, providers=(wide,)))
+    snapshot = sample_snapshot()
+    wide = ProviderLine("図書館" * 20, snapshot.providers[0].live, snapshot.providers[0].binding)
+    view = sample_view(msgspec.structs.replace(snapshot, providers=(wide,)))
 
     lines = plain(compose(view, 60, 20)).split("\n")
 
@@ -205,9 +205,9 @@ def test_a_daemon_without_jobs_has_no_bar() -> None:
 
 def test_a_build_says_its_plan_and_how_far_it_is() -> None:
     build = BuildView(plan_id="ab12", levels=5, committed=2, slices=900, states={JobState.DONE: 40})
-    picture = msgspec.structs.replace(sample_picture(), build=build)
+    snapshot = msgspec.structs.replace(sample_snapshot(), build=build)
 
-    shown = plain(compose(sample_view(picture), 100, 20))
+    shown = plain(compose(sample_view(snapshot), 100, 20))
     assert "plan ab12: 900 slices · 40 of 40 jobs ended · 2 of 5 levels committed" in shown
 
 

@@ -43,7 +43,7 @@ def test_a_task_that_is_held_back_by_a_budget_names_it_with_numbers() -> None:
 
     assert found.gate is Gate.BUDGET
     assert found.sentence == (
-        "The task 'fetch' of 'k' is held back in the run 'r' by a budget: a call of ai/gpt-5 may "
+        "The task 'fetch' of 'k' is held back in run 'r' by a budget: a call of ai/gpt-5 may "
         "need $0.03. Of [budget], $0.01 of $2.00 is left ($1.99 spent)."
     )
     assert found.unblocks == (
@@ -59,7 +59,7 @@ def test_a_missing_price_is_told_with_its_place() -> None:
     found = explain(facts(job(), workers=(worker(status=held(refusal)),), budgets=USES))
 
     assert found.gate is Gate.BUDGET
-    assert "the price of ai/gpt-5 is not known" in found.sentence
+    assert "ai/gpt-5 has no price" in found.sentence
     assert '[providers.ai.models."gpt-5"]' in (found.unblocks or "")
 
 
@@ -81,7 +81,7 @@ def test_after_a_run_that_its_budget_ended_the_budget_is_the_gate() -> None:
 
     assert found.gate is Gate.BUDGET
     assert found.sentence == (
-        "No worker is alive that could take 'k': the last run ended at its budget [budget] of "
+        "No live worker could take 'k': the last run ended at its budget [budget] of "
         "$2.00 a run ($1.99 spent, and a call of ai/gpt-5 may need $0.03)."
     )
     assert found.unblocks == (
@@ -99,10 +99,10 @@ def test_a_budget_of_the_day_is_told_to_last_until_its_day_ends() -> None:
 
     assert today.gate is later.gate is Gate.BUDGET
     assert today.unblocks == (
-        "budget.task.fetch.day.tokens = 500 in penstock.toml is raised, or the day of UTC ends, "
+        "budget.task.fetch.day.tokens = 500 in penstock.toml is raised, or the day ends (UTC), "
         "and a new run starts"
     )
-    assert (later.unblocks or "").startswith("a new run starts: another day has begun")
+    assert (later.unblocks or "").startswith("a new run starts: it is a new day")
 
 
 def test_a_budget_that_held_back_another_task_is_no_gate() -> None:
@@ -129,7 +129,7 @@ def test_a_body_that_waits_for_money_of_others_says_so() -> None:
 
     found = explain(facts(subject, answers=(standing,)))
 
-    assert "for money of [budget.day] that calls on their way have reserved." in found.sentence
+    assert "for money of [budget.day] that calls in flight have reserved." in found.sentence
     assert found.unblocks == "one of those ends, and its attempt ends"
 
 

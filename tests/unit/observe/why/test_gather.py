@@ -156,7 +156,7 @@ def test_an_answer_of_another_version_is_passed_over() -> None:
     facts = run_facts(world, "a")
 
     assert facts.answers == ()
-    assert "has not said which" in explain(facts).sentence
+    assert "has not reported which" in explain(facts).sentence
 
 
 def test_a_store_that_may_not_be_written_is_explained_all_the_same() -> None:

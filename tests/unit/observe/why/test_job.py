@@ -139,9 +139,7 @@ def test_a_job_that_was_enqueued_for_later_says_when() -> None:
 
     assert found.gate is Gate.NOT_DUE
     assert found.when == NOW + seconds(75)
-    assert found.sentence == (
-        "'k' was enqueued for later: it is due at 2027-01-15 08:01:15Z, in 1:15."
-    )
+    assert found.sentence == ("'k' is delayed: it is due at 2027-01-15 08:01:15Z, in 1:15.")
     assert found.command is None
 
 
@@ -160,7 +158,7 @@ def test_a_job_that_is_tried_again_says_after_which_error() -> None:
 def test_a_job_that_is_put_off_uncharged_says_so() -> None:
     late = job(available_at=NOW + seconds(5), last_error=BOOM, deferred_since=NOW - seconds(60))
 
-    assert "without being charged" in explain(facts(late)).details[0]
+    assert "and not charged" in explain(facts(late)).details[0]
 
 
 def test_a_paused_queue_is_told_with_the_command_that_resumes_it() -> None:
@@ -178,7 +176,7 @@ def test_every_gate_behind_the_first_closed_one_is_told() -> None:
     assert found.gate is Gate.NOT_DUE
     assert [detail.split(":")[0] for detail in found.details] == ["Behind that"] * 2
     assert "paused" in found.details[0]
-    assert "No worker is alive" in found.details[1]
+    assert "No live worker" in found.details[1]
 
 
 @pytest.mark.parametrize("workers", [(), (worker(alive=False),)])
@@ -194,7 +192,7 @@ def test_a_run_whose_worker_has_just_died_needs_nobody() -> None:
 
     assert found.gate is Gate.NO_WORKER
     assert found.unblocks == (
-        "a worker starts that knows the task 'fetch'; a run whose worker has died starts another "
+        "a worker starts that knows the task 'fetch'; a run restarts a worker that has died "
         "by itself"
     )
 
@@ -239,8 +237,8 @@ def test_a_full_limit_names_its_holders_its_cap_and_who_set_it() -> None:
     assert found.gate is Gate.KEYED_LIMIT
     assert found.sentence == (
         "'k' waits for the limit 'host:x' of 2 (set by 'penstock queue limit'), held by 'a' on "
-        "worker 'w-1' for 4.0 s and 'b' on worker 'w-2', whose lease is over but whose body goes "
-        "on."
+        "worker 'w-1' for 4.0 s and 'b' on worker 'w-2', whose lease is over but whose body "
+        "still runs."
     )
     assert found.command == "penstock queue limit host:x 3"
     assert found.limits[0].held == HELD
@@ -404,10 +402,10 @@ def test_a_running_job_says_where_since_when_and_until_when() -> None:
             Gate.FAIR_SHARE,
             "group 'g' holds 2 of 'async', and its share is 2, while 1 other group waits",
         ),
-        ("borrow_debt", Gate.FAIR_SHARE, "it has borrowed 1 and gives back first"),
+        ("borrow_debt", Gate.FAIR_SHARE, "it has borrowed 1 and repays that first"),
         ("shutdown", Gate.STOPPING, "is stopping and gives it back"),
-        ("policy", Gate.POLICY, "a rule holds it back (async)"),
-        ("of a later version", Gate.POLICY, "a rule holds it back (async)"),
+        ("policy", Gate.POLICY, "a policy holds it back (async)"),
+        ("of a later version", Gate.POLICY, "a policy holds it back (async)"),
     ],
 )
 def test_a_leased_job_that_does_not_start_says_what_its_worker_says(
@@ -430,7 +428,7 @@ def test_a_leased_job_that_nothing_stops_is_among_the_next() -> None:
 def test_a_job_that_was_told_to_stop_and_does_not_lingers() -> None:
     found = explain(facts(leased(), answers=(answer(Standing.STOPPING, deadline_at=NOW + 9),)))
 
-    assert (found.gate, found.when) == (Gate.LINGERING, NOW + 9)
+    assert (found.gate, found.when) == (Gate.DETACHED, NOW + 9)
 
 
 def test_a_job_whose_end_is_on_the_way_says_so() -> None:
@@ -449,14 +447,14 @@ def test_without_a_word_of_its_worker_only_the_lease_is_told(
     found = explain(facts(leased(), answers=answers))
 
     assert found.gate is Gate.RUNNING
-    assert "has not said which" in found.sentence
+    assert "has not reported which" in found.sentence
 
 
 def test_a_lease_of_a_dead_worker_is_taken_back_by_the_next() -> None:
     found = explain(facts(leased(), workers=(worker(alive=False),)))
 
     assert found.gate is Gate.NO_WORKER
-    assert "not alive any more" in found.sentence
+    assert "that worker is dead" in found.sentence
     assert found.command == "penstock queue run"
 
 
@@ -479,7 +477,7 @@ def test_a_dependency_is_named_with_what_holds_it_up_in_turn() -> None:
     assert found.sentence.startswith(
         "'c' waits for 'b' (waiting) and 'd' (queued); 'b' waits for 'a'. 'a' was leased by worker"
     )
-    assert found.unblocks == "'b' ends well, and 1 more that it waits for"
+    assert found.unblocks == "'b' ends successfully, and 1 more that it waits for"
     assert [link.key for link in found.waits_for] == ["b", "d"]
 
 
@@ -494,7 +492,7 @@ def test_a_long_chain_is_counted_and_its_end_is_named() -> None:
     )
 
     assert found.sentence == (
-        "'c' waits for 'b' (waiting); 'b' waits, over 2 more, for 'a'. No worker is alive that "
+        "'c' waits for 'b' (waiting); 'b' waits, through 2 more, for 'a'. No live worker "
         "could take 'a'."
     )
     assert found.command == "penstock queue run"
@@ -506,7 +504,7 @@ def test_a_dependency_that_may_end_in_any_way_says_so() -> None:
 
     found = explain(facts(this, chain=chain))
 
-    assert (found.unblocks, found.when) == ("'a' ends, in whatever way", NOW + 5)
+    assert (found.unblocks, found.when) == ("'a' ends, in any state", NOW + 5)
 
 
 def test_a_dependency_that_has_ended_is_told_by_the_next_lease() -> None:
@@ -514,7 +512,7 @@ def test_a_dependency_that_has_ended_is_told_by_the_next_lease() -> None:
 
     found = explain(facts(this, chain=(around(job("a", JobState.DONE)),)))
 
-    assert found.sentence == "What 'c' waited for has ended; it is told by the next lease."
+    assert found.sentence == "What 'c' waited for has ended; the next lease call releases it."
 
 
 def test_a_chain_that_was_not_followed_to_its_end_says_no_more_than_is_known() -> None:
@@ -553,7 +551,7 @@ def test_a_skipped_job_names_the_first_of_the_chain_that_failed() -> None:
 
     found = explain(facts(this, chain=chain))
 
-    assert "because 'b' did not end well" in found.sentence
+    assert "because 'b' did not succeed" in found.sentence
     assert found.details == ("It began with 'a', which is error: ValueError, no such page.",)
     assert found.command == "penstock queue retry-failed --task root"
     assert found.chain == ("c", "b", "a")
@@ -578,7 +576,7 @@ def test_a_cancelled_job_whose_body_goes_on_lingers_and_names_what_it_holds() ->
 
     found = explain(facts(body, answers=(answer(Standing.STOPPING, deadline_at=NOW + 5),)))
 
-    assert found.gate is Gate.LINGERING
+    assert found.gate is Gate.DETACHED
     assert found.sentence == (
         "'k' is cancelled, but its body still runs on worker 'w-1'; until it ends it holds "
         "'host:x'."
@@ -591,7 +589,7 @@ def test_a_job_that_was_put_back_while_its_body_goes_on_says_what_is_behind_that
 
     found = explain(facts(body))
 
-    assert found.gate is Gate.LINGERING
+    assert found.gate is Gate.DETACHED
     assert "was put back" in found.sentence
     assert "is tried again" in found.details[0]
 
@@ -628,7 +626,8 @@ def test_workers_that_stop_take_nothing_more() -> None:
                 blocked_until_at=NOW + 12 * MICROSECONDS,
             ),
             Gate.COOLDOWN,
-            "'ai', which cools down for another 12 s: it refused and asked for a pause (3 refusals",
+            "'ai', which cools down for another 12 s: it refused requests and asked for a pause "
+            "(3 refusals",
         ),
         (
             ProviderUse(
@@ -643,7 +642,7 @@ def test_workers_that_stop_take_nothing_more() -> None:
                 blocked_until_at=NOW + 12 * MICROSECONDS,
             ),
             Gate.COOLDOWN,
-            "for another 12 s: it is ill (40 requests failed, 13 in a row), and single",
+            "for another 12 s: it is unhealthy (40 requests failed, 13 in a row) and is",
         ),
         (
             ProviderUse(
@@ -672,7 +671,7 @@ def test_workers_that_stop_take_nothing_more() -> None:
                 requests_last_minute=600,
             ),
             Gate.REQUEST_BUDGET,
-            "of its budget, 600 of 600 requests a minute is used up",
+            "whose rate limit is used up: 600 of 600 requests a minute",
         ),
         (
             ProviderUse(
@@ -690,7 +689,7 @@ def test_workers_that_stop_take_nothing_more() -> None:
         (
             ProviderUse(provider="other", model="m", limit=8, limit_max=8),
             Gate.PROVIDER_LIMIT,
-            "for its provider 'ai', which serves no more now",
+            "for its provider 'ai', which takes no more requests now",
         ),
     ],
 )
@@ -736,7 +735,7 @@ def test_a_running_job_whose_permit_waits_for_a_cool_down_names_it_and_its_end()
     found = explain(facts(leased(), answers=(standing,)))
 
     assert (found.gate, found.when) == (Gate.COOLDOWN, until)
-    assert "attempt 1, and its time limit stands still" in found.sentence
+    assert "attempt 1, and its time limit is paused" in found.sentence
     assert "for a permit of its provider 'ai', which cools down for another 14:00: it refused" in (
         found.sentence
     )

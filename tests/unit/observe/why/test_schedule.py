@@ -92,7 +92,7 @@ def test_one_that_is_not_due_says_when_it_is() -> None:
     assert found.when == NOW + seconds(4)
     assert found.command is None
     assert found.details == (
-        "So far: 12 ticks ended well, 3 missed, 1 try failed; the last ended well at "
+        "So far: 12 ticks succeeded, 3 missed, 1 try failed; the last success was at "
         "2027-01-15 07:59:54Z.",
     )
 
@@ -129,7 +129,8 @@ def test_one_that_others_have_failed_waits_for_them() -> None:
     found = explain_unit(facts(subject))
 
     assert found.gate is Gate.OTHERS
-    assert "waits for others since 2027-01-15 07:59:52Z (8.0 s), uncharged" in found.sentence
+    since = "2027-01-15 07:59:52Z (8.0 s)"
+    assert f"has waited for another party since {since}, uncharged" in found.sentence
     assert "ConnectError, refused. It is tried again at" in found.sentence
 
 
@@ -145,7 +146,7 @@ def test_a_recheck_that_does_not_pass_is_named() -> None:
     found = explain_unit(facts(subject))
 
     assert found.gate is Gate.PREFLIGHT
-    assert found.sentence.startswith("The preflight 'exists', which looks before each next try")
+    assert found.sentence.startswith("The preflight 'exists', which runs before each retry")
     assert "does not pass: ConnectError: refused." in found.sentence
 
 
@@ -246,7 +247,7 @@ def test_a_retired_one_says_since_when() -> None:
     found = explain_unit(facts(subject, finished_at=NOW - seconds(120)))
 
     assert (found.gate, found.command) == (Gate.RETIRED, "penstock run")
-    assert "is retired: since 2027-01-15 07:58:00Z (2:00) the app 'watch' does not plan it any" in (
+    assert "is retired: since 2027-01-15 07:58:00Z (2:00) the app 'watch' no longer plans it" in (
         found.sentence
     )
 

@@ -79,7 +79,7 @@ def test_a_plan_that_is_being_made_says_so() -> None:
     found = explain_slice(asked(tried=tried(PlanState.DRAFT)))
 
     assert found.gate is Gate.PLANNING
-    assert "none may run before all are there" in found.sentence
+    assert "may run before all are enqueued" in found.sentence
 
 
 def test_a_draft_of_a_gone_process_begins_again() -> None:
@@ -87,7 +87,7 @@ def test_a_draft_of_a_gone_process_begins_again() -> None:
     found = explain_slice(asked(tried=tried(PlanState.DRAFT, holder=gone)))
 
     assert found.gate is Gate.PLAN_LEFT
-    assert found.unblocks == "the same 'penstock build' command is started again: it begins again"
+    assert found.unblocks == "the same 'penstock build' command is started again, which plans anew"
 
 
 def test_a_plan_whose_locks_are_not_renewed_is_left() -> None:
