@@ -80,7 +80,7 @@ def nothing(*_: object) -> None: ...
 
 
 def cancel_body(worker: Worker, _: asyncio.Task[Any], stepping: asyncio.Task[Any]) -> None:
-    bodies = [attempt.aio_task for attempt in worker._slots.running.values()]
+    bodies = [attempt.aio_task for attempt in worker._executor.running.values()]
     if stepping in bodies:
         stepping.cancel()
 

@@ -140,7 +140,9 @@ def test_a_fault_of_its_own_leaves_it_degraded_loudly_until_it_is_well_again(
     loud = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert len(loud) == 4
     assert all("is degraded" in r.getMessage() for r in loud)
-    assert [r.levelno for r in caplog.records if "well again" in r.getMessage()] == [logging.INFO]
+    assert [r.levelno for r in caplog.records if "has recovered" in r.getMessage()] == [
+        logging.INFO
+    ]
     assert {row.outcome for row in script.history} == {"retry"}
     late = script.tries[4][1]
     assert script.tries[5][0] == (late // 10 + 1) * 10  # the first after now

@@ -8,10 +8,13 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.app.task_limits import task_limits
+from penstock.builds.slice import SliceKind, SliceTask, StepKind, StepTask
+from penstock.builds.slice_inputs import SliceReader
 from penstock.clock import Clock, SystemClock
 from penstock.config.budgets import budgets_of, prices_of
 from penstock.config.load import Loaded, dotted
@@ -24,6 +27,7 @@ from penstock.config.settings import ProviderSettings, Settings
 from penstock.config.show import configured_capacity
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
+from penstock.definitions.schedule import Schedule
 from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
 from penstock.errors import ConfigError
 from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
@@ -34,10 +38,16 @@ from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.journal.paid_policy import HOLD, PaidPolicy
 from penstock.retry.policy import RetryPolicy
+from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
+from penstock.schedules.preflight_run import PreflightKind
+from penstock.schedules.tick import CursorReader, TickKind
 from penstock.stores.protocol import Store
+from penstock.stores.retry import StoreRetry
 from penstock.worker.executor import LENT_PLACES
-from penstock.worker.parts import LeaseKeeper, WorkerConfig
+from penstock.worker.job_kind import PlainKind
+from penstock.worker.kind import Kind, ServedTask
+from penstock.worker.parts import LeaseKeeper, WorkerConfig, WorkerLoop, WorkerParts
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable
@@ -49,7 +59,10 @@ _NONE: Mapping[str, Provider] = {}
 _NO_WIRES: Mapping[str, MakeTransport] = {}
 _NO_SOURCES: Mapping[str, str] = {}
 
+MEANWHILE = "Running jobs go on; none is started until it is reachable again."
+
 log = logging.getLogger("penstock.limits")
+log_worker = logging.getLogger("penstock.worker")
 
 
 def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
@@ -118,8 +131,52 @@ def build_worker(
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
+    ids = ids or SystemIds()
+    loop = asyncio.get_running_loop()
+    parts = WorkerParts(
+        store=store,
+        caps=ConfiguredCaps(settings.caps()),
+        keeper=keeper,
+        table=table,
+        threads=threads(loop),
+        processes=None if task_order is None else ProcessPool(task_order, loop),
+        clock=clock,
+        ids=ids,
+        policy=replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
+        events=events or SchedulerEvents(clock, default_sinks()),
+        retry=StoreRetry(log_worker, clock, ids.random, MEANWHILE),
+        loop=WorkerLoop(),
+        providers=_serving(
+            options,
+            settings,
+            sources,
+            providers,
+            policies,
+            wires,
+            store,
+            clock,
+            ids,
+            share,
+            request_events or RequestEvents(clock, default_sinks()),
+        ),
+        recycle=recycle,
+    )
+    if checked is not None:
+        parts = replace(parts, begin=partial(checked.read, store, parts.retry))
+    config = _config(options, settings, sources, providers, share)
+    config = replace(config, unserved=unserved_tasks(tasks, policies, share))
+    return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
+
+
+def _config(
+    options: RunOptions,
+    settings: Settings,
+    sources: Mapping[str, str],
+    providers: Mapping[str, Provider],
+    share: ProcessShare,
+) -> WorkerConfig:
     runtime = settings.runtime
-    config = WorkerConfig(
+    return WorkerConfig(
         run_id=options.run_id,
         slots={
             ASYNC: runtime.async_slots,
@@ -136,39 +193,47 @@ def build_worker(
         runs_suspects=not options.supervised,
         capacity=configured_capacity(settings, sources, providers),
         journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
-        unserved=unserved_tasks(tasks, policies, share),
     )
-    loop = asyncio.get_running_loop()
-    ids = ids or SystemIds()
-    return Worker(
-        config,
-        task_limits(tasks, settings, preflights),
-        store,
-        ConfiguredCaps(settings.caps()),
-        keeper,
-        table,
-        threads(loop),
-        None if task_order is None else ProcessPool(task_order, loop),
-        clock,
-        ids,
-        replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
-        events or SchedulerEvents(clock, default_sinks()),
-        recycle,
-        _serving(
-            options,
-            settings,
-            sources,
-            providers,
-            policies,
-            wires,
-            store,
-            clock,
-            ids,
-            share,
-            request_events or RequestEvents(clock, default_sinks()),
-        ),
-        checked,
-    )
+
+
+def kinds_of(
+    tasks: Mapping[str, Task[..., Any]],
+    parts: WorkerParts,
+    preflights: Iterable[Preflight[..., Any]],
+    checked: CheckedValues | None,
+) -> dict[type[Task[..., Any]], Kind]:
+    """The kinds of jobs, by the class of their tasks; whatever is not named here is plain."""
+    store, retry, clock, threads = parts.store, parts.retry, parts.clock, parts.threads
+    schedules = {name: task for name, task in tasks.items() if isinstance(task, Schedule)}
+    slices = {name: task for name, task in tasks.items() if isinstance(task, SliceTask)}
+    for one in slices.values():
+        one.site.connect(threads)
+    reader = SliceReader(slices, store, retry, clock, parts.loop)
+    recheck: PreflightRecheck | None = None
+    if checked is not None:
+        recheck = PreflightRecheck(checked, store, threads, clock, parts.loop)
+    cursors, random = CursorReader(store, retry), parts.ids.random
+    return {
+        Preflight: PreflightKind(checked),
+        Schedule: TickKind(schedules, cursors, parts.policy, random, checked, recheck, preflights),
+        SliceTask: SliceKind(slices, reader, checked),
+        StepTask: StepKind(reader),
+    }
+
+
+def served_tasks(
+    tasks: Mapping[str, Task[..., Any]],
+    settings: Settings,
+    parts: WorkerParts,
+    preflights: Iterable[Preflight[..., Any]] = (),
+    checked: CheckedValues | None = None,
+) -> dict[str, ServedTask]:
+    """Each task with its limits and the kind of its jobs."""
+    kinds, plain = kinds_of(tasks, parts, preflights, checked), PlainKind(checked)
+    return {
+        name: ServedTask(task, task_limits(task, settings), kinds.get(type(task), plain))
+        for name, task in tasks.items()
+    }
 
 
 def _serving(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a job build slices: what does it call, write, and leave behind?
+"""The slice and step kinds of job: build slices, write them, stage and commit their manifests.
 
 The body calls the user's function with what was read for the job before it started, and writes what
 that returns. Its end stages one manifest for each slice; the end of a barrier commits a level.
@@ -21,23 +21,16 @@ from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
 from penstock.model.dataset import SliceOutput, built_as, task_name, utc_datetime
 from penstock.model.job import SLICE, STEP, AttemptError, ErrorCategory, JobState, LeasedJob
-from penstock.model.lease import (
-    CommitLevel,
-    Effect,
-    EnqueueJobs,
-    JobEnd,
-    JobFailure,
-    JobRef,
-    StageManifest,
-)
+from penstock.model.lease import CommitLevel, Effect, EnqueueJobs, JobEnd, StageManifest
 from penstock.model.plan import SlicePayload, Step, StepPayload
 from penstock.outputs.garbage import remove_attempt_files
 from penstock.outputs.paths import attempt_mark, slice_names
 from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.write import encode_slices, write_slices
-from penstock.retry.policy import RetryPolicy
-from penstock.worker.attempt import Attempt, Encoded, Stop, judge
+from penstock.worker.attempt import Attempt, Encoded
+from penstock.worker.job_kind import PlainKind, PreflightValues
+from penstock.worker.kind import JobReader
 from penstock.worker.thread_executor import ThreadRunner
 
 T = TypeVar("T")
@@ -132,17 +125,20 @@ class SliceSite:
 
 
 class SliceTask(Task[..., Any]):
-    """The task of the jobs of one dataset in one root, or of the steps between them."""
+    """The task of the jobs that build one dataset in one root."""
 
-    def __init__(self, site: SliceSite, dataset: Dataset[..., Any] | None) -> None:
+    def __init__(self, site: SliceSite, dataset: Dataset[..., Any]) -> None:
         self.site = site
-        self.dataset = dataset  # None: it is a step of plans
-        if dataset is None:
-            super().__init__(step_task(site.root.id), _step, TaskOptions())
-        else:
-            body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
-            name = slice_task(dataset.name, site.root.id)
-            super().__init__(name, body, dataset.task.options)
+        self.dataset = dataset
+        body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
+        super().__init__(slice_task(dataset.name, site.root.id), body, dataset.task.options)
+
+
+class StepTask(Task[..., Any]):
+    """The task of the steps between jobs that build slices in one root."""
+
+    def __init__(self, site: SliceSite) -> None:
+        super().__init__(step_task(site.root.id), _step, TaskOptions())
 
 
 def slice_task(dataset: str, root_id: str) -> str:
@@ -162,16 +158,9 @@ def step_task(root_id: str) -> str:
 
 def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., Any]]:
     """The tasks of some datasets, and that of steps between their jobs."""
-    tasks = [SliceTask(site, site.datasets[name]) for name in names] + [SliceTask(site, None)]
+    slices = [SliceTask(site, site.datasets[name]) for name in names]
+    tasks: list[Task[..., Any]] = [*slices, StepTask(site)]
     return {task.name: task for task in tasks}
-
-
-def slice_context(
-    task: SliceTask, job: LeasedJob, info: JobInfo, preflight: Mapping[str, str]
-) -> SliceContext:
-    """What the body may know."""
-    shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
-    return SliceContext(shown, preflight, task.site.order(job))
 
 
 async def _step(ctx: Context, step: str, level: int | None = None, fail_fast: bool = False) -> None:
@@ -232,21 +221,58 @@ def _written(
     return list(write_slices(root, named, slices, order.attempt))
 
 
-def judge_slice(
-    attempt: Attempt,
-    value: Any,  # noqa: ANN401 (whatever the body returned)
-    error: BaseException | None,
-    now_at: int,
-    policy: RetryPolicy,
-    rand: Callable[[], float],
-) -> JobEnd | JobFailure | JobRef | None:
-    """What follows from the end of a body that built slices, or of a step between them."""
-    if error is not None or attempt.stop in (Stop.LOST, Stop.CANCELLED):
-        return judge(attempt, None, error, now_at, policy, rand)
-    task = attempt.task
-    if not isinstance(task, SliceTask) or task.dataset is None:
+class SliceKind(PlainKind):
+    """Jobs that build slices; what they need is read before they enter the prefetch window."""
+
+    payload_is_final = False
+    releases_stale = True  # its plan may be over, while its lease is not
+
+    def __init__(
+        self,
+        tasks: Mapping[str, SliceTask],
+        reader: JobReader,
+        values: PreflightValues | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.reader = reader
+        self._tasks = tasks
+
+    def context(self, job: LeasedJob, started_at: int) -> SliceContext:
+        plain = super().context(job, started_at)
+        info = plain.job
+        shown = JobInfo(info.key, task_name(info.task), info.attempt, info.partition)
+        return SliceContext(shown, plain._preflight, self._tasks[job.task].site.order(job))
+
+    def remote_order(self, context: Context) -> str | None:
+        return msgspec.json.encode(_order(context)).decode()
+
+    def returned(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (whatever the body returned)
+        now_at: int,
+    ) -> JobEnd:
+        task = self._tasks[attempt.job.task]
+        return _built(task.dataset, task.site.root.id, attempt, value, now_at)
+
+
+class StepKind(PlainKind):
+    """Barriers, gates, joins and ends of plans: what they do is in their acknowledgement."""
+
+    payload_is_final = False
+    releases_stale = True
+
+    def __init__(self, reader: JobReader) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def returned(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (nothing)
+        now_at: int,
+    ) -> JobEnd:
         return _stepped(attempt, now_at)
-    return _built(task.dataset, task.site.root.id, attempt, value, now_at)
 
 
 def _built(
@@ -315,13 +341,6 @@ def _inputs(job: LeasedJob) -> SliceInputs:
     if not isinstance(job.brought, SliceInputs):
         raise InternalError(f"Nothing was read for the job {job.key!r}.")
     return job.brought
-
-
-def remote_order(context: Context) -> str | None:
-    """What the body of a job that builds slices needs in another process; None for others."""
-    if not isinstance(context, SliceContext):
-        return None
-    return msgspec.json.encode(context._order).decode()
 
 
 def run_remote(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read for jobs that build slices, before they may start?
+"""Reads what jobs that build slices need before they start; jobs of paused plans are put off.
 
 The slices that they need, by the mapping of their calendars: one read for all jobs that were leased
 together, with the store's commit number in the same snapshot.
@@ -8,9 +8,7 @@ together, with the store's commit number in the same snapshot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,18 +16,17 @@ from penstock.builds.slice import SliceInputs, SliceTask
 from penstock.clock import Clock, to_micros
 from penstock.errors import TRANSIENT, UsageError
 from penstock.model.dataset import SliceOutput, slice_name, task_name
-from penstock.model.job import STEP, AttemptError, ErrorCategory, JobState, LeasedJob
-from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.lease import JobFailure, JobRef
 from penstock.model.plan import PlanState, SlicePayload, StepPayload
 from penstock.outputs.paths import slice_names
 from penstock.outputs.read import SlicesData
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
 from penstock.planning.plan_jobs import unbuilt
-from penstock.schedules.tick import Ticks
 from penstock.stores.protocol import PlanStore, SliceRange, SliceRow, Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.prefetch import PrefetchWindow
-from penstock.worker.thread_executor import ThreadRunner
+from penstock.worker.kind import Window
+from penstock.worker.parts import WorkerLoop
 
 LOOK_SECONDS = 5.0  # between two looks at a plan that rests
 STEP_SECONDS = 5.0  # a step of such a plan is put off for so long
@@ -38,53 +35,31 @@ log = logging.getLogger("penstock.worker")
 
 
 class PausedPlans:
-    """Owns the tasks that are not leased because of their plans. Belongs to one loop."""
+    """Owns the tasks that are not leased, because nobody leads their plans. Belongs to one loop."""
 
-    def __init__(
-        self,
-        store: PlanStore,
-        clock: Clock,
-        window: PrefetchWindow,
-        give: Callable[[JobEnd | JobFailure | JobRef], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-        look_again: Callable[[], None],
-    ) -> None:
-        """Nothing rests.
-
-        Args:
-            store: where plans are kept.
-            clock: the time.
-            window: where jobs wait.
-            give: takes jobs that are given back.
-            spawn: does something beside the loop.
-            look_again: is told when there may be something to lease.
-        """
+    def __init__(self, store: PlanStore, clock: Clock, loop: WorkerLoop) -> None:
         self._store = store
         self._clock = clock
-        self._window = window
-        self._give = give
-        self._spawn = spawn
-        self._look_again = look_again
+        self._loop = loop
         self._tasks: set[str] = set()
 
-    def rest(self, jobs: Sequence[LeasedJob]) -> None:
-        """Give jobs back whose plan does not run."""
-        for job in jobs:
-            if job.task.startswith(STEP):
-                self._give(self._put_off(job))
-                continue
-            self._give(JobRef(job.id, job.token))
-            if job.task not in self._tasks and job.plan_id is not None:
-                self._tasks.add(job.task)
-                self._window.hold_back(job.task)
-                self._spawn(self._until_it_goes_on(job.task, job.plan_id))
-                log.info(
-                    "Jobs of %r rest: nobody leads their plan %s; the same build goes on with it.",
-                    task_name(job.task),
-                    job.plan_id,
-                )
+    def rest(self, job: LeasedJob, window: Window, *, is_step: bool) -> None:
+        """Give a job back whose plan does not run."""
+        if is_step:
+            window.give_back(self._put_off(job))
+            return
+        window.give_back(JobRef(job.id, job.token))
+        if job.task not in self._tasks and job.plan_id is not None:
+            self._tasks.add(job.task)
+            window.hold_back(job.task)
+            self._loop.spawn(self._until_it_goes_on(job.task, job.plan_id, window))
+            log.info(
+                "Jobs of %r rest: nobody leads their plan %s; the same build goes on with it.",
+                task_name(job.task),
+                job.plan_id,
+            )
 
-    async def _until_it_goes_on(self, task: str, plan_id: str) -> None:
+    async def _until_it_goes_on(self, task: str, plan_id: str, window: Window) -> None:
         resting = True
         while resting:
             await self._clock.sleep(LOOK_SECONDS)
@@ -94,8 +69,7 @@ class PausedPlans:
                 continue
             resting = plan is not None and plan.state in (PlanState.LEFT, PlanState.DRAFT)
         self._tasks.discard(task)
-        self._window.let_go(task)
-        self._look_again()
+        window.let_go(task)
 
     def _put_off(self, job: LeasedJob) -> JobFailure:
         now_at = to_micros(self._clock.now())
@@ -120,9 +94,6 @@ _slice_payload = msgspec.json.Decoder(SlicePayload).decode
 _step_payload = msgspec.json.Decoder(StepPayload).decode
 _FAILED = frozenset({JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED})
 
-#: What must happen before some of the jobs may start; None: nothing.
-Preparing = Coroutine[Any, Any, None] | None
-
 
 class _Wanted:
     """What one job needs: of each need, the upstream moments of each of its slices."""
@@ -130,7 +101,7 @@ class _Wanted:
     def __init__(self, job: LeasedJob, task: SliceTask) -> None:
         payload = _slice_payload(job.payload)
         specs = task.site.specs
-        down = specs[task.dataset.name]  # type: ignore[union-attr]  # steps need nothing
+        down = specs[task.dataset.name]
         self.job = job
         self.site = task.site
         self.moments = payload.at
@@ -211,86 +182,47 @@ class _Outputs:
         return self._decoded[place]
 
 
-class SliceReads:
-    """Owns what a worker reads for slices before their jobs enter its window. Of one loop."""
+class SliceReader:
+    """Reads what slices need before their jobs enter the prefetch window. Of one loop."""
 
     def __init__(
         self,
-        tasks: Mapping[str, tuple[Any, object]],
+        tasks: Mapping[str, SliceTask],
         store: Store,
-        clock: Clock,
         retry: StoreRetry,
-        threads: ThreadRunner,
-        ticks: Ticks,
+        clock: Clock,
+        loop: WorkerLoop,
     ) -> None:
-        """Nothing is known yet.
+        """Nothing was read yet.
 
         Args:
-            tasks: of the worker.
+            tasks: that build slices, by name; jobs of other tasks are steps of plans.
             store: where manifests are kept.
-            clock: the time.
             retry: waits for the store.
-            threads: write what coroutines return.
-            ticks: takes all other jobs.
+            clock: the time.
+            loop: of the worker.
         """
-        self._tasks = {name: task for name, (task, _) in tasks.items() if type(task) is SliceTask}
-        for task in self._tasks.values():
-            task.site.connect(threads)
+        self._tasks = tasks
         self._store = store
-        self._clock = clock
         self._retry = retry
-        self._ticks = ticks
-        self._resting: PausedPlans | None = None
-        self._waiting: dict[JobRef, LeasedJob] = {}
+        self._paused = PausedPlans(store, clock, loop)
 
-    def clear(self) -> list[JobRef]:
-        """Jobs that have not come as far as the window are not wanted, or not ours, any more."""
-        refs = [*self._waiting, *self._ticks.clear()]
-        self._waiting.clear()
-        return refs
+    async def prepare(self, jobs: Sequence[LeasedJob], wanted: Callable[[], bool]) -> None:
+        """Read for all of them at once; for jobs of plans that nobody leads, nothing is read."""
 
-    def connect(
-        self,
-        window: PrefetchWindow,
-        give: Callable[[JobEnd | JobFailure | JobRef], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-        look_again: Callable[[], None],
-    ) -> None:
-        """Where jobs of plans go that nobody leads; see PausedPlans."""
-        self._resting = PausedPlans(self._store, self._clock, window, give, spawn, look_again)
-
-    def take(self, jobs: Sequence[LeasedJob]) -> Preparing:
-        """Jobs have come: those that build slices enter when what is returned has been awaited."""
-        tasks = self._tasks
-        ours = [job for job in jobs if job.task in tasks] if tasks else []
-        if not ours:
-            return self._ticks.take(jobs)
-        return self._both(self._ticks.take([job for job in jobs if job.task not in tasks]), ours)
-
-    async def _both(self, others: Preparing, ours: Sequence[LeasedJob]) -> None:
-        self._waiting.update((JobRef(job.id, job.token), job) for job in ours)
-        if others is not None:
-            await others
-        await self._prepare(ours)
-
-    async def _prepare(self, jobs: Sequence[LeasedJob]) -> None:
-        """Read for all of them at once, and let those start that are still wanted."""
-        wanted, steps = self._wanted(jobs)
-        running: set[str | None] = set()
-
-        async def ask() -> set[str | None]:
+        async def ask() -> None:
+            for job in jobs:
+                job.brought = None
             running = await self._running(jobs)
-            await self._read(wanted, steps)
-            return running
+            await self._read([job for job in jobs if job.plan_id in running])
 
-        with suppress(*TRANSIENT):  # no job waits any more
-            running = await self._retry.until_answered(
-                WAITS, ask, wanted=lambda: bool(self._waiting)
-            )
-        ready, self._waiting = list(self._waiting.values()), {}
-        if self._resting is not None:
-            self._resting.rest([job for job in ready if job.plan_id not in running])
-        self._ticks.enter([job for job in ready if job.plan_id in running])
+        await self._retry.until_answered(WAITS, ask, wanted=wanted)
+
+    def enters(self, job: LeasedJob, window: Window) -> bool:
+        if job.brought is not None:
+            return True
+        self._paused.rest(job, window, is_step=job.task not in self._tasks)
+        return False
 
     async def _running(self, jobs: Iterable[LeasedJob]) -> set[str | None]:
         """Those of the plans of some jobs that somebody leads."""
@@ -301,20 +233,15 @@ class SliceReads:
                 found.add(plan_id)
         return found
 
-    def _wanted(self, jobs: Iterable[LeasedJob]) -> tuple[list[_Wanted], list[LeasedJob]]:
-        """What is to be read: for jobs that build slices, and for barriers that may end early."""
-        wanted, steps = [], []
+    async def _read(self, jobs: Iterable[LeasedJob]) -> None:
+        """Read for jobs that build slices, and for barriers that may end early."""
+        wanted: list[_Wanted] = []
         for job in jobs:
-            task = self._tasks[job.task]
-            if task.dataset is None:
-                steps.append(job)
+            task = self._tasks.get(job.task)
+            if task is None:
+                job.brought = SliceInputs(failed=await self._failed(job))
             else:
                 wanted.append(_Wanted(job, task))
-        return wanted, steps
-
-    async def _read(self, wanted: Sequence[_Wanted], steps: Sequence[LeasedJob]) -> None:
-        for job in steps:
-            job.brought = SliceInputs(failed=await self._failed(job))
         if not wanted:
             return
         page = await self._store.slices(_merged(wanted))

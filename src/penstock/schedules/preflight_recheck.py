@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who looks before a failed tick is tried again?
+"""Preflights that run again before a failed tick is tried again.
 
 Preflights that stay on duty run in the tick's own attempt, under its time limit. The body runs only
 if they pass; what they return replaces what was kept.
@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.context import Context, JobInfo
-from penstock.definitions.preflight import Check, checks_of
+from penstock.definitions.preflight import Check, Preflight, checks_of
+from penstock.definitions.schedule import Schedule
 from penstock.errors import StoreError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.schedules.preflight_results import CheckedValues
-from penstock.schedules.recurring import Recurring
 from penstock.stores.protocol import ScheduleStore
+from penstock.worker.attempt import CheckFailed
+from penstock.worker.parts import WorkerLoop
 from penstock.worker.thread_executor import ThreadRunner
-
-
-class RecheckFailed(Exception):
-    """A preflight on duty did not pass."""
-
-    def __init__(self, name: str, error: BaseException) -> None:
-        super().__init__(name)
-        self.name = name
-        self.error = error  # why
 
 
 class PreflightRecheck:
@@ -43,24 +36,26 @@ class PreflightRecheck:
         store: ScheduleStore,
         threads: ThreadRunner,
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        loop: WorkerLoop,
     ) -> None:
         self._checked = checked
         self._store = store
         self._threads = threads
         self._clock = clock
-        self._spawn = spawn
+        self._loop = loop
         self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
 
-    async def look(self, recurring: Recurring, payload: str) -> None:
-        """Let all of them look that are about this unit; RecheckFailed if one does not pass."""
-        for check in checks_of(recurring.schedule, payload, recurring.on_duty):
+    async def look(
+        self, schedule: Schedule[..., Any], on_duty: Iterable[Preflight[..., Any]], payload: str
+    ) -> None:
+        """Let all of them look that are about this unit; CheckFailed if one does not pass."""
+        for check in checks_of(schedule, payload, on_duty):
             try:
                 value = value_text(await self._run(check))
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
-                raise RecheckFailed(check.preflight.plain_name, error) from error
+                raise CheckFailed(f"preflight {check.preflight.plain_name}", error) from error
             result = PreflightResult(
                 unit=check.unit,
                 name=check.preflight.plain_name,
@@ -69,7 +64,7 @@ class PreflightRecheck:
                 checked_at=round(self._clock.now() * MICROSECONDS),
             )
             if self._checked.take(result):
-                self._spawn(self._keep(result))
+                self._loop.spawn(self._keep(result))
 
     async def _keep(self, result: PreflightResult) -> None:
         """Let others know of it, too; a store that cannot be told now hears of the next."""

@@ -8,6 +8,7 @@ start that fails leaves nothing behind. All run, whatever the others come to.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from penstock.clock import MICROSECONDS, Clock
@@ -18,12 +19,14 @@ from penstock.model.job import (
     JobId,
     JobKind,
     JobState,
+    LeasedJob,
     NewJob,
     WorkerId,
 )
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.planning.units import PreflightPlan
 from penstock.stores.protocol import JobFilter, Store
+from penstock.worker.job_kind import PlainKind
 from penstock.worker.parts import Stopping
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.worker import Worker
@@ -48,6 +51,15 @@ class EndlessLease:
 
     def believed_until(self) -> float:
         return float("inf")
+
+
+class PreflightKind(PlainKind):
+    """Preflights: whoever started them tells what became of them."""
+
+    error_level = logging.DEBUG
+
+    def named(self, job: LeasedJob) -> str:
+        return f"The preflight {job.key!r}"
 
 
 class PreflightRun:

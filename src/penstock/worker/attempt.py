@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is one job run, and how does its end become a value?
+"""One attempt of a job, and the ladder of ends that turns what its body did into what follows.
 
-Running and judging are apart: `Attempt` is what runs; `judge` turns what the body did into a
-`JobEnd`, a `JobFailure`, or a release. Nothing here talks to a store.
+Running and judging are apart: `Attempt` is what runs; `judge` makes of its end a `JobEnd`, a
+`JobFailure`, or a release, and asks the kind of job where kinds differ. Nothing here talks to a
+store.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,11 +22,10 @@ from penstock.definitions.context import Context
 from penstock.definitions.task import Task
 from penstock.errors import (
     CallInDoubt,
-    EnqueueRefused,
     PayloadError,
-    PenstockError,
     Skip,
     StrictJsonError,
+    UsageError,
 )
 from penstock.events.kinds import Correlation
 from penstock.model import strict_json
@@ -39,15 +38,13 @@ from penstock.model.job import (
     LeasedJob,
 )
 from penstock.model.journal import CallKey
-from penstock.model.lease import EnqueueJobs, JobEnd, JobFailure, JobRef
+from penstock.model.lease import JobEnd, JobFailure, JobRef
 from penstock.redaction.content_guard import extract_texts, redact_content
 from penstock.redaction.secrets import storable_text
 from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.retry.classify import RemoteError, TimeLimitError, format_connection_detail
 from penstock.retry.policy import RetryDecision, RetryPolicy
-from penstock.schedules.preflight_recheck import RecheckFailed
-from penstock.schedules.recurring import Recurring
 
 NEVER = float("inf")
 
@@ -56,7 +53,7 @@ UNLIMITED = 2**31 - 1
 
 
 class Stop(Enum):
-    """Why is an attempt being stopped from outside?"""
+    """Why an attempt is being stopped from outside."""
 
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"  # by an operator; the job has ended already
@@ -79,8 +76,16 @@ class TaskLimits(msgspec.Struct, frozen=True):
     max_attempts: int
     timeout_seconds: float | None
     max_crashes: int
-    recurring: Recurring | None = None  # it is a schedule
     within_seconds: float | None = None  # from its first failure on: what comes later is too late
+
+
+class CheckFailed(Exception):
+    """Something that had to be awaited before the body has failed."""
+
+    def __init__(self, kind: str, error: BaseException) -> None:
+        super().__init__(kind)
+        self.kind = kind  # what failed
+        self.error = error  # why
 
 
 class ProcessDied(Exception):
@@ -202,37 +207,68 @@ class Attempt:
 AttemptEnd = JobEnd | JobFailure | JobRef | None
 
 
+class EndRules(Protocol):
+    """What a kind of job says of the ends of its attempts, where kinds differ."""
+
+    @property
+    def holds_doubts(self) -> bool:
+        """A job whose paid call is in doubt waits for a person."""
+        ...
+
+    @property
+    def payload_is_final(self) -> bool:
+        """A payload that does not fit its task cannot be mended by another attempt."""
+        ...
+
+    def returned(self, attempt: Attempt, value: Any, now_at: int) -> JobEnd:  # noqa: ANN401
+        """The end of a body that returned; UsageError if what it left cannot be kept."""
+        ...
+
+    def skipped(self, attempt: Attempt, error: Skip, now_at: int) -> JobEnd:
+        """The end of a body that raised `Skip`."""
+        ...
+
+    def retry_rule(self, policy: RetryPolicy, limits: TaskLimits) -> Callable[..., RetryDecision]:
+        """By which rule of the policy a failure is tried again."""
+        ...
+
+
 def judge(
     attempt: Attempt,
+    kind: EndRules,
     value: Any,  # noqa: ANN401 (whatever the body returned)
     error: BaseException | None,
     now_at: int,
     policy: RetryPolicy,
     rand: Callable[[], float],
 ) -> AttemptEnd:
-    """What follows from the end of a body: an end, a failure, a release (JobRef), or nothing."""
-    job = attempt.job
+    """What follows from the end of a body, of whatever kind."""
+    release = JobRef(attempt.job.id, attempt.job.token)
     if attempt.stop is Stop.LOST:
         return None
     if attempt.stop is Stop.CANCELLED:
-        return JobRef(job.id, job.token)  # the job has ended; its lease is let go
+        return release  # the job has ended; its lease is let go
     if error is None:
-        return _returned(attempt, value, now_at)
+        try:
+            return kind.returned(attempt, value, now_at)
+        except UsageError as problem:  # what it left cannot be kept
+            error = problem
+    if isinstance(error, PayloadError) and attempt.stop is None and kind.payload_is_final:
+        return _bad_payload(attempt, error, now_at)
     calls = attempt.calls
     if calls is not None and calls.over_budget is not None:
-        return JobRef(job.id, job.token)  # it had no money; what it has bought is kept
-    if calls is not None and calls.in_doubt is not None:
+        return release  # it had no money; what it has bought is kept
+    if calls is not None and calls.in_doubt is not None and kind.holds_doubts:
         return _held(attempt, calls.in_doubt, now_at)
     if isinstance(error, Skip):
-        reason = AttemptError(ErrorCategory.OWN, "Skip", _told(attempt, message_of(error)))
-        return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, error=reason)
+        return kind.skipped(attempt, error, now_at)
     if attempt.stop is Stop.SHUTDOWN:
-        return JobRef(job.id, job.token)  # whatever it raised, it was we who stopped it
+        return release  # whatever it raised, it was we who stopped it
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     if isinstance(error, ProcessDied):
-        return crashed(attempt, error, now_at, policy, rand)
-    return failed(attempt, error, now_at, policy, rand)
+        return _crashed(attempt, error, now_at, policy, rand)
+    return failed(attempt, kind, error, now_at, policy, rand)
 
 
 def time_limit_error(attempt: Attempt) -> TimeLimitError:
@@ -243,6 +279,7 @@ def time_limit_error(attempt: Attempt) -> TimeLimitError:
 
 def failed(
     attempt: Attempt,
+    kind: EndRules,
     error: BaseException,
     now_at: int,
     policy: RetryPolicy,
@@ -251,15 +288,12 @@ def failed(
     """What an error costs, and when the job may try again."""
     job = attempt.job
     deferred = job.deferred_since
-    kind = kind_of(error)
-    if isinstance(error, RecheckFailed):
+    name = kind_of(error)
+    if isinstance(error, CheckFailed):
         error = error.error  # it waits as that says
     limits = attempt.limits
     seconds_ago = None if deferred is None else (now_at - deferred) / MICROSECONDS
-    decide = policy.decide_tick
-    if limits.recurring is None:
-        decide = partial(policy.decide, within_seconds=limits.within_seconds)
-    decision = decide(
+    decision = kind.retry_rule(policy, limits)(
         error,
         attempts=job.attempts,
         max_attempts=limits.max_attempts,
@@ -267,7 +301,7 @@ def failed(
         now=now_at / MICROSECONDS,
         rand=rand(),
     )
-    message = _told(attempt, message_of(error))
+    message = told(attempt, message_of(error))
     if decision.category is ErrorCategory.NODE:
         message += format_connection_detail(error, message)
     refused_by = _refused_by(attempt, decision)
@@ -277,7 +311,7 @@ def failed(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(decision.category, kind, message, where_of(error)),
+        error=AttemptError(decision.category, name, message, where_of(error)),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
@@ -308,7 +342,7 @@ def _held(attempt: Attempt, error: CallInDoubt, now_at: int) -> JobEnd:
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
-def crashed(
+def _crashed(
     attempt: Attempt,
     error: ProcessDied,
     now_at: int,
@@ -334,28 +368,6 @@ def crashed(
     )
 
 
-def _returned(attempt: Attempt, value: Any, now_at: int) -> JobEnd | JobFailure:  # noqa: ANN401
-    job = attempt.job
-    result: str | None = None
-    if value is not None:
-        encoded = value if type(value) is Encoded else encode(value)
-        if encoded.problem is not None:
-            message = f"result is not JSON: {_told(attempt, encoded.problem)}"
-            return JobEnd(
-                job,
-                JobState.ERROR,
-                attempt.started_at,
-                now_at,
-                error=AttemptError(ErrorCategory.OWN, "result", message),
-            )
-        result = encoded.text
-    enqueued = attempt.context._enqueued
-    if enqueued:
-        effects = (EnqueueJobs(tuple(enqueued)),)
-        return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result, None, effects)
-    return JobEnd(job, JobState.DONE, attempt.started_at, now_at, result)
-
-
 def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
     """What a body returned, as strict JSON text; None is no result."""
     if value is None:
@@ -366,32 +378,22 @@ def encode(value: Any) -> Encoded:  # noqa: ANN401 (whatever the body returned)
         return Encoded(None, str(error))
 
 
-def bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
+def _bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:
     """The arguments cannot be rebuilt (the task has changed): trying again cannot help."""
-    why = AttemptError(ErrorCategory.OWN, "payload", _told(attempt, str(error)))
+    why = AttemptError(ErrorCategory.OWN, "payload", told(attempt, str(error)))
     return JobEnd(attempt.job, JobState.ERROR, attempt.started_at, now_at, error=why)
 
 
-def spoilt(end: JobEnd, error: PenstockError) -> JobEnd:
-    """Its effects cannot be applied: the job's own fault, and trying again cannot help."""
-    why = AttemptError(ErrorCategory.OWN, kind_of_refusal(error), str(error))
-    return JobEnd(end.job, JobState.ERROR, end.started_at, end.ended_at, error=why)
-
-
-def kind_of_refusal(error: PenstockError) -> str:
-    return "enqueue" if isinstance(error, EnqueueRefused) else type(error).__name__
-
-
-def _told(attempt: Attempt, text: str) -> str:
-    """Secrets first: what gives one away may be part of a quote."""
+def told(attempt: Attempt, text: str) -> str:
+    """A text about an attempt, redacted; secrets first: one may be part of a quote."""
     return attempt.unquoted(storable_text(text))
 
 
 def kind_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return error.kind
-    if isinstance(error, RecheckFailed):
-        return f"preflight {error.name}"[:NAME_LENGTH_MAX]
+    if isinstance(error, CheckFailed):
+        return error.kind[:NAME_LENGTH_MAX]
     return storable_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
 
 

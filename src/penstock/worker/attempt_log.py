@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told about the ends of attempts, to listeners and in the log?"""
+"""Log lines and events about attempts: started, retried, ended in error, recovered."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.dataset import task_name
-from penstock.model.job import PREFLIGHT, SCHEDULE, AttemptError, JobState, LeasedJob
+from penstock.model.job import AttemptError, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
+from penstock.worker.kind import ServedTask
 from penstock.worker.observer import WorkerObserver
 
 MESSAGE_MAX = 500  # characters of an error in a log line
@@ -25,8 +26,11 @@ _DROPPED = SchedulerEventKind.NON_RETRYABLE_DROPPED
 class AttemptLog(WorkerObserver):
     """Turns ends into events and log lines. Decides nothing."""
 
-    def __init__(self, events: SchedulerEvents, run_id: str) -> None:
+    def __init__(
+        self, events: SchedulerEvents, run_id: str, tasks: Mapping[str, ServedTask]
+    ) -> None:
         self._events = events
+        self._tasks = tasks
         self._run_id = run_id
 
     def started(self, attempt: Attempt) -> None:
@@ -35,8 +39,7 @@ class AttemptLog(WorkerObserver):
     def ended(self, attempt: Attempt, verdict: AttemptEnd) -> None:
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
-            if attempt.limits.recurring is not None:
-                self._recovered(attempt.job)
+            self._recovered(attempt.job)
         elif verdict is None:
             self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
         elif isinstance(verdict, JobRef):
@@ -51,43 +54,42 @@ class AttemptLog(WorkerObserver):
         goes_on = isinstance(verdict, JobFailure) and not verdict.ends
         kind = SchedulerEventKind.RETRY_DEFERRED if goes_on else _DROPPED
         emit(kind, correlation, category)
-        self._log(attempt.job, verdict, attempt.limits)
+        self._log(attempt.job, verdict)
 
-    def spoilt(
-        self, job: LeasedJob, verdict: JobEnd | JobFailure, limits: TaskLimits | None
-    ) -> None:
+    def effects_refused(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
         """The store has refused what an end was to bring."""
-        self._log(job, verdict, limits)
+        self._log(job, verdict)
 
-    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure, limits: TaskLimits | None) -> None:
-        shown = _shown(verdict.error)
+    def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
+        _, limits, kind = self._tasks[job.task]
+        shown, name = _shown(verdict.error), kind.named(job)
         if not isinstance(verdict, JobFailure) or verdict.ends:
-            level = logging.DEBUG if job.task.startswith(PREFLIGHT) else logging.ERROR
-            log.log(level, "%s ended in error: %s", _name(job), shown)
+            log.log(kind.error_level, "%s ended in error: %s", name, shown)
             return
         if verdict.refused_by is not None:
             log.info(
                 "%s was refused by %s and comes back in %.1f s; no attempt is spent.",
-                _name(job),
+                name,
                 verdict.refused_by,
                 verdict.delay_seconds,
             )
             return
-        degraded = verdict.charge and job.task.startswith(SCHEDULE)
+        degraded = verdict.charge and kind.recurs
         log.log(
             logging.ERROR if degraded else logging.WARNING,
             "%s %s and is tried again in %.1f s (%s): %s",
-            _name(job),
+            name,
             "is degraded" if degraded else "failed",
             verdict.delay_seconds,
             _cost(job, verdict, limits),
             shown,
         )
 
-    @staticmethod
-    def _recovered(job: LeasedJob) -> None:
-        if job.task.startswith(SCHEDULE) and (job.attempts or job.deferred_since is not None):
-            log.info("%s is well again.", _name(job))
+    def _recovered(self, job: LeasedJob) -> None:
+        if job.attempts or job.deferred_since is not None:
+            kind = self._tasks[job.task].kind
+            if kind.recurs:
+                log.info("%s has recovered.", kind.named(job))
 
     def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         """The store did not take an end."""
@@ -112,24 +114,15 @@ def named(end: JobEnd | JobFailure) -> tuple[JobRef, str, str]:
     return JobRef(end.job.id, end.job.token), end.job.key, end.job.task
 
 
-def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits | None) -> str:
+def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits) -> str:
     """What a failure costs, in words."""
     if failure.crashed:
-        return f"crash {job.crashes + 1}" + (f" of {limits.max_crashes}" if limits else "")
+        return f"crash {job.crashes + 1} of {limits.max_crashes}"
     if not failure.charge:
         return "not charged"
-    if limits is None or limits.max_attempts == UNLIMITED:
+    if limits.max_attempts == UNLIMITED:
         return f"try {job.attempts + 1}"
     return f"attempt {job.attempts + 1} of {limits.max_attempts}"
-
-
-def _name(job: LeasedJob) -> str:
-    """What people call it."""
-    if job.task.startswith(SCHEDULE):
-        return f"The schedule {job.key!r}"
-    if job.task.startswith(PREFLIGHT):
-        return f"The preflight {job.key!r}"
-    return f"Job {job.key!r} of task {task_name(job.task)!r}"
 
 
 def _shown(error: AttemptError | None) -> str:

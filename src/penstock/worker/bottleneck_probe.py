@@ -55,7 +55,7 @@ class BottleneckProbe(WorkerObserver):
         self._drain = core.drain
         self._bottleneck = core.window.scheduler.bottleneck
         self._queue = core.window.scheduler.queue.view()
-        self._hears_requests = core.providers is not None
+        self._hears_requests = core.parts.providers is not None
         self._process = own_mark()
         self._is_asking = False
         self._asked_monotonic = -ASK_SECONDS
@@ -111,7 +111,7 @@ class BottleneckProbe(WorkerObserver):
         return _FAIR_ORDER
 
     def _gate(self, gate: Hashable, named: str | None, numbers: Mapping[str, float]) -> Cause:
-        providers = self._core.providers
+        providers = self._core.parts.providers
         model = None if providers is None else providers.gate_of(gate)
         if numbers.get("cooldown_seconds", 0.0) > 0 or model is None:
             where = named or gate_name(gate)
@@ -139,7 +139,7 @@ class BottleneckProbe(WorkerObserver):
             return _PAUSED
         outlook = self._drain.outlook
         if outlook is None:  # nobody waits for its end: what is for later is no limit
-            found = _IDLE if self._drain.next_due_at is None else self._delays()
+            found = _IDLE if self._lease_loop.next_due_at is None else self._delays()
             return _IDLE if found is _DELAYS else found
         states = _states(outlook, (*self._tasks, *outlook.served_elsewhere))
         if states[JobState.IN_PROGRESS]:
@@ -149,7 +149,7 @@ class BottleneckProbe(WorkerObserver):
             return self._holders
         if outlook.suspects:
             return _SUSPECTS
-        if self._drain.next_due_at is not None and states[JobState.QUEUED]:
+        if self._lease_loop.next_due_at is not None and states[JobState.QUEUED]:
             return self._delays()
         if states[JobState.QUEUED]:
             return _STORE
@@ -175,10 +175,10 @@ class BottleneckProbe(WorkerObserver):
         return next((kind for kind in self._kinds if not free[kind]), None)
 
     def _ask(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
-        now = self._core.clock.monotonic()
+        now = self._core.parts.clock.monotonic()
         if not self._is_asking and now - self._asked_monotonic >= ASK_SECONDS:
             self._is_asking, self._asked_monotonic = True, now
-            self._core.background.spawn(self._find(find))
+            self._core.parts.loop.spawn(self._find(find))
 
     async def _find(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
         """Ask the store; what cannot be told now is not said."""
@@ -188,16 +188,16 @@ class BottleneckProbe(WorkerObserver):
             self._waiting_jobs, self._holders = 0, _ELSEWHERE
         finally:
             self._is_asking = False
-            self._core.wake()
+            self._core.parts.loop.wake()
 
     async def _find_waiting(self) -> None:
         """Count the jobs that wait; steps of builds always do, and hold nothing up."""
-        outlook = await self._core.store.outlook(WorkerId(""), self._core.config.run_id)
+        outlook = await self._core.parts.store.outlook(WorkerId(""), self._core.config.run_id)
         self._waiting_jobs = _states(outlook, self._jobs)[JobState.WAITING]
 
     async def _find_holders(self) -> None:
         """Others that work, one that runs suspects, or one that died."""
-        views = await self._core.store.workers()
+        views = await self._core.parts.store.workers()
         silent = silent_workers(views, is_gone)
         busy = [
             status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do ends reach the store, and what if it cannot take them now?
+"""The completer: acknowledges ended attempts in batches, and retries until the store takes them.
 
 Ends are collected while one flush is on its way and leave together in the next: the group commit
 of the loop's side. A store that is busy, full or unreachable is asked again until it answers.
@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreError, StoreUnknown
 from penstock.model.job import WorkerId
@@ -30,6 +30,9 @@ from penstock.model.lease import (
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.observer import WorkerObserver
+from penstock.worker.parts import Totals, WorkerLoop
 from penstock.worker.prefetch import WINDOW_MAX
 
 FLUSH_MAX = 1_024  # ends of one call
@@ -43,33 +46,36 @@ WAITS = "Acknowledgements have to wait, nothing is begun"
 #: Effects that a store takes, or calls stale with the end that brings them.
 _TAKEN = (Rearm, SetCursor, ForgetCalls, StageManifest, CommitLevel)
 
-#: (refused job, its token, verdict): an acknowledgement that was not taken.
-Refused = Callable[[JobEnd | JobFailure, Verdict], None]
 
-#: What becomes of an end whose effects cannot be applied.
-Spoilt = Callable[[JobEnd, PenstockError], JobEnd | JobFailure]
+class EndListener(Protocol):
+    """Hears of ends that the store did not take as they were."""
+
+    def not_taken(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
+        """An acknowledgement was refused: a fencing token is too old, or it came twice."""
+        ...
+
+    def effects_refused(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
+        """What becomes of an end whose effects cannot be applied."""
+        ...
 
 
-class Completer:
+class Completer(WorkerObserver):
     """Owns what has ended and is not yet durable. Belongs to one loop."""
 
     def __init__(
         self,
         store: JobStore,
         retry: StoreRetry,
-        wake: Callable[[], None],
-        refused: Refused,
-        accepted: Callable[[int], None],
-        spoilt: Spoilt,
-        armed: Callable[[int], None] | None = None,
+        loop: WorkerLoop,
+        totals: Totals,
+        listener: EndListener,
     ) -> None:
         self._store = store
         self._retry = retry
-        self._wake = wake
-        self._refused = refused
-        self._accepted = accepted
-        self._spoilt = spoilt
-        self._armed = armed  # something is due at a time; None: nobody wants to know
+        self._loop = loop
+        self._totals = totals
+        self._listener = listener
+        self.armed_at: int | None = None  # when the first job is due that an end armed again
         self._ends: list[JobEnd] = []
         self._failures: list[JobFailure] = []
         self._releases: list[JobRef] = []
@@ -97,6 +103,10 @@ class Completer:
         One window may wait while another is on its way: the store and the bodies work side by side.
         """
         return self._waiting() < WINDOW_MAX and not self._stuck
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if end is not None:
+            self.add(end)
 
     def add(self, end: JobEnd | JobFailure | JobRef) -> None:
         if type(end) is JobEnd:
@@ -130,7 +140,7 @@ class Completer:
         finally:
             self._task = None
             self._on_the_way = []
-            self._wake()
+            self._loop.wake()
 
     async def _flush_once(self, worker: WorkerId) -> None:
         count = _flushable(self._ends)
@@ -157,7 +167,7 @@ class Completer:
         for group, call, reply in first:
             await self._settle(group, call, reply)
         self._on_the_way = []
-        self._wake()
+        self._loop.wake()
 
     async def _settle(
         self,
@@ -177,33 +187,27 @@ class Completer:
                 self._apart = True
                 self._ends.extend(end for end in group if isinstance(end, JobEnd))
             else:
-                self.add(self._spoilt(with_effects[0], error))
+                self.add(self._listener.effects_refused(with_effects[0], error))
             return
         if unknown:  # it was taken the first time, and nobody could tell us
             taken = {Verdict.DUPLICATE: Verdict.ACCEPTED}
             verdicts = [taken.get(verdict, verdict) for verdict in verdicts]
         accepted = verdicts.count(Verdict.ACCEPTED)
         if accepted:
-            self._accepted(accepted)
-            if self._armed is not None:
-                self._tell_armed(group, self._armed)
+            self._totals.ended += accepted
+            self._note_armed(group)
         if accepted != len(group):
             refused: list[JobEnd | JobFailure] = [*group]
             for end, verdict in zip(refused, verdicts, strict=True):
                 if verdict is not Verdict.ACCEPTED:
-                    self._refused(end, verdict)
+                    self._listener.not_taken(end, verdict)
 
-    @staticmethod
-    def _tell_armed(group: list[JobEnd] | list[JobFailure], armed: Callable[[int], None]) -> None:
-        times = [
-            effect.at
-            for end in group
-            if isinstance(end, JobEnd)
-            for effect in end.effects
-            if isinstance(effect, Rearm)
-        ]
-        if times:
-            armed(min(times))
+    def _note_armed(self, group: list[JobEnd] | list[JobFailure]) -> None:
+        for end in group:
+            for effect in end.effects if isinstance(end, JobEnd) else ():
+                if isinstance(effect, Rearm):
+                    known = self.armed_at
+                    self.armed_at = effect.at if known is None else min(known, effect.at)
 
     async def _persist(
         self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None

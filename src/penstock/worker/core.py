@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from penstock.clock import Clock
-from penstock.definitions.task import Task
-from penstock.stores.protocol import Store
-from penstock.worker.attempt import TaskLimits
+from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import Completer
 from penstock.worker.drain import Drain
 from penstock.worker.executor import JobExecutor
+from penstock.worker.kind import ServedTask
 from penstock.worker.lease_loop import LeaseLoop
-from penstock.worker.parts import Background, Totals, WorkerConfig
+from penstock.worker.parts import Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
-from penstock.worker.provider_run import ProviderRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +21,17 @@ class WorkerCore:
     """The parts of one worker that turn jobs into ends; observers read them and change nothing."""
 
     config: WorkerConfig
-    tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]]
-    store: Store
-    clock: Clock
+    parts: WorkerParts
+    tasks: Mapping[str, ServedTask]
     window: PrefetchWindow
     executor: JobExecutor
     completer: Completer
     lease_loop: LeaseLoop
     drain: Drain
-    background: Background
+    hold: BudgetHold
     totals: Totals
-    wake: Callable[[], None]
-    providers: ProviderRun | None
 
     @property
     def slot_kinds(self) -> dict[str, str]:
         """Of each task: the kind of slot that it runs on."""
-        return {name: task.kind for name, (task, _) in self.tasks.items()}
+        return {name: one.task.kind for name, one in self.tasks.items()}

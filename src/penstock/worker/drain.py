@@ -1,139 +1,146 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When is nothing left to do?
+"""The end of a drain: when a worker has nothing more to do, asked when it falls idle and again.
 
 A draining worker ends when no job is left: delayed ones and those that others hold are waited
-for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead. Units of
-schedules, which never end, do not count.
+for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead. Ticks never
+end and do not count: when only they are left, no more of them begin, those that run come to their
+end, and whatever they bring is done.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
-from penstock.clock import MICROSECONDS, Clock
-from penstock.errors import TRANSIENT
-from penstock.model.job import SCHEDULE, SLICE, TERMINAL, JobState, WorkerId
-from penstock.model.lease import BlockedKey, LeaseBatch
+from penstock.clock import MICROSECONDS
+from penstock.errors import TRANSIENT, StoreError
+from penstock.model.job import TERMINAL, JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.views import Outlook
-from penstock.model.worker import FULL_SHOWN
-from penstock.stores.protocol import Store
-from penstock.stores.retry import StoreRetry
-
-SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
-KEYS_NAMED_MAX = 3
-HOLDERS_NAMED_MAX = 3
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.budgets import BudgetHold
+from penstock.worker.completer import Completer
+from penstock.worker.executor import JobExecutor
+from penstock.worker.kind import ServedTask
+from penstock.worker.lease_loop import PAUSED, SAY_AFTER_SECONDS, LeaseLoop
+from penstock.worker.observer import WorkerObserver
+from penstock.worker.parts import WorkerConfig, WorkerParts
+from penstock.worker.prefetch import PrefetchWindow
 
 log = logging.getLogger("penstock.worker")
 
 
-class FullLimits:
-    """Keeps what the last lease call said, and tells once why nothing can be leased.
-
-    A limit of 0 is told at once: it ends by an operator's doing only.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._blocked: tuple[BlockedKey, ...] = ()
-        self._empty_since: float | None = None
-        self._told: set[str] = set()  # keys, until they have room again
-
-    def note(self, batch: LeaseBatch) -> None:
-        """Take in the answer to a lease call."""
-        now = self._clock.monotonic()
-        self._blocked = batch.blocked
-        self._told.intersection_update(blocked.limit_key for blocked in batch.blocked)
-        if batch.jobs or not batch.blocked:
-            self._empty_since = None
-        elif self._empty_since is None:
-            self._empty_since = now
-        late = self._empty_since is not None and now - self._empty_since >= SAY_AFTER_SECONDS
-        self._tell([blocked for blocked in batch.blocked if late or blocked.cap <= 0])
-
-    def _tell(self, found: Sequence[BlockedKey]) -> None:
-        news = [blocked for blocked in found if blocked.limit_key not in self._told]
-        if news:
-            self._told.update(blocked.limit_key for blocked in news)
-            log.info("Jobs wait for %s.", _named(news))
-
-    def shown(self) -> dict[str, int]:
-        """Some of the limits that held jobs back, and what they allow."""
-        return {blocked.limit_key: blocked.cap for blocked in self._blocked[:FULL_SHOWN]}
-
-    def reason(self) -> str:
-        """Why ready jobs are not handed out, as far as is known here."""
-        return (
-            f"waiting for {_named(self._blocked)}" if self._blocked else "others are served first"
-        )
-
-
-def _named(found: Sequence[BlockedKey]) -> str:
-    names = "; ".join(_one(blocked) for blocked in found[:KEYS_NAMED_MAX])
-    more = len(found) - KEYS_NAMED_MAX
-    return names + (f"; and {more} more full limits" if more > 0 else "")
-
-
-def _one(blocked: BlockedKey) -> str:
-    if blocked.cap <= 0:
-        return f"the limit {blocked.limit_key!r}, which is 0: nothing runs until it is raised"
-    holders = ", ".join(map(repr, blocked.holders[:HOLDERS_NAMED_MAX]))
-    more = " and others" if len(blocked.holders) > HOLDERS_NAMED_MAX else ""
-    return f"the limit {blocked.limit_key!r} of {blocked.cap}, held by {holders}{more}"
-
-
 LOOK_SECONDS = 0.2  # between two questions whether anything is left
 LOOK_SECONDS_MAX = 1.0  # the same while nobody runs anything
-SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
 WAITS = "Looking for what is left has to wait"
-PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
+#: Units of schedules never end, and builds wait for their own jobs.
+_NOT_WAITED_FOR = (JobKind.TICK, JobKind.SLICE, JobKind.STEP)
 
 _States = Mapping[str, Mapping[JobState, int]]
 
 
-class Drain:
-    """Owns the question whether a draining worker may end."""
+class Drain(WorkerObserver):
+    """Owns the question whether a worker may end by itself. Belongs to one loop."""
 
     def __init__(
         self,
-        store: Store,
-        tasks: Iterable[str],
-        run_id: str,
-        clock: Clock,
-        retry: StoreRetry,
-        ends: bool = True,
-        until: str | None = None,
+        config: WorkerConfig,
+        parts: WorkerParts,
+        tasks: Mapping[str, ServedTask],
+        hold: BudgetHold,
+        window: PrefetchWindow,
+        executor: JobExecutor,
+        completer: Completer,
+        lease_loop: LeaseLoop,
     ) -> None:
-        self._store = store
-        self._tasks = frozenset(tasks)
-        self._run_id = run_id
-        self._clock = clock
-        self._retry = retry
-        self.ends = ends  # with the work; else only a budget ends it
-        self._until = until  # the key of the job whose end is the end; None: of all
+        """Nothing is known yet.
+
+        Args:
+            config: of the worker.
+            parts: of the worker.
+            tasks: that the app has, also those that other workers serve.
+            hold: knows the tasks that a budget holds back.
+            window: where jobs wait.
+            executor: where they run.
+            completer: where their ends wait.
+            lease_loop: asks for more.
+        """
+        self._config = config
+        self._store = parts.store
+        self._clock = parts.clock
+        self._retry = parts.retry
+        self._loop = parts.loop
+        self._tasks = tasks
+        self._hold = hold
+        self._window = window
+        self._executor = executor
+        self._completer = completer
+        self._lease_loop = lease_loop
+        self.ends = config.drain  # with the work; else only a budget ends it
+        self._is_looking = False
+        self._look_again = asyncio.Event()  # somebody has done something
+        self._recurring = {
+            name for name, one in tasks.items() if one.kind.recurs and name not in config.unserved
+        }
+        self._counts_ticks = bool(self._recurring)  # schedules run here, and may go on
         self._waiting_since: float | None = None
-        self._said: dict[str, float] = {}  # which reasons, and when
-        self.full = FullLimits(clock)
-        self.next_due_at: int | None = None
         self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
         self.is_out_of_money = False  # all that could be done waits for a budget
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
-    def note(self, batch: LeaseBatch) -> None:
-        """Take in what a lease call said about what it did not hand out."""
-        self.next_due_at = batch.next_due_at
-        self.full.note(batch)
-        if batch.paused:
-            self._say(PAUSED)
-        else:
-            self._said.pop(PAUSED, None)
+    @property
+    def is_reached(self) -> bool:
+        """Nothing runs here and nothing is on its way, and that is all there was."""
+        if len(self._window):
+            return False
+        if self._config.solo:
+            return self._lease_loop.found_nothing
+        return self.is_out_of_money or (self.ends and self.finished)
 
-    def due(self, at: int) -> None:
-        """Something will be due that the last lease call could not know of."""
-        if self.next_due_at is None or at < self.next_due_at:
-            self.next_due_at = at
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """Whoever waits to look again need not wait longer."""
+        if attempt.job.task not in self._recurring:
+            self._look_again.set()
+
+    def look_if_idle(self, worker: WorkerId) -> None:
+        """Ask the store what is left, if that is of interest now."""
+        if (self.ends or self._hold.tasks) and not self._is_looking and self._is_idle():
+            self._is_looking = True
+            self._loop.spawn(self._look(worker))
+
+    def _is_idle(self) -> bool:
+        """Nothing but ticks runs, waits or is on its way, and the store had nothing more."""
+        running = self._executor.running
+        if self._counts_ticks:
+            return all(one.job.task in self._recurring for one in running.values())
+        busy = running or self._completer.pending or len(self._window)
+        return not busy and self._lease_loop.is_idle
+
+    async def _look(self, worker: WorkerId) -> None:
+        try:
+            await self.look(worker, self._hold.tasks)
+            if self.finished and self._counts_ticks:
+                self._close_schedules()
+            if not (self.finished or self.is_out_of_money):
+                self._look_again.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.pause_seconds()):
+                        await self._look_again.wait()
+        except StoreError as error:
+            self._loop.fail(error)
+        finally:
+            self._is_looking = False
+            self._loop.wake()
+
+    def _close_schedules(self) -> None:
+        """No job is left: no tick begins any more. Those that run may still bring some."""
+        self._counts_ticks, self.finished = False, False
+        for name in self._recurring:
+            self._window.hold_back(name)
+        self._lease_loop.look_again()
 
     async def look(self, worker: WorkerId, held: frozenset[str] = frozenset()) -> None:
         """Ask the store what is left; one that cannot answer now is waited for.
@@ -142,9 +149,10 @@ class Drain:
             worker: who asks.
             held: tasks that a budget holds back.
         """
+        until = self._config.until
         try:
-            outlook = await self._store.outlook(worker, self._run_id)
-            last = None if self._until is None else await self._store.job(self._until)
+            outlook = await self._store.outlook(worker, self._config.run_id)
+            last = None if until is None else await self._store.job(until)
         except TRANSIENT as error:
             self._retry.refused(WAITS, error)
             return
@@ -153,8 +161,8 @@ class Drain:
         self.is_out_of_money = bool(held) and self._is_held_back(outlook, held)
         if self.is_out_of_money or not self.ends:
             return
-        self.next_due_at = outlook.next_due_at
-        if self._until is not None:
+        self._lease_loop.next_due_at = outlook.next_due_at
+        if until is not None:
             self.finished = last is None or last.state in TERMINAL
             if not self.finished:
                 self._say_reason(outlook, outlook.open_by_task)
@@ -196,7 +204,7 @@ class Drain:
             task: states
             for task, states in (_jobs(outlook) if self.ends else outlook.open_by_task).items()
             if task in self._tasks
-            or (task in outlook.served_elsewhere and not task.startswith(SCHEDULE))
+            or (task in outlook.served_elsewhere and kind_of_name(task) is not JobKind.TICK)
         }
         if any(states.get(JobState.IN_PROGRESS) for states in ours.values()):
             return False
@@ -234,14 +242,7 @@ class Drain:
             self._waiting_since = now
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
-        self._say(self._reason(outlook, jobs))
-
-    def _say(self, reason: str) -> None:
-        kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
-        now = self._clock.monotonic()
-        if now >= self._said.get(kind, -SAY_AGAIN_SECONDS) + SAY_AGAIN_SECONDS:
-            log.info("Waiting: %s", reason)
-            self._said[kind] = now
+        self._lease_loop.wait_log.say(self._reason(outlook, jobs))
 
     def _reason(self, outlook: Outlook, jobs: _States) -> str:
         if outlook.paused:
@@ -257,7 +258,7 @@ class Drain:
         if outlook.next_due_at is not None:
             left = max(0.0, outlook.next_due_at / MICROSECONDS - self._clock.now())
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
-        return f"{count[JobState.QUEUED]} job(s) are queued: {self.full.reason()}."
+        return f"{count[JobState.QUEUED]} job(s) are queued: {self._lease_loop.full.reason()}."
 
 
 def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
@@ -265,5 +266,5 @@ def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
     return {
         task: states
         for task, states in outlook.open_by_task.items()
-        if not task.startswith((SCHEDULE, SLICE))
+        if kind_of_name(task) not in _NOT_WAITED_FOR
     }

@@ -16,7 +16,6 @@ from penstock.clock import Clock
 from penstock.ids import SystemIds
 from penstock.model.job import JobState, WorkerId
 from penstock.model.views import Outlook
-from penstock.schedules.daemon_start import DaemonStart
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.heartbeat import HeartbeatThread
@@ -62,6 +61,16 @@ class LeaseTimes(Protocol):
     def beat_seconds(self) -> float: ...
 
 
+class RunStart(Protocol):
+    """What comes before the work: preflights, and units that are armed."""
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> object | None:
+        """Do it; None if no work shall follow."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """What a run did."""
@@ -91,7 +100,7 @@ class EmbeddedRun:
         slots: int,
         run_id: str,
         statistics: StatisticsLine,
-        start: DaemonStart | None = None,
+        start: RunStart | None = None,
     ) -> RunReport:
         """Start, if there is something to start, and work."""
         loop = asyncio.get_running_loop()
@@ -145,7 +154,7 @@ class EmbeddedRun:
             await task
             raise
 
-    def _stop_start(self, start: DaemonStart) -> None:
+    def _stop_start(self, start: RunStart) -> None:
         self._stopped += 1
         start.stop()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many run here at once, and until when?"""
+"""Runs attempts in slots, on the loop, in threads or processes, and enforces their deadlines."""
 
 from __future__ import annotations
 
@@ -7,44 +7,39 @@ import asyncio
 import contextvars
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock import failpoints
 from penstock.admission.tasks.decisions import TaskAdmissionLease
-from penstock.builds.slice import SliceTask, judge_slice, remote_order, slice_context
-from penstock.clock import MICROSECONDS, Clock
-from penstock.definitions.context import Context, JobInfo
+from penstock.clock import MICROSECONDS
 from penstock.definitions.provider import runs_elsewhere
-from penstock.definitions.task import PROCESS, Task
-from penstock.errors import InternalError, PayloadError
+from penstock.definitions.task import PROCESS
+from penstock.errors import InternalError
 from penstock.events import kinds
 from penstock.events.kinds import Correlation
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
-from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.lease import JobFailure, JobRef
 from penstock.redaction.content_guard import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
-from penstock.retry.policy import RetryPolicy, is_last
-from penstock.schedules.preflight_recheck import PreflightRecheck
-from penstock.schedules.preflight_results import CheckedValues
-from penstock.schedules.tick import judge_tick, tick_context
+from penstock.retry.policy import is_last
 from penstock.worker.attempt import (
     NEVER,
     Attempt,
+    AttemptEnd,
     Stop,
-    TaskLimits,
-    bad_payload,
     failed,
     judge,
     time_limit_error,
 )
+from penstock.worker.kind import Kind, ServedTask
 from penstock.worker.observer import Observers
-from penstock.worker.process_executor import ProcessRunner, RemoteValue
+from penstock.worker.parts import WorkerParts
+from penstock.worker.process_executor import RemoteValue
+from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
-from penstock.worker.slot_table import SlotTable
-from penstock.worker.thread_executor import ThreadRunner
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
@@ -52,12 +47,6 @@ START_SECONDS = 60.0  # for a process that has to import the app first
 LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
 
 log = logging.getLogger("penstock.worker")
-
-#: A body has left its slot.
-Vacated = Callable[[TaskAdmissionLease, Correlation], None]
-
-#: An attempt has ended: how, if anybody still wants to know.
-Ended = Callable[[Attempt, JobEnd | JobFailure | JobRef | None], None]
 
 
 class RequestContexts(Protocol):
@@ -75,42 +64,40 @@ class JobExecutor:
 
     def __init__(
         self,
-        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        tasks: Mapping[str, ServedTask],
         counts: Mapping[str, int],
-        table: SlotTable,
-        threads: ThreadRunner,
-        processes: ProcessRunner | None,
-        clock: Clock,
-        policy: RetryPolicy,
-        rand: Callable[[], float],
+        parts: WorkerParts,
+        scheduler: AsyncTaskScheduler,
         observers: Observers,
-        vacated: Vacated,
-        ended: Ended,
-        request_contexts: RequestContexts | None = None,
         lending: SlotLending | None = None,
-        checked: CheckedValues | None = None,
-        rechecking: PreflightRecheck | None = None,
     ) -> None:
+        """No attempt runs.
+
+        Args:
+            tasks: that may run here.
+            counts: slots by kind.
+            parts: of the worker.
+            scheduler: hears when the resources of an attempt are free.
+            observers: hear of starts and ends.
+            lending: counts slots that are lent; None: nobody waits for providers.
+        """
         self._tasks = tasks
         self._counts = counts
-        self._request_contexts = request_contexts
+        self._request_contexts: RequestContexts | None = parts.providers
         self._lending = lending
-        self._checked = checked
-        self._rechecking = rechecking
         places = 1 if lending is None else LENT_PLACES
         self._kinds = [kind for kind, count in counts.items() for _ in range(places * count)]
         self._free: dict[str, list[int]] = {kind: [] for kind in counts}  # places in the table
         for slot, kind in enumerate(self._kinds):
             self._free[kind].append(slot)
-        self._table = table
-        self._threads = threads
-        self._processes = processes
-        self._clock = clock
-        self._policy = policy
-        self._rand = rand
+        self._table = parts.table
+        self._threads = parts.threads
+        self._processes = parts.processes
+        self._clock = parts.clock
+        self._policy = parts.policy
+        self._rand = parts.ids.random
+        self._scheduler = scheduler
         self._observers = observers
-        self._vacated = vacated
-        self._ended = ended
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
         # By job and token: a lost lease may still run beside its successor.
@@ -139,12 +126,12 @@ class JobExecutor:
 
         If it raises, nothing was started and the lease is the caller's.
         """
-        task, limits = self._tasks[job.task]
+        task, limits, kind = self._tasks[job.task]
         if not self._free[task.kind]:
             raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
         slot = self._free[task.kind].pop()
         started_at = round(self._clock.now() * MICROSECONDS)
-        context = self._context(job, task, limits, started_at)
+        context = kind.context(job, started_at)
         attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
         deadline = 0.0
         remote = task.kind == PROCESS and self._processes is not None
@@ -160,8 +147,9 @@ class JobExecutor:
         self.running[attempt.ref] = attempt
         self.occupied += 1
         try:
-            if self._rechecking is not None and _had_failed(attempt):
-                attempt.aio_task = self._create_task(self._recheck(attempt, self._rechecking))
+            first = kind.before(attempt)
+            if first is not None:
+                attempt.aio_task = self._create_task(self._run_after(first, attempt))
             elif remote:
                 self._run_process(attempt)
             elif task.is_async:
@@ -176,28 +164,13 @@ class JobExecutor:
             raise
         self._observers.started(attempt)
 
-    def _context(
-        self, job: LeasedJob, task: Task[..., Any], limits: TaskLimits, started_at: int
-    ) -> Context:
-        info = JobInfo(job.key, job.task, job.attempts + 1, job.partition)
-        recurring, checked = limits.recurring, self._checked
-        if recurring is not None:
-            return tick_context(recurring, job, info, checked, started_at)
-        values = {} if checked is None else checked.of_job(job.partition)
-        if isinstance(task, SliceTask):
-            return slice_context(task, job, info, values)
-        return Context(info, values)
-
-    async def _recheck(self, attempt: Attempt, rechecking: PreflightRecheck) -> None:
-        """Let the preflights on duty look, then run the body as usual."""
+    async def _run_after(self, first: Coroutine[Any, Any, None], attempt: Attempt) -> None:
+        """Await what must come before the body, then run that as usual."""
         error: BaseException | None = None
         try:
             _enter(attempt)
-            if attempt.limits.recurring is not None:
-                await rechecking.look(attempt.limits.recurring, attempt.job.payload)
-            attempt.context = self._context(
-                attempt.job, attempt.task, attempt.limits, attempt.started_at
-            )
+            await first
+            attempt.context = self._kind(attempt).context(attempt.job, attempt.started_at)
         except BaseException as raised:
             error = raised
         if error is not None:
@@ -211,6 +184,9 @@ class JobExecutor:
             attempt.aio_task = None
             self._run_thread(attempt)
 
+    def _kind(self, attempt: Attempt) -> Kind:
+        return self._tasks[attempt.job.task].kind
+
     def _run_process(self, attempt: Attempt) -> None:
         if self._processes is None:
             raise InternalError("There is nobody who could start a process.")
@@ -218,7 +194,7 @@ class JobExecutor:
             attempt.context.job,
             attempt.job.payload,
             attempt.context._preflight,
-            remote_order(attempt.context),
+            self._kind(attempt).remote_order(attempt.context),
             lambda: self._began(attempt),
             lambda value, error: self._finish(attempt, value, error),
         )
@@ -279,34 +255,27 @@ class JobExecutor:
         if attempt.ended:  # abandoned before; somebody else may have the job by now
             self.abandoned.pop(attempt, None)
             if attempt.lingers:
-                self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
+                self._observers.ended(attempt, JobRef(attempt.job.id, attempt.job.token))
             return
         now_at = round(self._clock.now() * MICROSECONDS)
-        verdict: JobEnd | JobFailure | JobRef | None
+        kind, end = self._kind(attempt), None
         try:
-            if attempt.limits.recurring is not None:
-                verdict = judge_tick(attempt, error, now_at, self._policy, self._rand)
-            elif isinstance(attempt.task, SliceTask):
-                verdict = judge_slice(attempt, value, error, now_at, self._policy, self._rand)
-            elif isinstance(error, PayloadError) and attempt.stop is None:
-                verdict = bad_payload(attempt, error, now_at)
-            else:
-                verdict = judge(attempt, value, error, now_at, self._policy, self._rand)
+            end = judge(attempt, kind, value, error, now_at, self._policy, self._rand)
         except BaseException as problem:  # a value or an error whose own code raises
             said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
-            verdict = failed(attempt, said, now_at, self._policy, self._rand)
-        self._end(attempt, verdict)
+            end = failed(attempt, kind, said, now_at, self._policy, self._rand)
+        self._end(attempt, end)
 
-    def _end(self, attempt: Attempt, verdict: JobEnd | JobFailure | JobRef | None) -> None:
+    def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
         attempt.ended = True
         del self.running[attempt.ref]
-        self._ended(attempt, verdict)
+        self._observers.ended(attempt, end)
 
     def _vacate(self, attempt: Attempt) -> None:
         self._free_slot(attempt.slot)
         if self._request_contexts is not None:
             self._request_contexts.ended(attempt)
-        self._vacated(attempt.lease, attempt.correlation)
+        self._scheduler.release(attempt.lease, attempt.correlation)
 
     def _free_slot(self, slot: int) -> None:
         self._table.vacate(slot)
@@ -314,7 +283,7 @@ class JobExecutor:
         self.occupied -= 1
 
     def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
-        """Which job does this asyncio task run?"""
+        """The job that an asyncio task runs, in words."""
         for attempt in list(self.running.values()):
             if aio_task is not None and attempt.aio_task is aio_task:
                 return f"job {attempt.job.key!r} of task {task_name(attempt.job.task)!r}"
@@ -381,15 +350,16 @@ class JobExecutor:
             attempt.job.task,
             "runs past its time limit" if late else "was told to stop",
         )
-        verdict: JobFailure | None = None
+        end: JobFailure | None = None
         if late:
             now_at = round(self._clock.now() * MICROSECONDS)
-            verdict = failed(attempt, time_limit_error(attempt), now_at, self._policy, self._rand)
-            verdict.lingers = True
+            limit, kind = time_limit_error(attempt), self._kind(attempt)
+            end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
+            end.lingers = True
         attempt.lingers = late or attempt.stop is Stop.CANCELLED
         self.abandoned[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
-        self._end(attempt, verdict)
+        self._end(attempt, end)
 
     def stop_hopeless(self, seconds: float) -> None:
         """Ask to stop what has sent nothing yet, or cannot end in so many seconds."""
@@ -417,14 +387,6 @@ class JobExecutor:
             self.abandoned[attempt] = now
             self._end(attempt, None)
         return left
-
-
-def _had_failed(attempt: Attempt) -> bool:
-    """Is it a tick whose last try failed, and is anybody on duty for it?"""
-    recurring = attempt.limits.recurring
-    if recurring is None or not recurring.on_duty:
-        return False
-    return attempt.job.attempts > 0 or attempt.job.deferred_since is not None
 
 
 def _enter(attempt: Attempt) -> None:

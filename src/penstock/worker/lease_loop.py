@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs does a worker ask the store for, and what does it know to be left there?
+"""The lease loop: which jobs a worker asks the store for, and how it waits while there are none.
 
 One call is on its way at a time. What the store had nothing of is not asked for again until
 somebody says that there may be something new.
@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreError, StoreUnknown
-from penstock.model.job import LeasedJob, WorkerId
-from penstock.model.lease import BlockedKey, Caps, JobRef, LeaseBatch, LeaseRequest
-from penstock.stores.protocol import JobStore, Store
-from penstock.stores.retry import StoreRetry
+from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
+from penstock.model.worker import FULL_SHOWN
 from penstock.stores.store_future import Reply
 from penstock.timers import Timer
 from penstock.worker.completer import Completer
-from penstock.worker.drain import Drain
 from penstock.worker.executor import JobExecutor
-from penstock.worker.parts import Background, WorkerConfig
+from penstock.worker.parts import WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.registration import Registration
 
@@ -36,23 +33,16 @@ WAITS = "Leasing has to wait"
 class IdleWait:
     """Owns the wait for work. Belongs to one loop."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        retry: StoreRetry,
-        woken: Callable[[], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._retry = retry
-        self._delay = retry.delay()
-        self._woken = woken
-        self._failed = failed
+    def __init__(self, parts: WorkerParts, woken: Callable[[], None]) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._retry = parts.retry
+        self._delay = parts.retry.delay()
+        self._loop = parts.loop
+        self._woken = woken  # the wait is over
         self._task: asyncio.Task[None] | None = None
         self._until = 0.0  # when the present wait ends, at the latest; by the wall clock
-        self._alarm = Timer(self.cancel, clock.monotonic)
+        self._alarm = Timer(self.cancel, parts.clock.monotonic)
 
     @property
     def waits(self) -> bool:
@@ -99,7 +89,7 @@ class IdleWait:
         except TRANSIENT as error:
             await self.back_off(error)
         except Exception as error:
-            self._failed(error)
+            self._loop.fail(error)
         finally:
             self._ended()
 
@@ -124,19 +114,10 @@ log = logging.getLogger("penstock.worker")
 
 
 class UnknownLeases:
-    """Owns the looks that are due. Belongs to one loop."""
+    """Owns when to look for jobs that a lease call may have taken without our hearing of it."""
 
-    def __init__(
-        self,
-        store: JobStore,
-        clock: Clock,
-        known: Callable[[], Collection[tuple[int, int]]],
-        release: Callable[[JobRef], None],
-    ) -> None:
-        self._store = store
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known = known
-        self._release = release
         self._looks: list[float] = []
 
     @property
@@ -152,24 +133,90 @@ class UnknownLeases:
         """There is a new name, and it holds nothing."""
         self._looks = []
 
-    async def look(self, worker: WorkerId) -> int:
-        """Give back what this worker holds and does not know; how many jobs that were.
-
-        No lease call may be on its way meanwhile.
-        """
-        held = await self._store.leases(worker)
-        known = self._known()
-        unknown = [ref for ref in held if ref not in known]
-        for ref in unknown:
-            self._release(ref)
+    def looked(self) -> None:
+        """One look is done."""
         self._looks = self._looks[1:]
-        if unknown:
-            log.warning("%d job(s) that were leased in vain are given back.", len(unknown))
-        return len(unknown)
 
 
-#: Jobs have come for the worker of this name; what must happen before some of them may start.
-Taken = Callable[[WorkerId, Sequence[LeasedJob]], Awaitable[None] | None]
+SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
+SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
+KEYS_NAMED_MAX = 3
+HOLDERS_NAMED_MAX = 3
+PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
+
+
+class FullLimits:
+    """Keeps what the last lease call said, and tells once why nothing can be leased.
+
+    A limit of 0 is told at once: it ends by an operator's doing only.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._blocked: tuple[BlockedKey, ...] = ()
+        self._empty_since: float | None = None
+        self._told: set[str] = set()  # keys, until they have room again
+
+    def note(self, batch: LeaseBatch) -> None:
+        """Take in the answer to a lease call."""
+        now = self._clock.monotonic()
+        self._blocked = batch.blocked
+        self._told.intersection_update(blocked.limit_key for blocked in batch.blocked)
+        if batch.jobs or not batch.blocked:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        late = self._empty_since is not None and now - self._empty_since >= SAY_AFTER_SECONDS
+        self._tell([blocked for blocked in batch.blocked if late or blocked.cap <= 0])
+
+    def _tell(self, found: Sequence[BlockedKey]) -> None:
+        news = [blocked for blocked in found if blocked.limit_key not in self._told]
+        if news:
+            self._told.update(blocked.limit_key for blocked in news)
+            log.info("Jobs wait for %s.", _named(news))
+
+    def shown(self) -> dict[str, int]:
+        """Some of the limits that held jobs back, and what they allow."""
+        return {blocked.limit_key: blocked.cap for blocked in self._blocked[:FULL_SHOWN]}
+
+    def reason(self) -> str:
+        """Why ready jobs are not handed out, as far as is known here."""
+        return (
+            f"waiting for {_named(self._blocked)}" if self._blocked else "others are served first"
+        )
+
+
+def _named(found: Sequence[BlockedKey]) -> str:
+    names = "; ".join(_one(blocked) for blocked in found[:KEYS_NAMED_MAX])
+    more = len(found) - KEYS_NAMED_MAX
+    return names + (f"; and {more} more full limits" if more > 0 else "")
+
+
+def _one(blocked: BlockedKey) -> str:
+    if blocked.cap <= 0:
+        return f"the limit {blocked.limit_key!r}, which is 0: nothing runs until it is raised"
+    holders = ", ".join(map(repr, blocked.holders[:HOLDERS_NAMED_MAX]))
+    more = " and others" if len(blocked.holders) > HOLDERS_NAMED_MAX else ""
+    return f"the limit {blocked.limit_key!r} of {blocked.cap}, held by {holders}{more}"
+
+
+class WaitLog:
+    """Logs why a worker waits, each reason once an hour."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said: dict[str, float] = {}  # which reasons, and when
+
+    def say(self, reason: str) -> None:
+        kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
+        now = self._clock.monotonic()
+        if now >= self._said.get(kind, -SAY_AGAIN_SECONDS) + SAY_AGAIN_SECONDS:
+            log.info("Waiting: %s", reason)
+            self._said[kind] = now
+
+    def forget(self, reason: str) -> None:
+        """It is news when it comes again."""
+        self._said.pop(reason, None)
 
 
 class LeaseLoop:
@@ -178,42 +225,29 @@ class LeaseLoop:
     def __init__(
         self,
         config: WorkerConfig,
-        tasks: tuple[str, ...],
-        store: Store,
-        caps: Caps,
-        clock: Clock,
-        retry: StoreRetry,
-        name: Registration,
+        parts: WorkerParts,
+        registration: Registration,
         window: PrefetchWindow,
-        slots: JobExecutor,
-        acks: Completer,
-        drain: Drain,
-        background: Background,
-        *,
-        taken: Taken,
-        lose: Callable[[], None],
-        fail: Callable[[BaseException], None],
-        wake: Callable[[], None],
+        executor: JobExecutor,
+        completer: Completer,
     ) -> None:
         self._config = config
-        self._tasks = tasks
-        self._store = store
-        self._caps = caps
-        self._name = name
+        self._tasks = registration.tasks
+        self._store = parts.store
+        self._caps = parts.caps
+        self._loop = parts.loop
+        self._registration = registration
         self._window = window
-        self._slots = slots
-        self._acks = acks
-        self._drain = drain
-        self._background = background
-        self._taken = taken
-        self._lose = lose
-        self._fail = fail
-        self._wake = wake
-        self._idling = IdleWait(store, clock, retry, self.look_again, fail)
-        self._reclaiming = UnknownLeases(store, clock, self._known, acks.add)
+        self._executor = executor
+        self._completer = completer
+        self._idle_wait = IdleWait(parts, self.look_again)
+        self._unknown = UnknownLeases(parts.clock)
+        self.full = FullLimits(parts.clock)
+        self.wait_log = WaitLog(parts.clock)
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
         self.busy = False  # a call is on its way
+        self.next_due_at: int | None = None  # of what was not handed out
         #: What the last call said.
         self.knows_more = True
         self.blocked: tuple[BlockedKey, ...] = ()
@@ -222,35 +256,38 @@ class LeaseLoop:
     @property
     def is_idle(self) -> bool:
         """The store had nothing more, and nothing is asked of it."""
-        return not self.busy and self._idling.waits
+        return not self.busy and self._idle_wait.waits
 
     @property
     def found_nothing(self) -> bool:
-        """Is nothing left, as far as the last calls told?"""
+        """Nothing is left, as far as the last calls told."""
         return bool(self._exhausted)
 
     def look_again(self) -> None:
         """There may be something new."""
         self._exhausted = frozenset()
-        self._wake()
+        self._loop.wake()
 
     def due(self, at: int) -> None:
         """A tick was armed: it will be due then."""
-        self._drain.due(at)
-        self._idling.due(at)
+        if self.next_due_at is None or at < self.next_due_at:
+            self.next_due_at = at
+        self._idle_wait.due(at)
 
     def forget(self) -> None:
         """There is a new name, and it holds nothing."""
-        self._reclaiming.forget()
+        self._unknown.forget()
 
     def cancel(self) -> None:
-        self._idling.cancel()
+        self._idle_wait.cancel()
 
     def ask(self) -> None:
         """Lease what there is room for, or wait until there may be something."""
-        if self._reclaiming.due:
+        if self._window.take_news():
+            self._exhausted = frozenset()
+        if self._unknown.due:
             self.busy = True  # no lease call beside it
-            self._background.spawn(self._reclaim())
+            self._loop.spawn(self._reclaim())
             return
         solo = self._config.solo or self._solo_turn()
         if solo:
@@ -276,21 +313,21 @@ class LeaseLoop:
                 return
         self.busy = True
         request = LeaseRequest(
-            worker=self._name.worker_id,
+            worker=self._registration.worker_id,
             tasks=names,
             limit=limit,
             caps=self._caps,
             solo=solo,
             weights=self._window.weights,
         )
-        self._background.spawn(self._lease(request, self._store.lease(request)))
+        self._loop.spawn(self._lease(request, self._store.lease(request)))
 
     def _wait(self, *, held_back: bool = False) -> None:
         by_budget = self._window.is_held_back_by_budget_only
-        self._idling.wait(self._drain.next_due_at, held_back=held_back, by_budget=by_budget)
+        self._idle_wait.wait(self.next_due_at, held_back=held_back, by_budget=by_budget)
 
     def _is_occupied(self) -> bool:
-        return bool(self._slots.running or len(self._window) or self._acks.pending)
+        return bool(self._executor.running or len(self._window) or self._completer.pending)
 
     def _solo_turn(self) -> bool:
         """Without a supervisor a suspect runs here, when nothing else does."""
@@ -298,38 +335,49 @@ class LeaseLoop:
 
     def _known(self) -> set[tuple[int, int]]:
         """Every lease that this worker knows it holds."""
-        return self._window.refs().union(self._slots.running, self._acks.refs())
+        return self._window.refs().union(self._executor.running, self._completer.refs())
 
     async def _lease(self, request: LeaseRequest, reply: Reply[LeaseBatch]) -> None:
         worker = request.worker
         try:
             batch = await reply
         except TRANSIENT as error:
-            if isinstance(error, StoreUnknown) and worker == self._name.worker_id:
-                self._reclaiming.doubt()
-            await self._idling.back_off(error)
+            if isinstance(error, StoreUnknown) and worker == self._registration.worker_id:
+                self._unknown.doubt()
+            await self._idle_wait.back_off(error)
         except LeaseLost:
-            if worker == self._name.worker_id:
-                self._lose()
+            if worker == self._registration.worker_id:
+                self._registration.is_lost = True
         except PenstockError as error:
-            self._fail(error)
+            self._loop.fail(error)
         else:
-            self._idling.answered()
+            self._idle_wait.answered()
             preparing = self._leased(batch, request)
             if preparing is not None:
                 await preparing
         finally:
             self.busy = False
-            self._wake()
+            self._loop.wake()
 
     async def _reclaim(self) -> None:
         try:
-            await self._reclaiming.look(self._name.worker_id)
+            await self._release_unknown()
         except TRANSIENT as error:
-            await self._idling.back_off(error)
+            await self._idle_wait.back_off(error)
         finally:
             self.busy = False
-            self._wake()
+            self._loop.wake()
+
+    async def _release_unknown(self) -> None:
+        """Give back what this worker holds and does not know; no lease call is on its way."""
+        held = await self._store.leases(self._registration.worker_id)
+        known = self._known()
+        unknown = [ref for ref in held if ref not in known]
+        for ref in unknown:
+            self._completer.add(ref)
+        self._unknown.looked()
+        if unknown:
+            log.warning("%d job(s) that were leased in vain are given back.", len(unknown))
 
     def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> Awaitable[None] | None:
         failpoints.hit("lease.committed")
@@ -342,5 +390,16 @@ class LeaseLoop:
             self._exhausted = frozenset()
         elif self._config.solo or not request.solo:
             self._exhausted = self._exhausted.union(request.tasks)
-        self._drain.note(batch)
-        return self._taken(request.worker, batch.jobs)
+        self._note(batch)
+        if request.worker != self._registration.worker_id or self._registration.losing:
+            return None  # the lease was lost meanwhile; what came belongs to nobody
+        return self._window.take(batch.jobs)
+
+    def _note(self, batch: LeaseBatch) -> None:
+        """Take in what a lease call said about what it did not hand out."""
+        self.next_due_at = batch.next_due_at
+        self.full.note(batch)
+        if batch.paused:
+            self.wait_log.say(PAUSED)
+        else:
+            self.wait_log.forget(PAUSED)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of a worker: cancelled jobs, learned limits, and old calls, now and again."""
+"""Maintenance of a worker: saves learned limits and prunes old calls, now and again."""
 
 from __future__ import annotations
 
 from penstock.requests.journal.retention import JournalRetention
-from penstock.worker.cancellations import Cancellations
 from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
 
@@ -12,20 +11,19 @@ from penstock.worker.observer import Tick, WorkerObserver
 class Maintenance(WorkerObserver):
     """Starts what is due, beside the loop. Belongs to one loop, and keeps nothing."""
 
-    def __init__(
-        self, core: WorkerCore, cancellations: Cancellations, pruning: JournalRetention | None
-    ) -> None:
+    def __init__(self, core: WorkerCore) -> None:
         self._core = core
-        self._cancellations = cancellations
-        self._pruning = pruning
+        config, parts = core.config, core.parts
+        kept = None if config.solo else config.journal_retention_seconds
+        self._pruning: JournalRetention | None = None
+        if kept is not None:
+            self._pruning = JournalRetention(parts.store, parts.clock, kept, parts.ids.random)
 
     def ticked(self, tick: Tick) -> None:
-        core, pruning = self._core, self._pruning
-        spawn = core.background.spawn
-        if core.executor.occupied or len(core.window):
-            spawn(self._cancellations.look(tick.worker))
-        if core.providers is not None and core.providers.is_due:
-            spawn(core.providers.save())
+        providers, pruning = self._core.parts.providers, self._pruning
+        spawn = self._core.parts.loop.spawn
+        if providers is not None and providers.is_due:
+            spawn(providers.save())
         if pruning is not None and pruning.is_due and tick.is_registered:
             spawn(pruning.run_once())
-        core.window.tell()
+        self._core.window.tell()

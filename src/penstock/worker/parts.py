@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a worker share: configuration, lease keeper, background tasks, totals."""
+"""What the parts of a worker share: configuration, services, background tasks, totals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+from penstock.clock import Clock
+from penstock.events.sink import SchedulerEvents
+from penstock.ids import IdSource
 from penstock.model.job import WorkerId
+from penstock.model.lease import Caps
 from penstock.model.run import CapacityValue
+from penstock.retry.policy import RetryPolicy
+from penstock.stores.protocol import Store
+from penstock.stores.retry import StoreRetry
+from penstock.worker.process_executor import ProcessRunner
+from penstock.worker.provider_run import ProviderRun
+from penstock.worker.slot_table import SlotTable
+from penstock.worker.thread_executor import ThreadRunner
 
 T = TypeVar("T")
 
@@ -46,12 +57,33 @@ class LeaseKeeper(Protocol):
         ...
 
 
-class Background:
-    """Owns the short works of one loop, so that none is lost and no failure stays unseen."""
+class WorkerLoop:
+    """Owns the wake-up, the background tasks and the failure of one worker's loop.
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = failed
+    No background task is lost, and no failure of one stays unseen.
+    """
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.failure: BaseException | None = None  # the first
+
+    def wake(self) -> None:
+        """Something has happened: let the loop turn."""
+        self._woken.set()
+
+    def clear(self) -> None:
+        """What happened before is known."""
+        self._woken.clear()
+
+    async def wait(self) -> None:
+        """Until something happens."""
+        await self._woken.wait()
+
+    def fail(self, error: BaseException) -> None:
+        """End the worker with an error."""
+        self.failure = self.failure or error
+        self._woken.set()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -67,15 +99,36 @@ class Background:
         """What nobody expected ends the worker: without this part of it, it would only hang."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+            self.fail(error)
 
 
 class Stopping(Enum):
-    """How is a worker told to stop?"""
+    """How a worker is told to stop; GRACEFUL is a graceful shutdown."""
 
     RECYCLE = 0  # lease nothing more, and end when what runs has ended: another one takes over
     GRACEFUL = 1
     NOW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What a worker is given by its process: store, clocks, runners, and its own loop."""
+
+    store: Store
+    caps: Caps
+    keeper: LeaseKeeper
+    table: SlotTable
+    threads: ThreadRunner
+    processes: ProcessRunner | None  # None: bodies of process tasks run where all others run
+    clock: Clock
+    ids: IdSource
+    policy: RetryPolicy
+    events: SchedulerEvents
+    retry: StoreRetry
+    loop: WorkerLoop
+    providers: ProviderRun | None = None
+    begin: Callable[[], Awaitable[None]] | None = None  # awaited once, before the first job
+    recycle: Callable[[str], None] | None = None  # hears why; None: nobody would replace it
 
 
 @dataclass(slots=True)
@@ -86,7 +139,3 @@ class Totals:
     retries: int = 0  # attempts that failed, and may be tried again
     put_back: int = 0  # attempts that a provider refused; they come back uncharged
     refused: int = 0  # ends that the store did not take
-
-    def accept(self, count: int) -> None:
-        """So many more ends are durable."""
-        self.ended += count

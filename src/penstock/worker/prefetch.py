@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do leased jobs get from the store into slots?
+"""The prefetch window: jobs that a worker has leased and not started, and how many it leases ahead.
 
-The window: jobs that a worker has leased and not started. They go through the fair queue and task
-admission; slots are resources like any other, so a job that has none holds nothing.
+They go through the fair queue and task admission; slots are resources like any other, so a job that
+has none holds nothing. Kinds of jobs that need something read first enter when it has been read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
@@ -20,16 +22,19 @@ from penstock.admission.tasks.policies import (
 )
 from penstock.admission.tasks.resolver import SchedulingNote, TaskSchedulingResolver
 from penstock.clock import Clock
-from penstock.definitions.task import Task
+from penstock.errors import TRANSIENT
 from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
-from penstock.model.lease import JobRef
+from penstock.model.lease import JobFailure, JobRef
 from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.request import PressureSnapshot, RequestPressure
 from penstock.model.task import SchedulableTask
-from penstock.worker.attempt import TaskLimits
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.kind import JobReader, ServedTask
+from penstock.worker.observer import WorkerObserver
+from penstock.worker.parts import WorkerLoop
 from penstock.worker.scheduler import AsyncTaskScheduler
 
 WINDOW_SECONDS = 0.1  # of work at the recent rate
@@ -210,8 +215,8 @@ SPAWN_FAILURES_MAX = 3  # in a row: then this process is not fit to start anythi
 log = logging.getLogger("penstock.worker")
 
 
-class Slotting(Protocol):
-    """What a window must know of the slots."""
+class Starter(Protocol):
+    """What a window must know of whoever runs its jobs."""
 
     def start(
         self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation
@@ -220,35 +225,38 @@ class Slotting(Protocol):
     def free(self) -> dict[str, int]: ...
 
 
-class PrefetchWindow:
+class PrefetchWindow(WorkerObserver):
     """Owns what is leased and has not started. Belongs to one loop."""
 
     def __init__(
         self,
         run_id: str,
-        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
+        tasks: Mapping[str, ServedTask],
         counts: Mapping[str, int],
         events: SchedulerEvents,
         clock: Clock,
-        wake: Callable[[], None],
-        give_back: Callable[[JobRef], None],
-        failed: Callable[[BaseException], None],
+        loop: WorkerLoop,
+        give_back: Callable[[JobFailure | JobRef], None],
         pressure: RequestPressure | None = None,
     ) -> None:
         self._run_id = run_id
-        self._resolver = TaskSchedulingResolver(task.scheduling for task, _ in tasks.values())
+        self._resolver = TaskSchedulingResolver(one.task.scheduling for one in tasks.values())
         for note in self._resolver.diagnostics:
             usual = note.code in (SchedulingNote.NO_CAP, SchedulingNote.SEVERAL_ENDPOINTS)
             log.log(logging.DEBUG if usual else logging.WARNING, "%s", note.text)
-        self._give_back = give_back
-        self._failed = failed
-        self._slots: Slotting | None = None
-        self._is_withdrawn: Callable[[LeasedJob], bool] = lambda _: False
+        self.give_back = give_back
+        self._loop = loop
+        self._starter: Starter | None = None
+        self.cancelled: set[JobRef] = set()  # those that have not started are given back
+        self._is_closed = False
+        self._readers = {n: one.kind.reader for n, one in tasks.items() if one.kind.reader}
+        self._being_read: dict[JobRef, LeasedJob] = {}
+        self._has_news = False  # a task is not held back any more
         self._failures = 0  # of starts, in a row
         self._source = LeasedJobs(self._task_of)
         self._monotonic = clock.monotonic
-        kinds = {name: task.kind for name, (task, _) in tasks.items()}
-        self._appetite = LeaseDemand(kinds, counts, clock.monotonic())
+        kinds = {name: one.task.kind for name, one in tasks.items()}
+        self._demand = LeaseDemand(kinds, counts, clock.monotonic())
         self._pressure = pressure
         self._gates = {
             name: key
@@ -274,48 +282,90 @@ class PrefetchWindow:
             events,
             Correlation(run_id),
             clock.monotonic,
-            wake,
+            loop.wake,
         )
 
     def __len__(self) -> int:
         return len(self._source) + len(self.scheduler.queue)
 
-    def connect(self, slots: Slotting, is_withdrawn: Callable[[LeasedJob], bool]) -> None:
-        """Where jobs run, and who knows of those that were cancelled."""
-        self._slots, self._is_withdrawn = slots, is_withdrawn
+    def connect(self, starter: Starter) -> None:
+        """Where jobs run."""
+        self._starter = starter
+
+    def take(self, jobs: Sequence[LeasedJob]) -> Coroutine[Any, Any, None] | None:
+        """Jobs have been leased: those that need it enter when what is returned was awaited."""
+        if self._is_closed:
+            for job in jobs:
+                self.give_back(JobRef(job.id, job.token))
+            return None
+        readers = self._readers
+        by_reader: dict[JobReader, list[LeasedJob]] = {}
+        for job in jobs if readers else ():
+            reader = readers.get(job.task)
+            if reader is not None:
+                by_reader.setdefault(reader, []).append(job)
+        if not by_reader:
+            self.add(jobs)
+            return None
+        self.add([job for job in jobs if job.task not in readers])
+        for read in by_reader.values():
+            self._being_read.update((JobRef(job.id, job.token), job) for job in read)
+        return self._read(by_reader)
+
+    async def _read(self, by_reader: Mapping[JobReader, Sequence[LeasedJob]]) -> None:
+        """Read for all that were leased together, and let those enter that are still wanted."""
+        for reader, jobs in by_reader.items():
+            refs = [JobRef(job.id, job.token) for job in jobs]
+            with suppress(*TRANSIENT):  # none of them is wanted any more
+                await reader.prepare(jobs, partial(self._is_any_wanted, refs))
+            wanted = [job for ref in refs if (job := self._being_read.pop(ref, None)) is not None]
+            self.add([job for job in wanted if reader.enters(job, self)])
+
+    def _is_any_wanted(self, refs: Iterable[JobRef]) -> bool:
+        return any(ref in self._being_read for ref in refs)
 
     def add(self, jobs: Sequence[LeasedJob]) -> None:
-        """Jobs have been leased."""
+        """Jobs enter."""
         if self._by_budget:
             for job in jobs:
                 if job.task in self._by_budget:
-                    self._give_back(JobRef(job.id, job.token))
+                    self.give_back(JobRef(job.id, job.token))
             jobs = [job for job in jobs if job.task not in self._by_budget]
         self._source.add(jobs)
-        self._appetite.leased(jobs)
+        self._demand.leased(jobs)
 
     def hold_back(self, name: str) -> None:
         """Ask for no more jobs of a task, and give those back that have not started."""
         self._by_budget.add(name)
+        for ref in [ref for ref, job in self._being_read.items() if job.task == name]:
+            del self._being_read[ref]
+            self.give_back(ref)
         waiting = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
         for task in [task for task in waiting if task.payload.task == name]:
             self._source.mark_complete(task)
             self.scheduler.queue.discard(task.task_id)
-            self._appetite.left(task.payload)
-            self._give_back(_ref(task))
+            self._demand.left(task.payload)
+            self.give_back(_ref(task))
 
     def let_go(self, name: str) -> None:
         """Ask for jobs of a task again."""
         self._by_budget.discard(name)
+        self._has_news = True
+        self._loop.wake()
+
+    def take_news(self) -> bool:
+        """Whether a task was let go since this was last asked."""
+        news, self._has_news = self._has_news, False
+        return news
 
     def wanted(self, exhausted: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], int]:
         """The tasks to ask for, and for how many jobs in all."""
-        if self._slots is None:
+        if self._starter is None:
             return (), 0
         self.held_back = self._find_held_back() | self._by_budget
         parked = self._parked() if self.held_back else {}
-        return self._appetite.wanted(
-            self._slots.free(), self._monotonic(), exhausted, self.held_back, parked
+        return self._demand.wanted(
+            self._starter.free(), self._monotonic(), exhausted, self.held_back, parked
         )
 
     @property
@@ -358,7 +408,7 @@ class PrefetchWindow:
         parked: dict[str, int] = {}
         for line in self.scheduler.queue.view().blocked():
             if line.denied.until is Until.GATE:
-                kind = self._appetite.kind(line.denied.item.payload)
+                kind = self._demand.kind(line.denied.item.payload)
                 parked[kind] = parked.get(kind, 0) + line.tasks
         return parked
 
@@ -367,9 +417,8 @@ class PrefetchWindow:
         for note in self._aware.take_diagnostics() if self._aware is not None else ():
             log.warning("%s", note.text)
 
-    def ended(self, kind: str) -> None:
-        """A body of this kind has ended."""
-        self._appetite.ended(kind)
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        self._demand.ended(attempt.task.kind)
 
     def shrink(self) -> bool:
         """Give back what waits in vain, so that others get it, or are not kept out by it.
@@ -377,15 +426,15 @@ class PrefetchWindow:
         Fast jobs leave a wide window, and slow ones would fill it for long. The last of the
         longest groups go.
         """
-        if self._slots is None:
+        if self._starter is None:
             return False
-        beyond = self._appetite.surplus(self._slots.free(), self._monotonic())
+        beyond = self._demand.surplus(self._starter.free(), self._monotonic())
         if not beyond:
             return False
         ranked: dict[str, list[tuple[int, SchedulableTask]]] = {kind: [] for kind in beyond}
         ranks: dict[tuple[str, str], int] = {}
         for task in self.scheduler.queue.tasks():
-            kind = self._appetite.kind(task.payload)
+            kind = self._demand.kind(task.payload)
             if kind in ranked:
                 of = (kind, task.group.key)
                 ranks[of] = ranks.get(of, 0) + 1
@@ -394,8 +443,8 @@ class PrefetchWindow:
             tasks.sort(key=lambda entry: -entry[0])
             for _, task in tasks[: beyond[kind]]:
                 self.scheduler.queue.discard(task.task_id)
-                self._appetite.left(task.payload)
-                self._give_back(_ref(task))
+                self._demand.left(task.payload)
+                self.give_back(_ref(task))
         return True
 
     @property
@@ -403,11 +452,19 @@ class PrefetchWindow:
         """Of tasks that weigh more than 1."""
         return self._resolver.weights
 
+    def close(self) -> None:
+        """Give everything back that has not started, and whatever is leased from now on."""
+        self._is_closed = True
+        for ref in self.clear():
+            self.give_back(ref)
+
     def clear(self) -> list[JobRef]:
         """Take everything out that has not started."""
         tasks = [*self._source.clear(), *self.scheduler.drop_all()]
-        self._appetite.clear()
-        return [_ref(task) for task in tasks]
+        self._demand.clear()
+        read = [*self._being_read]
+        self._being_read.clear()
+        return [*map(_ref, tasks), *read]
 
     def refs(self) -> set[tuple[int, int]]:
         """The leases of all that wait."""
@@ -424,21 +481,24 @@ class PrefetchWindow:
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
     ) -> None:
         job: LeasedJob = task.payload
-        self._appetite.left(job)
-        if self._is_withdrawn(job):
+        self._demand.left(job)
+        ref = JobRef(job.id, job.token)
+        if ref in self.cancelled:
+            self.cancelled.discard(ref)
+            self.give_back(ref)
             self.scheduler.release(lease, correlation)
-        elif self._slots is not None:
-            self._slots.start(job, lease, correlation)
+        elif self._starter is not None:
+            self._starter.start(job, lease, correlation)
             self._failures = 0
 
     def not_started(self, task: SchedulableTask, error: Exception) -> None:
         """Give the job back; after some of these in a row somebody else must do the work."""
         job: LeasedJob = task.payload
         log.error("Job %r of task %r could not be started: %s", job.key, task_name(job.task), error)
-        self._give_back(JobRef(job.id, job.token))
+        self.give_back(JobRef(job.id, job.token))
         self._failures += 1
         if self._failures >= SPAWN_FAILURES_MAX:
-            self._failed(error)
+            self._loop.fail(error)
 
     def _task_of(self, job: LeasedJob) -> SchedulableTask:
         scheduling = self._resolver.for_job(job.task, job.group)

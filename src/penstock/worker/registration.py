@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which name does a worker hold its leases, and how does it sign on and off?"""
+"""Registration: the name under which a worker holds its leases; it signs on and off."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import logging
 import os
 import socket
 
-from penstock.clock import Clock
 from penstock.errors import PenstockError, StoreBusy
-from penstock.ids import IdSource
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
-from penstock.stores.protocol import JobStore
-from penstock.stores.retry import StoreRetry
-from penstock.worker.parts import LeaseKeeper, WorkerConfig
-from penstock.worker.slot_table import SlotTable
+from penstock.worker.parts import WorkerConfig, WorkerParts
 
 SIGN_OFF_SECONDS = 10.0  # then the worker ends without; its lease ends by itself
 UNSURE_SECONDS = 1.5  # the same for a name that the store has perhaps never heard
@@ -29,27 +24,18 @@ log = logging.getLogger("penstock.worker")
 class Registration:
     """Owns the worker's id. An id is never used twice: who has lost one is somebody else."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        tasks: tuple[str, ...],
-        store: JobStore,
-        keeper: LeaseKeeper,
-        table: SlotTable,
-        clock: Clock,
-        ids: IdSource,
-        retry: StoreRetry,
-    ) -> None:
+    def __init__(self, config: WorkerConfig, tasks: tuple[str, ...], parts: WorkerParts) -> None:
         self._config = config
-        self._tasks = tasks
-        self._store = store
-        self._keeper = keeper
-        self._table = table
-        self._clock = clock
-        self._ids = ids
-        self._retry = retry
+        self.tasks = tasks  # that the worker serves
+        self._store = parts.store
+        self._keeper = parts.keeper
+        self._table = parts.table
+        self._clock = parts.clock
+        self._ids = parts.ids
+        self._retry = parts.retry
         self.worker_id = WorkerId("")
         self._asked: WorkerId | None = None  # a name that the store may have accepted already
+        self.is_lost = False  # the store says that the lease is over
         self.losing = False  # the lease is over, or never was, and no new one is there yet
 
     async def sign_on(self) -> None:
@@ -58,6 +44,7 @@ class Registration:
         Never go on under the old name: its jobs were given up, and a late beat may save it.
         """
         self.losing = True
+        self.is_lost = False
         await self._retry.until_answered(WAITS, self._sign_on)
         self.losing = False
 
@@ -65,7 +52,7 @@ class Registration:
         worker = WorkerInfo(
             id=WorkerId(self._ids.new_id("w")),
             run_id=self._config.run_id,
-            tasks=self._tasks,
+            tasks=self.tasks,
             host=socket.gethostname(),
             pid=os.getpid(),
         )

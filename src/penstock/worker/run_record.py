@@ -53,7 +53,7 @@ class CapacityRecord(WorkerObserver):
         self._status = status
         self._configured = dict(core.config.capacity)
         self._controller = core.window.scheduler.controller
-        self._providers = providers = core.providers
+        self._providers = providers = core.parts.providers
         for where, said in providers.declared().items() if providers is not None else ():
             aliases = CapacityValue({**said}, "code and settings; the least counts")
             self._configured[f"static_caps.{where}.aliases"] = aliases
@@ -151,9 +151,9 @@ class RunRecord(WorkerObserver):
     def __init__(self, core: WorkerCore, capacity: CapacityRecord) -> None:
         self._core = core
         self._config = core.config
-        self._clock = clock = core.clock
+        self._clock = clock = core.parts.clock
         self._totals = core.totals
-        self._capacity = capacity
+        self.capacity = capacity
         self._bottleneck = core.window.scheduler.bottleneck
         self._began_at = self._now()
         self._next_monotonic = clock.monotonic()
@@ -170,7 +170,7 @@ class RunRecord(WorkerObserver):
     def ticked(self, tick: Tick) -> None:
         self._late_seconds += tick.late_seconds
         if self.is_due(tick.worker):
-            self._core.background.spawn(self.save(tick.worker))
+            self._core.parts.loop.spawn(self.save(tick.worker))
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
         if type(end) is JobFailure:
@@ -197,7 +197,7 @@ class RunRecord(WorkerObserver):
         try:
             news, document = self._news(), self.document(over=over)
             part = RunPart(self._config.run_id, self._name, document.told_at, document.encoded())
-            await self._core.store.save_run(part)
+            await self._core.parts.store.save_run(part)
             self._said = news
         except Exception as error:
             log.debug("The record of this run was not saved: %r", error)
@@ -215,7 +215,7 @@ class RunRecord(WorkerObserver):
     def document(self, *, over: bool = False) -> RunDocument:
         """Everything up to now."""
         core, totals, bottleneck = self._core, self._totals, self._bottleneck
-        models = () if core.providers is None else core.providers.figures()
+        models = () if core.parts.providers is None else core.parts.providers.figures()
         held = core.window.scheduler.controller.held_leases()
         return RunDocument(
             began_at=self._began_at,
@@ -238,7 +238,7 @@ class RunRecord(WorkerObserver):
             models=models,
             gates=dict(islice(bottleneck.gates().items(), GATES_SHOWN)),
             used=bottleneck.used(held),
-            capacity=self._capacity.plan(models),
+            capacity=self.capacity.plan(models),
         )
 
     def _news(self) -> object:

@@ -8,7 +8,6 @@ nothing. Asked about one lease, it says where that stands. Nobody is woken by ei
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from math import isfinite
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied, TaskAdmissionView
@@ -16,9 +15,8 @@ from penstock.admission.tasks.queue import BlockedLine, QueueView
 from penstock.clock import MICROSECONDS
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
-from penstock.model.lease import Caps, JobRef
+from penstock.model.lease import JobRef
 from penstock.model.provider import gate_name
-from penstock.model.spending import BudgetRefusal
 from penstock.model.task import SUBMISSION
 from penstock.model.worker import (
     CAPS_SHOWN,
@@ -44,12 +42,11 @@ STATUS_SECONDS = 1.0  # between two looks
 class StatusRow(WorkerObserver):
     """Owns the last word of one worker. Belongs to one loop."""
 
-    def __init__(self, core: WorkerCore, caps: Caps, refusals: Mapping[str, BudgetRefusal]) -> None:
+    def __init__(self, core: WorkerCore) -> None:
         self._core = core
-        self._clock = core.clock
+        self._clock = core.parts.clock
         self._executor = core.executor
-        self._refusals = refusals  # task → the budget that holds it back
-        configured = dict(caps.configured)
+        configured = dict(core.parts.caps.configured)
         self._caps = configured if len(configured) <= CAPS_SHOWN else None
         kinds = core.slot_kinds
         self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
@@ -63,7 +60,7 @@ class StatusRow(WorkerObserver):
     def ticked(self, tick: Tick) -> None:
         self._is_stopping = tick.is_stopping
         if tick.is_registered and self._is_due(tick.worker):
-            self._core.background.spawn(self._publish(tick.worker))
+            self._core.parts.loop.spawn(self._publish(tick.worker))
 
     def _is_due(self, worker: WorkerId) -> bool:
         """A second has passed, and something is not published yet."""
@@ -89,7 +86,7 @@ class StatusRow(WorkerObserver):
             return
         status, self._is_publishing = self._looked, True
         try:
-            await self._core.store.publish(worker, status.encoded())
+            await self._core.parts.store.publish(worker, status.encoded())
         except TRANSIENT:
             return
         finally:
@@ -136,7 +133,7 @@ class StatusRow(WorkerObserver):
     def _look(self) -> WorkerStatus:
         """The worker at this moment, from its ledger and its queue; bounded, whatever it has."""
         core, now_at = self._core, self._now()
-        config, window, providers = core.config, core.window, core.providers
+        config, window, providers = core.config, core.window, core.parts.providers
         ledger, queue = window.scheduler.controller.view(), window.scheduler.queue.view()
         running = ledger.running_counts_by_group
         lines = heapq.nlargest(LINES_SHOWN, queue.blocked(), key=lambda line: line.tasks)
@@ -164,8 +161,8 @@ class StatusRow(WorkerObserver):
             caps=self._caps,
             providers=() if providers is None else providers.uses(),
             held_back=window.held_back_by(),
-            full_limits=core.drain.full.shown(),
-            over_budget=dict(self._refusals),
+            full_limits=core.lease_loop.full.shown(),
+            over_budget=dict(core.hold.refusals),
         )
         return self._looked
 

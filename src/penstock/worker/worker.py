@@ -1,35 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is one worker made of?
+"""One worker: leases jobs, runs them in slots, acknowledges their ends, and repeats.
 
-It leases, fills slots, acknowledges, and repeats; everything it does is caused by an event: an
-answer of the store, an end, a new job, a deadline, a command. There is no fixed sleep.
+Everything it does is caused by an event: an answer of the store, an end, a new job, a deadline, a
+command. There is no fixed sleep. Whatever only watches subscribes to its events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from penstock.builds.slice_inputs import SliceReads
-from penstock.clock import Clock
-from penstock.definitions.task import Task
 from penstock.errors import PenstockError
 from penstock.events.kinds import Correlation, SchedulerEventKind
-from penstock.events.sink import SchedulerEvents
-from penstock.ids import IdSource
-from penstock.model.job import LeasedJob, WorkerId
-from penstock.model.lease import Caps, JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.job import WorkerId
+from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.spending import BudgetStop
-from penstock.requests.journal.retention import JournalRetention
-from penstock.retry.policy import RetryPolicy
-from penstock.schedules.preflight_recheck import PreflightRecheck
-from penstock.schedules.preflight_results import CheckedValues
-from penstock.schedules.tick import Ticks
-from penstock.stores.protocol import Store
-from penstock.stores.retry import StoreRetry
-from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop, TaskLimits
+from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
 from penstock.worker.attempt_log import AttemptLog
 from penstock.worker.bottleneck_probe import BottleneckProbe
 from penstock.worker.budgets import BudgetHold
@@ -38,203 +25,104 @@ from penstock.worker.completer import Completer
 from penstock.worker.core import WorkerCore
 from penstock.worker.drain import Drain
 from penstock.worker.executor import JobExecutor
+from penstock.worker.kind import ServedTask
 from penstock.worker.lease_loop import LeaseLoop
 from penstock.worker.maintenance import Maintenance
-from penstock.worker.observer import Observers, Tick
-from penstock.worker.parts import Background, LeaseKeeper, Stopping, Totals, WorkerConfig
+from penstock.worker.observer import Observers, Tick, WorkerObserver
+from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
-from penstock.worker.process_executor import ProcessRunner
-from penstock.worker.provider_run import ProviderRun
 from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
-from penstock.worker.run_end import RunEnd
 from penstock.worker.run_record import CapacityRecord, RunRecord
 from penstock.worker.slot_lending import SlotLending
-from penstock.worker.slot_table import SlotTable
 from penstock.worker.status import StatusRow
-from penstock.worker.thread_executor import ThreadRunner
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
 STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
-MEANWHILE = "Running jobs go on; none is started until it is reachable again."
 
 log = logging.getLogger("penstock.worker")
 
 
-class Worker:
+class Worker(WorkerObserver):
     """Owns the loop of one worker. Does not renew its lease, and knows no signals."""
 
     def __init__(
-        self,
-        config: WorkerConfig,
-        tasks: Mapping[str, tuple[Task[..., Any], TaskLimits]],
-        store: Store,
-        caps: Caps,
-        keeper: LeaseKeeper,
-        table: SlotTable,
-        threads: ThreadRunner,
-        processes: ProcessRunner | None,
-        clock: Clock,
-        ids: IdSource,
-        policy: RetryPolicy,
-        events: SchedulerEvents,
-        recycle: Callable[[str], None] | None = None,
-        providers: ProviderRun | None = None,
-        checked: CheckedValues | None = None,
+        self, config: WorkerConfig, tasks: Mapping[str, ServedTask], parts: WorkerParts
     ) -> None:
-        self._providers = providers
-        self._checked = checked
+        """A worker that has not signed on yet.
+
+        Args:
+            config: what it is told.
+            tasks: that the app has; it serves those that are not `config.unserved`.
+            parts: what its process gives it.
+        """
         self._config = config
-        known, tasks = tasks, {n: tasks[n] for n in tasks if n not in config.unserved}
-        self._task_names = tuple(sorted(tasks))
-        self._store = store
-        self._keeper = keeper
-        self._table = table
-        self._threads = threads
-        self._processes = processes
-        self._clock = clock
-        self._retry = StoreRetry(log, clock, ids.random, MEANWHILE)
-        self._name = Registration(
-            config, self._task_names, store, keeper, table, clock, ids, self._retry
-        )
-        self._events = events
+        self._parts = parts
+        self._tasks = {name: one for name, one in tasks.items() if name not in config.unserved}
+        self._clock = parts.clock
+        self._loop = parts.loop
         self._correlation = Correlation(config.run_id)
         self.totals = Totals()
         self._observers = Observers()
-        self._telling = AttemptLog(events, config.run_id)
-        self._wake = asyncio.Event()
-        beside = self._background = Background(self._fail)
-        self._ticks = Ticks(
-            tasks,
-            store,
-            policy,
-            ids.random,
-            self._retry,
-            self._telling,
-            lambda jobs: self._window.add(jobs),
-            self._stop_for,
-        )
-        self._reads = SliceReads(tasks, store, clock, self._retry, threads, self._ticks)
-        self._acks = Completer(
-            store,
-            self._retry,
-            self._wake.set,
-            self._refused,
-            self.totals.accept,
-            self._ticks.spoilt,
-            (lambda at: self._leasing.due(at)) if self._ticks.names else None,
-        )
+        self._name = Registration(config, tuple(sorted(self._tasks)), parts)
+        self._completer = Completer(parts.store, parts.retry, parts.loop, self.totals, self)
         self._window = PrefetchWindow(
             config.run_id,
-            tasks,
+            self._tasks,
             config.slots,
-            events,
-            clock,
-            self._wake.set,
-            self._acks.add,
-            self._fail,
-            None if providers is None else providers.pressure,
+            parts.events,
+            parts.clock,
+            parts.loop,
+            self._completer.add,
+            None if parts.providers is None else parts.providers.pressure,
         )
-        lending: SlotLending | None = None
-        scheduler = self._window.scheduler
-        if providers is not None:
-            lending = SlotLending(config.slots, clock.monotonic, scheduler.set_limit)
-            providers.connect(scheduler.pressure_changed, lending, scheduler.bottleneck)
-        self._slots = JobExecutor(
-            tasks,
-            config.slots,
-            table,
-            threads,
-            processes,
-            clock,
-            policy,
-            ids.random,
-            self._observers,
-            scheduler.release,
-            self._attempt_ended,
-            providers,
-            lending,
-            checked,
-            None
-            if checked is None
-            else PreflightRecheck(checked, store, threads, clock, beside.spawn),
+        scheduler, lending = self._window.scheduler, self._lending()
+        self._executor = JobExecutor(
+            self._tasks, config.slots, parts, scheduler, self._observers, lending
         )
-        self.hold = BudgetHold(config.run_id, store, clock, self._window.hold_back)
-        until = config.until
-        self._drain = Drain(store, known, config.run_id, clock, self._retry, config.drain, until)
-        self._leasing = LeaseLoop(
-            config,
-            self._task_names,
-            store,
-            caps,
-            clock,
-            self._retry,
-            self._name,
-            self._window,
-            self._slots,
-            self._acks,
-            self._drain,
-            self._background,
-            taken=self._taken,
-            lose=self._lose,
-            fail=self._fail,
-            wake=self._wake.set,
+        self._window.connect(self._executor)
+        jobs = self._window, self._executor, self._completer
+        self._lease_loop = LeaseLoop(config, parts, self._name, *jobs)
+        self.hold = BudgetHold(config.run_id, parts.store, parts.clock, self._window.hold_back)
+        self._drain = Drain(config, parts, tasks, self.hold, *jobs, self._lease_loop)
+        self._core = WorkerCore(
+            config, parts, self._tasks, *jobs, self._lease_loop, self._drain, self.hold, self.totals
         )
-        core = WorkerCore(
-            config,
-            tasks,
-            store,
-            clock,
-            self._window,
-            self._slots,
-            self._acks,
-            self._leasing,
-            self._drain,
-            self._background,
-            self.totals,
-            self._wake.set,
-            providers,
-        )
-        status = StatusRow(core, caps, self.hold.refusals)
-        cancellations = Cancellations(store, self._slots, self._acks.add, status.standing)
-        self._window.connect(self._slots, cancellations.take)
-        kept = None if config.solo else config.journal_retention_seconds
-        pruning = None if kept is None else JournalRetention(store, clock, kept, ids.random)
-        capacity = CapacityRecord(core, status)
-        self._record = RunRecord(core, capacity)
-        self._observers.subscribe(
-            (
-                self.hold,
-                BottleneckProbe(core),
-                capacity,
-                self._record,
-                self._telling,
-                Maintenance(core, cancellations, pruning),
-                status,
-            )
-        )
-        if recycle is not None:
-            self._observers.subscribe((Recycling(clock, self._slots, self.stop, recycle),))
-        self._reads.connect(self._window, self._acks.add, beside.spawn, self._leasing.look_again)
-        self._end = RunEnd(
-            self._drain,
-            self.hold,
-            self._window,
-            self._slots,
-            self._acks,
-            self._leasing,
-            self._ticks,
-            self._background,
-            solo=config.solo,
-            fail=self._fail,
-            wake=self._wake.set,
-        )
+        self._log = AttemptLog(parts.events, config.run_id, self._tasks)
+        self._status = StatusRow(self._core)
+        self._record = RunRecord(self._core, CapacityRecord(self._core, self._status))
+        self._observers.subscribe(self._all_observers())
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
-        self._failure: BaseException | None = None
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
+
+    def _lending(self) -> SlotLending | None:
+        """Lends slots while attempts wait for their providers; None: there are no providers."""
+        scheduler, providers = self._window.scheduler, self._parts.providers
+        if providers is None:
+            return None
+        lending = SlotLending(self._config.slots, self._clock.monotonic, scheduler.set_limit)
+        providers.connect(scheduler.pressure_changed, lending, scheduler.bottleneck)
+        return lending
+
+    def _all_observers(self) -> Iterator[WorkerObserver]:
+        """Whoever hears of its events, in this order: an end is first of all to be durable."""
+        yield self._completer
+        yield self.hold
+        yield BottleneckProbe(self._core)
+        yield self._record.capacity
+        yield self._record
+        yield self._window
+        yield self._log
+        yield self._drain
+        yield self
+        yield Cancellations(self._core, self._status)
+        yield Maintenance(self._core)
+        yield self._status
+        if self._parts.recycle is not None:
+            yield Recycling(self._clock, self._executor, self.stop, self._parts.recycle)
 
     def __repr__(self) -> str:
         return f"<Worker {self.worker_id} {self.running} running, {len(self._window)} waiting>"
@@ -245,7 +133,7 @@ class Worker:
 
     @property
     def running(self) -> int:
-        return len(self._slots.running)
+        return len(self._executor.running)
 
     @property
     def left_behind(self) -> int:
@@ -253,26 +141,26 @@ class Worker:
         return self._drain.left_behind
 
     def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
-        """Which job does this asyncio task run?"""
-        return self._slots.name_of(aio_task)
+        """The job that an asyncio task runs, in words."""
+        return self._executor.name_of(aio_task)
 
     async def run(self) -> Totals:
         """Work until drained, stopped, or failed."""
         try:
             return await self._run()
         finally:
-            if self._providers is not None:
-                await self._providers.end()
+            if self._parts.providers is not None:
+                await self._parts.providers.end()
 
     async def _run(self) -> Totals:
         self._name.losing = True  # nothing is ours before we have a name
-        self._background.spawn(self._sign_on())
-        ticker = self._background.spawn(self._tick())
+        self._loop.spawn(self._sign_on())
+        ticker = self._loop.spawn(self._tick())
         try:
             while not self._finished():
-                self._wake.clear()
+                self._loop.clear()
                 self._turn()
-                await self._wake.wait()
+                await self._loop.wait()
         except BaseException:
             # Somebody broke the loop from inside. A supervisor buries us, and suspects what ran; to
             # sign off in good order would hide it.
@@ -281,60 +169,59 @@ class Worker:
             raise
         finally:
             ticker.cancel()
-        if self._failure is None and self._stopping is None and self.hold.tasks:
+        if self._loop.failure is None and self._stopping is None and self.hold.tasks:
             self.stops = await self.hold.stops()
-        if self._failure is None or isinstance(self._failure, PenstockError):
+        if self._loop.failure is None or isinstance(self._loop.failure, PenstockError):
             await self._leave()
-        if self._failure is not None:
-            raise self._failure
-        self._events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
+        if self._loop.failure is not None:
+            raise self._loop.failure
+        self._parts.events.emit(SchedulerEventKind.SCHEDULER_JOB_COMPLETED, self._correlation)
         return self.totals
 
     def stop(self, how: Stopping) -> None:
         """Stop leasing and give back what has not started; NOW cancels what runs as well."""
         now = self._clock.monotonic()
         if self._stopping is None:
-            for ref in (*self._window.clear(), *self._reads.clear()):
-                self._acks.add(ref)
+            self._window.close()
         if how is Stopping.NOW:
             self._stop_at = now
         elif how is Stopping.GRACEFUL:
             self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
         self._stop_hopeless()
-        self._retry.wake()  # what waits for the store shall not hold up the end
-        self._wake.set()
+        self._parts.retry.wake()  # what waits for the store shall not hold up the end
+        self._loop.wake()
 
     def drain(self) -> None:
         """End when nothing is left."""
         self._drain.ends = True
-        self._wake.set()
+        self._loop.wake()
 
     def _stop_hopeless(self) -> None:
         """Give back what a stop need not wait for; a recycled worker waits for all."""
         if self._stop_at < NEVER:
-            self._slots.stop_hopeless(self._stop_at - self._clock.monotonic())
+            self._executor.stop_hopeless(self._stop_at - self._clock.monotonic())
 
     def _finished(self) -> bool:
-        if self._failure is not None:
+        if self._loop.failure is not None:
             return True
-        if self._slots.running or self._acks.pending or self._leasing.busy:
+        if self._executor.running or self._completer.pending or self._lease_loop.busy:
             left_seconds = self._stop_at + STOPPED_SECONDS - self._clock.monotonic()
             return self._stopping is not None and left_seconds < 0
-        return not len(self._window) if self._stopping is not None else self._end.is_reached
+        return not len(self._window) if self._stopping is not None else self._drain.is_reached
 
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
-        self._slots.stop_all(Stop.LOST)
-        left = self._slots.forsake_all()
-        self._threads.close()
-        if self._processes is not None:
-            self._processes.close()
-        self._leasing.cancel()
-        self._background.cancel()
+        self._executor.stop_all(Stop.LOST)
+        left = self._executor.forsake_all()
+        self._parts.threads.close()
+        if self._parts.processes is not None:
+            self._parts.processes.close()
+        self._lease_loop.cancel()
+        self._loop.cancel()
         await asyncio.gather(
             self._record.end(self.worker_id, self.stops),
-            self._name.sign_off(bodies_left=bool(left or self._slots.abandoned)),
+            self._name.sign_off(bodies_left=bool(left or self._executor.abandoned)),
         )
 
     async def _tick(self) -> None:
@@ -342,20 +229,20 @@ class Worker:
         late_seconds = 0.0
         while True:
             now = self._clock.monotonic()
-            self._table.turn(now)
-            if now >= self._keeper.believed_until():
+            self._parts.table.turn(now)
+            if now >= self._parts.keeper.believed_until():
                 self._lose()
-            self._slots.enforce_deadlines()
+            self._executor.enforce_deadlines()
             self._stop_hopeless()
-            if self._acks.failed is not None:
-                self._failure = self._acks.failed
+            if self._completer.failed is not None:
+                self._loop.fail(self._completer.failed)
             self._observers.ticked(self._tick_now(late_seconds))
             if self._window.shrink():
-                self._leasing.look_again()
-            self._wake.set()
-            deadline = self._slots.next_deadline()
+                self._lease_loop.look_again()
+            self._loop.wake()
+            deadline = self._executor.next_deadline()
             if not self._name.losing:
-                deadline = min(deadline, self._keeper.believed_until())
+                deadline = min(deadline, self._parts.keeper.believed_until())
             now = self._clock.monotonic()
             seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
             await self._clock.sleep(seconds)
@@ -376,71 +263,68 @@ class Worker:
             self.worker_id,
         )
         self._window.clear()
-        self._reads.clear()
-        self._acks.drop()
-        self._slots.stop_all(Stop.LOST)
-        self._slots.forsake_all()  # the same job may come back before its old body has ended
-        self._leasing.forget()
-        self._background.spawn(self._sign_on())
+        self._completer.drop()
+        self._executor.stop_all(Stop.LOST)
+        self._executor.forsake_all()  # the same job may come back before its old body has ended
+        self._lease_loop.forget()
+        self._loop.spawn(self._sign_on())
 
     async def _sign_on(self) -> None:
         first = not self.worker_id
         await self._name.sign_on()
-        if first and self._checked is not None:
-            await self._checked.read(self._store, self._retry)
-        if first and self._providers is not None:
-            await self._providers.begin()
+        if first and self._parts.begin is not None:
+            await self._parts.begin()
+        if first and self._parts.providers is not None:
+            await self._parts.providers.begin()
         self._is_ready = True
         self._observers.ticked(self._tick_now())  # the run is known before it takes a job
         if first:
-            self._events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
-        self._wake.set()
+            self._parts.events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
+        self._loop.wake()
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
+        if self._name.is_lost:
+            self._lose()
         ours = self._is_ready and not self._name.losing
-        goes_on = ours and self._stopping is None and self._acks.takes_more
+        goes_on = ours and self._stopping is None and self._completer.takes_more
         if goes_on:
             self._window.scheduler.turn()
-        self._acks.kick(self.worker_id)
-        if goes_on and not self._leasing.busy:
-            self._leasing.ask()
-            self._end.look(self.worker_id)
+        self._completer.kick(self.worker_id)
+        if self._completer.armed_at is not None:
+            self._lease_loop.due(self._completer.armed_at)
+            self._completer.armed_at = None
+        if goes_on and not self._lease_loop.busy:
+            self._lease_loop.ask()
+            self._drain.look_if_idle(self.worker_id)
         self._observers.turned(goes_on)
 
-    def _taken(self, worker: WorkerId, jobs: Sequence[LeasedJob]) -> Awaitable[None] | None:
-        """Jobs have come: for the window, for others if we stop, or for who we were."""
-        if worker != self.worker_id or self._name.losing:
-            return None  # the lease was lost meanwhile; what came belongs to nobody
-        if self._stopping is not None:
-            for job in jobs:
-                self._acks.add(JobRef(job.id, job.token))
-            return None
-        return self._reads.take(jobs)
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        kind = self._tasks[attempt.job.task].kind
+        self._end_run(kind.ended(attempt.job, end))
+        self._loop.wake()
 
-    def _stop_for(self, sentence: str) -> None:
-        """A schedule has ended for good, and with it the run."""
+    def effects_refused(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
+        """What becomes of an end whose effects the store has refused."""
+        kind = self._tasks[end.job.task].kind
+        refused = kind.refused(end, error)
+        self._log.effects_refused(end.job, refused)
+        self._end_run(kind.ended(end.job, refused))
+        return refused
+
+    def not_taken(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
+        """The store did not take an end."""
+        self.totals.refused += 1
+        if isinstance(end, JobEnd) and verdict is Verdict.STALE:
+            job = end.job
+            if self._tasks[job.task].kind.releases_stale:
+                self._completer.add(JobRef(job.id, job.token))
+        self._log.refused(end, verdict)
+
+    def _end_run(self, sentence: str | None) -> None:
+        """Stop if something has ended for good, and with it the run; the sentence says what."""
+        if sentence is None:
+            return
         self.ended_schedules += (sentence,)
         if self._stopping is None:
             self.stop(Stopping.GRACEFUL)
-
-    def _attempt_ended(self, attempt: Attempt, end: AttemptEnd) -> None:
-        if end is not None:
-            self._acks.add(end)
-        self._window.ended(attempt.task.kind)
-        self._observers.ended(attempt, end)
-        if attempt.limits.recurring is None:
-            self._end.stirred()
-        else:
-            self._ticks.ended(attempt.job, end)
-        self._wake.set()
-
-    def _refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
-        self.totals.refused += 1
-        if isinstance(end, JobEnd) and end.job.plan_id is not None and verdict is Verdict.STALE:
-            self._acks.add(JobRef(end.job.id, end.job.token))  # its plan was, not its lease
-        self._telling.refused(end, verdict)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
-        self._wake.set()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,10 +16,13 @@ from penstock.definitions.task import Task, TaskOptions
 from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobId, LeasedJob
-from penstock.model.lease import JobRef
+from penstock.model.lease import JobFailure, JobRef
 from penstock.testing.clocks import ManualClock
 from penstock.testing.recording_sink import RecordingSink
-from penstock.worker.attempt import TaskLimits
+from penstock.worker.attempt import Attempt, TaskLimits
+from penstock.worker.job_kind import PlainKind
+from penstock.worker.kind import ServedTask
+from penstock.worker.parts import WorkerLoop
 from penstock.worker.prefetch import (
     WINDOW_MAX,
     WINDOW_SECONDS,
@@ -169,6 +174,17 @@ class FakeSlots:
         self.started.append(job.key)
 
 
+class CountedLoop(WorkerLoop):
+    """Counts how often it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+
 class Desk:
     """A window over fake slots."""
 
@@ -176,29 +192,23 @@ class Desk:
         self.clock = ManualClock()
         self.sink = RecordingSink()
         self.slots = FakeSlots(slots)
-        self.given_back: list[JobRef] = []
-        self.failures: list[BaseException] = []
-        self.withdrawn: set[str] = set()
-        self.wakes = 0
+        self.given_back: list[JobFailure | JobRef] = []
+        self.loop = CountedLoop()
 
         async def t(ctx: Context) -> None: ...
 
         task: Task[..., object] = Task("t", t, TaskOptions())
         self.window = PrefetchWindow(
             "run",
-            {"t": (task, TaskLimits(3, None, 3))},
+            {"t": ServedTask(task, TaskLimits(3, None, 3), PlainKind())},
             {"async": slots},
             SchedulerEvents(self.clock, [self.sink]),
             self.clock,
-            self.wake,
+            self.loop,
             self.given_back.append,
-            self.failures.append,
         )
-        self.window.connect(self.slots, lambda job: job.key in self.withdrawn)
+        self.window.connect(self.slots)
         self._ids = itertools.count(1)
-
-    def wake(self) -> None:
-        self.wakes += 1
 
     def add(self, *jobs: LeasedJob) -> None:
         self.window.add([msgspec.structs.replace(job, id=JobId(next(self._ids))) for job in jobs])
@@ -244,7 +254,7 @@ def test_no_more_jobs_start_than_there_are_slots() -> None:
     assert desk.window.scheduler.turn() == 0
     desk.end_first()
 
-    assert desk.wakes == 1
+    assert desk.loop.wakes == 1
     assert desk.window.scheduler.turn() == 1
     assert desk.slots.started == ["a0", "a1", "a2"]
 
@@ -264,8 +274,8 @@ def test_a_full_worker_says_what_its_jobs_wait_for() -> None:
 
 def test_a_cancelled_job_is_passed_over_and_its_slot_is_free_again() -> None:
     desk = Desk()
-    desk.withdrawn = {"a"}
     desk.add(job("a"), job("b"))
+    desk.window.cancelled = {JobRef(JobId(1), 1)}
 
     assert desk.everything() == ["b"]
     assert desk.window.scheduler.controller.leases == 0
@@ -278,7 +288,7 @@ def test_a_job_that_cannot_be_started_is_given_back_and_holds_nothing() -> None:
 
     assert desk.everything() == ["b"]
     assert desk.given_back == [JobRef(JobId(1), 1)]
-    assert desk.failures == []
+    assert desk.loop.failure is None
     assert desk.window.scheduler.controller.leases == 0
 
 
@@ -290,7 +300,7 @@ def test_a_process_that_can_start_nothing_fails() -> None:
     desk.everything()
 
     assert len(desk.given_back) == 3
-    assert [str(error) for error in desk.failures] == ["no more of these"]
+    assert str(desk.loop.failure) == "no more of these"
 
 
 def test_clearing_gives_everything_back_once() -> None:
@@ -309,9 +319,10 @@ def test_clearing_gives_everything_back_once() -> None:
 
 def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
     desk = Desk(slots=2)
+    fast = cast("Attempt", SimpleNamespace(task=SimpleNamespace(kind="async")))
     for _ in range(1_000):  # 1,000 per second
         desk.clock.advance(0.001)
-        desk.window.ended("async")
+        desk.window.ended(fast, None)
     desk.add(*(job(f"a{n}", "a") for n in range(90)), *(job(f"b{n}", "b") for n in range(2)))
     desk.window.scheduler.turn()
 
