@@ -18,7 +18,7 @@ import msgspec
 from penstock.model.dataset import BUILD, DatasetSpec, Need, Rule, SliceMarks
 from penstock.model.job import EdgeKind, NewJob
 from penstock.model.plan import BuildPlan, BuildRequest, Placement, SlicePayload, Step, StepPayload
-from penstock.planning.plan_jobs import plan_jobs, unbuilt
+from penstock.planning.plan_jobs import first_unbuilt, plan_jobs
 from tests.datasets import DAY
 
 Slice = tuple[str, int]
@@ -238,7 +238,7 @@ class _Building:
         for dataset in {need.dataset for need in self._specs[name].needs}:
             needed = [at for found in needs for other, at in found if other == dataset]
             ours = {at for at in needed if self._is_ours((dataset, at))}
-            if unbuilt(payload, dataset, needed, ours) is not None:
+            if first_unbuilt(payload, dataset, needed, ours) is not None:
                 return "skipped"
         for found in needs:
             for other in found:

@@ -37,8 +37,9 @@ from penstock.errors import UsageError
 from penstock.model.dataset import Calendar, Need
 from penstock.model.job import Edge, NewJob
 from penstock.model.request import ReplyClassifier
+from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
-from penstock.planning.timing import Timing, cron, interval
+from penstock.planning.timing import cron, interval
 from penstock.retry.classify import Opinion
 from penstock.retry.policy import Backoff
 

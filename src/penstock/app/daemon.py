@@ -18,7 +18,7 @@ from penstock.definitions.provider import Provider
 from penstock.definitions.schedule import Schedule
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import IdSource
-from penstock.planning.units import DaemonPlan, spread_of
+from penstock.planning.units import DaemonPlan, unit_spread
 from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.preflight_results import CheckedValues
@@ -94,7 +94,9 @@ def begun_now(
     units = tuple(
         msgspec.structs.replace(
             unit,
-            first_at=schedules[unit.task].timing.first(now, spread_of(unit.key), counts[unit.task]),
+            first_at=schedules[unit.task].timing.first(
+                now, unit_spread(unit.key), counts[unit.task]
+            ),
         )
         for unit in plan.schedules
     )

@@ -22,7 +22,7 @@ from penstock.model.plan import PlanState, SlicePayload, StepPayload
 from penstock.outputs.paths import slice_names
 from penstock.outputs.read import SlicesData
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
-from penstock.planning.plan_jobs import unbuilt
+from penstock.planning.plan_jobs import first_unbuilt
 from penstock.stores.protocol import PlanStore, SliceRange, SliceRow, Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.kind import Window
@@ -133,7 +133,7 @@ class _Wanted:
             needed = dict.fromkeys(at for each in moments for at in each)
             found = {at: row for at in needed if (row := rows.get((name, at))) is not None}
             ours = {at for at, row in found.items() if row.plan_id == self.job.plan_id}
-            failed = unbuilt(self.payload, name, needed, ours)
+            failed = first_unbuilt(self.payload, name, needed, ours)
             if failed is not None:
                 return SliceInputs(failed=self._name(name, failed))
             for at in needed:

@@ -23,7 +23,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False  # however many
 
 
-class Needed(msgspec.Struct, frozen=True, gc=False):
+class JobRange(msgspec.Struct, frozen=True, gc=False):
     """A range of the plan's jobs of one dataset, by their index in order of time."""
 
     dataset: str
@@ -37,7 +37,7 @@ class JobDescriptor(msgspec.Struct, frozen=True, gc=False):
     job_id: str  # build:PLAN:prices@2024-01-05, which is also the key of the job
     dataset: str
     timestamps: tuple[int, ...]  # of the slices that it builds, in order
-    needs: tuple[Needed, ...]  # jobs of this plan that must be done before
+    needs: tuple[JobRange, ...]  # jobs of this plan that must be done before
     level: int
     lock: str  # the dataset whose lock guards it
 

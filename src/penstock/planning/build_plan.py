@@ -17,9 +17,9 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.model.dataset import SLICES_UNASKED_MAX, DatasetSpec, SliceMarks
 from penstock.model.plan import BuildPlan, BuildRequest
-from penstock.planning.freshness import Wanted, look_at
+from penstock.planning.freshness import DatasetState, assess_freshness
 from penstock.planning.graph import closure
-from penstock.planning.needs import CalendarReader, needed_moments, too_many
+from penstock.planning.needs import CalendarReader, needed_moments, too_many_slices
 from penstock.planning.plan_jobs import describe_jobs
 
 PLAN_ID_LENGTH = 12  # hexadecimal digits
@@ -46,12 +46,12 @@ def plan_build(
     order = closure(specs, request.targets)
     most = None if request.yes else SLICES_UNASKED_MAX
     moments, future = _collect(specs, order, request, now, most)
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, DatasetState] = {}
     for name in order:
         spec, needed = specs[name], moments[name]
         marks = marks_of(name, needed[0], needed[-1] + 1, spec.version) if needed else None
         needs = [(need, wanted[need.dataset]) for need in spec.needs]
-        wanted[name] = look_at(
+        wanted[name] = assess_freshness(
             needed, needs, marks, force=request.force, future=future.get(name, 0)
         )
     plan_id = _plan_id(_digest(specs, order, request, ""), wanted)
@@ -139,7 +139,7 @@ def _collect(
         needed = moments[name] = _union(asked.pop(name))
         total += len(needed)
         if most is not None and total > most:
-            raise too_many(f"at least {total:,} slices, {len(needed):,} of {name!r}", most)
+            raise too_many_slices(f"at least {total:,} slices, {len(needed):,} of {name!r}", most)
         spec = specs[name]
         for need in spec.needs:
             asked[need.dataset].append(
@@ -159,7 +159,7 @@ def _union(parts: list[list[int]]) -> list[int]:
     return sorted(set().union(*parts))
 
 
-def _plan_id(digest: str, wanted: Mapping[str, Wanted]) -> str:
+def _plan_id(digest: str, wanted: Mapping[str, DatasetState]) -> str:
     sums = blake2b(digest.encode(), digest_size=PLAN_ID_LENGTH // 2)
     for name, found in wanted.items():
         built = array("q", map(found.moments.__getitem__, found.build))
@@ -170,7 +170,7 @@ def _plan_id(digest: str, wanted: Mapping[str, Wanted]) -> str:
     return sums.hexdigest()
 
 
-def _fresh(found: Wanted) -> array[int]:
+def _fresh(found: DatasetState) -> array[int]:
     if len(found.build) == len(found.moments):
         return array("q")
     if not found.build:

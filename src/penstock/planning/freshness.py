@@ -42,7 +42,7 @@ CHUNK = 256  # slices that are looked at together, in the hope that all of them 
 NEVER = 1 << 62  # above every number of a commit
 
 
-class Wanted(msgspec.Struct):
+class DatasetState(msgspec.Struct):
     """What a plan knows of one dataset."""
 
     moments: list[int]  # of the slices that are needed, in order
@@ -66,14 +66,14 @@ class Wanted(msgspec.Struct):
         return counts
 
 
-def look_at(
+def assess_freshness(
     moments: list[int],
-    needs: Sequence[tuple[Need, Wanted]],
+    needs: Sequence[tuple[Need, DatasetState]],
     marks: SliceMarks | None,
     *,
     force: bool,
     future: int,
-) -> Wanted:
+) -> DatasetState:
     """Tell fresh slices from others.
 
     Args:
@@ -83,12 +83,12 @@ def look_at(
     """
     ranges = tuple((need, *index_ranges(moments, need, up.moments)) for need, up in needs)
     if marks is None:
-        return Wanted(moments, ranges, (), (), SliceCounts(needed=0, future=future))
-    seqs, bases = _aligned(moments, marks)
+        return DatasetState(moments, ranges, (), (), SliceCounts(needed=0, future=future))
+    seqs, bases = _commits_at(moments, marks)
     absent = [index for index, seq in enumerate(seqs) if seq == NEVER] if NEVER in seqs else []
     late: set[int] = set()
     for (_, firsts, ends), (_, up) in zip(ranges, needs, strict=True):
-        late.update(_late(bases, firsts, ends, up.seqs))
+        late.update(_stale_indexes(bases, firsts, ends, up.seqs))
     for index in late:
         seqs[index] = NEVER
     stale = sorted({*absent, *late})
@@ -106,10 +106,10 @@ def look_at(
     )
     everything = force or not fresh
     build = range(len(moments)) if everything else array("q", stale)
-    return Wanted(moments, ranges, seqs, build, counts)
+    return DatasetState(moments, ranges, seqs, build, counts)
 
 
-def _aligned(moments: list[int], marks: SliceMarks) -> tuple[array[int], array[int]]:
+def _commits_at(moments: list[int], marks: SliceMarks) -> tuple[array[int], array[int]]:
     """Commits and bases of these moments; NEVER where nothing is committed."""
     if array("q", moments) == marks.ats:
         return marks.seqs[:], marks.bases
@@ -121,7 +121,7 @@ def _aligned(moments: list[int], marks: SliceMarks) -> tuple[array[int], array[i
     )
 
 
-def _late(
+def _stale_indexes(
     bases: Sequence[int], firsts: Sequence[int], ends: Sequence[int], seqs: Sequence[int]
 ) -> Iterator[int]:
     """Indexes of slices that need something newer than what they were made of."""

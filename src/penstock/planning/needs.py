@@ -42,10 +42,10 @@ class CalendarReader:
     def _refuse_many(self, spec: DatasetSpec, start: int, end: int, most: int) -> None:
         about = (end - start) // spacing(spec.calendar, end - 1)
         if about > OVERSHOT * most:
-            raise too_many(f"about {about:,} slices of {spec.name!r}", most)
+            raise too_many_slices(f"about {about:,} slices of {spec.name!r}", most)
 
 
-def too_many(what: str, most: int) -> UsageError:
+def too_many_slices(what: str, most: int) -> UsageError:
     """The refusal of a request that is larger than people mean it to be."""
     return UsageError(
         f"This needs {what}, and more than {most:,} slices are not planned unasked: "
@@ -70,26 +70,26 @@ def needed_moments(
     if not moments:
         return []
     if need.rule is Rule.WINDOW:
-        return _in_windows(moments, need.micros, up, reader)
+        return _by_windows(moments, need.micros, up, reader)
     count = need.count if need.rule is Rule.LOOKBACK else 1
     if _is_sparse(up.calendar, moments, count):
-        return _one_by_one(down, moments, need, up, count)
+        return _by_moment(down, moments, need, up, count)
     first = up.calendar.before(moments[0], count)
     if len(first) < count or (need.rule is Rule.EXACT and first[0] != moments[0]):
-        raise missing(down, moments[0], need, up)
+        raise missing_slice(down, moments[0], need, up)
     found = reader.between(up, first[0], moments[-1] + 1)
     if need.rule is Rule.EXACT:
         if found != moments:
             there = set(found)
             for at in moments:
                 if at not in there:
-                    raise missing(down, at, need, up)
+                    raise missing_slice(down, at, need, up)
         return found if found == moments else list(moments)
     if len(found) - count + 1 == len(moments):
         shifted = found[count - 1 :] if count > 1 else found
         if shifted == moments:
             return found
-    return _in_ranges(found, moments, count)
+    return _by_ranges(found, moments, count)
 
 
 def index_ranges(
@@ -108,7 +108,7 @@ def index_ranges(
     return [end - count for end in ends], ends
 
 
-def missing(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageError:
+def missing_slice(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> UsageError:
     """The refusal of a slice that needs one which cannot be."""
     who = slice_name(down.name, at, down.calendar)
     when = utc_text(at)
@@ -142,19 +142,19 @@ def _is_sparse(calendar: Calendar, moments: Sequence[int], count: int) -> bool:
     return reach // spacing(calendar, moments[-1]) > SPARSE * wanted + SPARSE_MIN
 
 
-def _one_by_one(
+def _by_moment(
     down: DatasetSpec, moments: Sequence[int], need: Need, up: DatasetSpec, count: int
 ) -> list[int]:
     found: set[int] = set()
     for at in moments:
         last = up.calendar.before(at, count)
         if len(last) < count or (need.rule is Rule.EXACT and last[0] != at):
-            raise missing(down, at, need, up)
+            raise missing_slice(down, at, need, up)
         found.update(last)
     return sorted(found)
 
 
-def _in_windows(
+def _by_windows(
     moments: Sequence[int], micros: int, up: DatasetSpec, reader: CalendarReader
 ) -> list[int]:
     """All in (at - micros, at]; windows that touch are read as one."""
@@ -169,7 +169,7 @@ def _in_windows(
     return found
 
 
-def _in_ranges(found: list[int], moments: Sequence[int], count: int) -> list[int]:
+def _by_ranges(found: list[int], moments: Sequence[int], count: int) -> list[int]:
     """The union of the last `count` up to each moment."""
     kept: list[int] = []
     first = end = 0

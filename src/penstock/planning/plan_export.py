@@ -121,7 +121,7 @@ def to_json(plan: BuildPlan) -> Iterator[str]:
     yield "]}\n"
 
 
-def reasons(counts: SliceCounts) -> str:
+def format_reasons(counts: SliceCounts) -> str:
     """Why slices are built, in words: "3 new, 2 after their inputs"; empty if none are."""
     told = [(getattr(counts, field), words) for field, words in REASONS]
     return ", ".join(f"{count:,} {words}" for count, words in told if count)

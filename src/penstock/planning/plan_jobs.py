@@ -14,13 +14,13 @@ from penstock.model.job import START, Edge, EdgeKind, JobKind, NewJob
 from penstock.model.plan import (
     BuildPlan,
     JobDescriptor,
-    Needed,
+    JobRange,
     Placement,
     SlicePayload,
     Step,
     StepPayload,
 )
-from penstock.planning.freshness import RangeMaxima, Wanted
+from penstock.planning.freshness import DatasetState, RangeMaxima
 
 GATE_MAX = 1_024  # jobs that a gate waits for itself; a larger one waits for smaller gates
 GATE_PARTS = 32  # of which it has so many
@@ -28,7 +28,7 @@ GATE_PARTS = 32  # of which it has so many
 Gate = tuple[int, int]  # its size, and its number among those of its size
 
 
-def gates_of(run: Needed) -> list[Gate]:
+def gates_of(run: JobRange) -> list[Gate]:
     """The gates that hold a run; at most three, and less than twice as many jobs again."""
     size = 1 << (run.last - run.first + 1).bit_length() - 1
     return [(size, number) for number in range(run.first // size, run.last // size + 1)]
@@ -50,7 +50,7 @@ class BuiltSlices:
         self._moments = array("q", [at for job in jobs for at in job.timestamps])
         self._breaks = sorted({bisect_left(self._moments, at) for at in fresh})
 
-    def ranges(self, run: Needed) -> list[tuple[int, int]]:
+    def ranges(self, run: JobRange) -> list[tuple[int, int]]:
         """From when to when, both included, a run of jobs builds everything that is needed."""
         first = run.first * self._batch
         end = min((run.last + 1) * self._batch, len(self._moments))
@@ -60,7 +60,7 @@ class BuiltSlices:
         return [(moments[a], moments[b - 1]) for a, b in zip(starts, ends, strict=True)]
 
 
-def unbuilt(
+def first_unbuilt(
     payload: SlicePayload, dataset: str, needed: Iterable[int], of_this_plan: Container[int]
 ) -> int | None:
     """The first needed slice that this plan was to build and has not; None: all are there.
@@ -121,11 +121,11 @@ def plan_jobs(
         eager: each job begins as soon as its own needs are there, else level by level.
         fail_fast: a barrier of a level in which something failed lets nothing through.
     """
-    submission = _Submission(plan, place, step, eager=eager)
+    submission = _PlanSubmission(plan, place, step, eager=eager)
     return submission.by_need() if eager else submission.by_level(fail_fast=fail_fast)
 
 
-class _Submission:
+class _PlanSubmission:
     """Owns what is known of one plan while its jobs are made."""
 
     def __init__(
@@ -184,10 +184,10 @@ class _Submission:
 
     # ── What a job waits for ──────────────────────────────────────────────────────────────────
 
-    def _waits(self, job: JobDescriptor) -> tuple[list[Edge], list[Needed], Ranges]:
+    def _waits(self, job: JobDescriptor) -> tuple[list[Edge], list[JobRange], Ranges]:
         """Success edges to short runs; the long runs, and which of their slices must be there."""
         edges: list[Edge] = []
-        long: list[Needed] = []
+        long: list[JobRange] = []
         built: Ranges = {}
         for run in job.needs:
             ranges = self._ranges(run)
@@ -199,7 +199,7 @@ class _Submission:
                 edges += [Edge(jobs[n].job_id) for n in range(run.first, run.last + 1)]
         return edges, long, built
 
-    def _ranges(self, run: Needed) -> list[tuple[int, int]]:
+    def _ranges(self, run: JobRange) -> list[tuple[int, int]]:
         """What a long run builds; empty if its jobs are waited for one by one."""
         if run.last - run.first < DIRECT_MAX:
             return []
@@ -297,7 +297,7 @@ def _first_moment(job: JobDescriptor) -> int:
 
 
 Levels = tuple[tuple[JobDescriptor, ...], ...]
-_NOTHING: tuple[Needed, ...] = ()
+_NOTHING: tuple[JobRange, ...] = ()
 
 
 class _Upstream(msgspec.Struct):
@@ -325,7 +325,7 @@ class MomentNames:
 
 
 def describe_jobs(
-    plan_id: str, specs: Mapping[str, DatasetSpec], wanted: Mapping[str, Wanted]
+    plan_id: str, specs: Mapping[str, DatasetSpec], wanted: Mapping[str, DatasetState]
 ) -> Levels:
     """All jobs of a plan by levels; within one by dataset, upstream first, and by time."""
     names = MomentNames()
@@ -340,7 +340,7 @@ def describe_jobs(
         lowest, highest = min(job_levels), max(job_levels)
         while len(levels) <= highest:
             levels.append([])
-        jobs = _described(plan_id, spec, found, needs, job_levels, names)
+        jobs = _make_descriptors(plan_id, spec, found, needs, job_levels, names)
         if lowest == highest:
             levels[lowest] += jobs
         else:
@@ -377,11 +377,11 @@ def _groups(build: Sequence[int], batch: int) -> list[Sequence[int]] | None:
     return [build[start : start + batch] for start in range(0, len(build), batch)]
 
 
-def _described(
+def _make_descriptors(
     plan_id: str,
     spec: DatasetSpec,
-    found: Wanted,
-    needs: Sequence[tuple[Needed, ...]],
+    found: DatasetState,
+    needs: Sequence[tuple[JobRange, ...]],
     levels: Sequence[int],
     names: MomentNames,
 ) -> list[JobDescriptor]:
@@ -407,46 +407,46 @@ def _described(
 
 
 def _needs(
-    found: Wanted, groups: list[Sequence[int]] | None, upstream: Mapping[str, _Upstream]
-) -> tuple[Sequence[tuple[Needed, ...]], Sequence[int]]:
+    found: DatasetState, groups: list[Sequence[int]] | None, upstream: Mapping[str, _Upstream]
+) -> tuple[Sequence[tuple[JobRange, ...]], Sequence[int]]:
     """What each job needs, and its level."""
     count = len(found.build) if groups is None else len(groups)
-    needs: Sequence[tuple[Needed, ...]] | None = None
+    needs: Sequence[tuple[JobRange, ...]] | None = None
     levels: list[int] = [0] * count
     for need, firsts, ends in found.ranges:
         up = upstream.get(need.dataset)
         if up is None:
             continue
         if groups is None:
-            column = _column(found.build, need.dataset, firsts, ends, up)
+            column = _needs_of_slices(found.build, need.dataset, firsts, ends, up)
         else:
-            column = [_runs(group, need.dataset, firsts, ends, up) for group in groups]
+            column = [_needs_of_batch(group, need.dataset, firsts, ends, up) for group in groups]
         needs = column if needs is None else [a + b for a, b in zip(needs, column, strict=True)]
         _raise_levels(levels, column, up)
     return needs if needs is not None else [_NOTHING] * count, levels
 
 
-def _column(
+def _needs_of_slices(
     build: Sequence[int], name: str, firsts: Sequence[int], ends: Sequence[int], up: _Upstream
-) -> list[tuple[Needed, ...]]:
+) -> list[tuple[JobRange, ...]]:
     """What each job of one slice needs of one dataset."""
     before, batch = up.built_before, up.batch
-    column: list[tuple[Needed, ...]] = []
+    column: list[tuple[JobRange, ...]] = []
     for index in build:
         first, end = before[firsts[index]], before[ends[index]]
         if first < end:
-            column.append((Needed(name, first // batch, (end - 1) // batch),))
+            column.append((JobRange(name, first // batch, (end - 1) // batch),))
         else:
             column.append(_NOTHING)
     return column
 
 
-def _runs(
+def _needs_of_batch(
     group: Sequence[int], name: str, firsts: Sequence[int], ends: Sequence[int], up: _Upstream
-) -> tuple[Needed, ...]:
+) -> tuple[JobRange, ...]:
     """What one job of several slices needs of one dataset: runs of jobs, none touches the next."""
     before, batch = up.built_before, up.batch
-    runs: list[Needed] = []
+    runs: list[JobRange] = []
     low = high = -1
     for index in group:
         first, end = before[firsts[index]], before[ends[index]]
@@ -456,15 +456,15 @@ def _runs(
         if low < 0:
             low = first
         elif first > high + 1:
-            runs.append(Needed(name, low, high))
+            runs.append(JobRange(name, low, high))
             low = first
         high = max(high, last)
     if low >= 0:
-        runs.append(Needed(name, low, high))
+        runs.append(JobRange(name, low, high))
     return tuple(runs)
 
 
-def _raise_levels(levels: list[int], column: Sequence[tuple[Needed, ...]], up: _Upstream) -> None:
+def _raise_levels(levels: list[int], column: Sequence[tuple[JobRange, ...]], up: _Upstream) -> None:
     """Each job is above all that it needs."""
     if up.level is not None:
         above = up.level + 1

@@ -21,17 +21,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import UsageError
-from penstock.model.schedule import MISSED_MAX as MISSED_MAX
-from penstock.model.schedule import NextTick as NextTick
-from penstock.model.schedule import Timing as Timing
-from penstock.planning.zones import (
-    END,
-    change_between,
-    local_at,
-    next_change,
-    offset_at,
-    zone_named,
-)
+from penstock.model.schedule import MISSED_MAX, NextTick, Timing
+from penstock.planning.zones import END, find_change, find_zone, local_at, next_change, offset_at
 
 CRON_LENGTH_MAX = 200  # characters
 SHOWN_MAX = 80  # characters of an expression in a sentence
@@ -112,10 +103,10 @@ def interval(seconds: float) -> Timing:
 def cron(expression: str, zone: str = "UTC") -> Timing:
     """A tick whenever the clocks of a place match five fields; UsageError if they never do."""
     text, sim = read_cron(expression)
-    return _Cron(text, sim, zone, zone_named(zone))
+    return _Cron(text, sim, zone, find_zone(zone))
 
 
-def timing_of(text: str) -> Timing:
+def parse_timing(text: str) -> Timing:
     """The timing with this canonical text; UsageError if it is none."""
     kind, _, rest = text.partition(" ")
     if kind == "cron":
@@ -210,7 +201,7 @@ class _Cron:
         if local_at(moment, self._zone) == local:
             return moment
         # It lies in a gap, so the later offset gives a moment before it, the earlier one behind it.
-        return change_between(
+        return find_change(
             there.replace(fold=1).astimezone(UTC).replace(tzinfo=None), moment, self._zone
         )
 

@@ -33,7 +33,7 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, tuple[str, ...]]  # partition → those that it lies in, "" first, itself last
 
 
-def spread_of(unit: str) -> float:
+def unit_spread(unit: str) -> float:
     """A number in [0, 1) from a unit's name, the same at every start."""
     digest = hashlib.blake2b(unit.encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
@@ -130,11 +130,15 @@ def _unit(kind: str, spec: UnitSpec, chosen: tuple[tuple[str, Any], ...]) -> Uni
     partition = "/".join(names) if names else None
     name = f"{kind}{spec.name}" if partition is None else f"{kind}{spec.name}:{partition}"
     return Unit(
-        name, spec.name, partition, tuple(value for _, value in chosen), tuple(shares_of(names))
+        name,
+        spec.name,
+        partition,
+        tuple(value for _, value in chosen),
+        tuple(enclosing_partitions(names)),
     )
 
 
-def shares_of(names: tuple[str, ...]) -> Iterator[str]:
+def enclosing_partitions(names: tuple[str, ...]) -> Iterator[str]:
     """The partitions that one of these names lies in: none of its dimensions first, all last."""
     yield ""
     if len(names) == 1:

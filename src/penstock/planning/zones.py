@@ -42,7 +42,7 @@ class Span(NamedTuple):
     offset: int  # seconds by which clocks are ahead of UTC
 
 
-def zone_named(name: str) -> ZoneInfo:
+def find_zone(name: str) -> ZoneInfo:
     """The zone of a name; UsageError with the nearest one if there is none."""
     given: object = name  # whatever a user without a type checker wrote
     if not isinstance(given, str) or not name:
@@ -67,14 +67,16 @@ def zone_named(name: str) -> ZoneInfo:
     )
 
 
-def passed(times: Sequence[int], zone: ZoneInfo, exact_since: int | None = None) -> list[int]:
+def first_occurrences(
+    times: Sequence[int], zone: ZoneInfo, exact_since: int | None = None
+) -> list[int]:
     """When clocks first show each of some ordered local times, or pass it; each moment once.
 
     Before `exact_since`, a second since 1970, one that is passed on another date is left out.
     """
     if not times:
         return []
-    spans = spans_of(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
+    spans = offset_spans(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
     if len(spans) == 1:
         offset = spans[0].offset
         return [time - offset for time in times]
@@ -93,11 +95,11 @@ def passed(times: Sequence[int], zone: ZoneInfo, exact_since: int | None = None)
     return found
 
 
-def shown(times: Sequence[int], zone: ZoneInfo) -> list[int]:
+def all_occurrences(times: Sequence[int], zone: ZoneInfo) -> list[int]:
     """Whenever clocks show one of some ordered local times: twice, once or not at all."""
     if not times:
         return []
-    spans = spans_of(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
+    spans = offset_spans(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
     if len(spans) == 1:
         offset = spans[0].offset
         return [time - offset for time in times]
@@ -111,15 +113,15 @@ def shown(times: Sequence[int], zone: ZoneInfo) -> list[int]:
     return found
 
 
-def day_of(day: date, zone: ZoneInfo) -> tuple[int, int]:
+def day_bounds(day: date, zone: ZoneInfo) -> tuple[int, int]:
     """The seconds since 1970 UTC from which and before which clocks may show a date."""
     midnight = (day.toordinal() - _EPOCH.toordinal()) * DAY_SECONDS
     following = (midnight + DAY_SECONDS,)
-    until = shown(following, zone) or passed(following, zone)
-    return passed((midnight,), zone)[0], until[-1]
+    until = all_occurrences(following, zone) or first_occurrences(following, zone)
+    return first_occurrences((midnight,), zone)[0], until[-1]
 
 
-def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
+def offset_spans(zone: ZoneInfo, start: int, end: int) -> list[Span]:
     """What clocks do from one second to another."""
     first = _EPOCH + timedelta(seconds=max(start, _FIRST_SECOND))
     spans = [Span(start, _seconds(offset_at(first, zone)))]
@@ -127,7 +129,7 @@ def spans_of(zone: ZoneInfo, start: int, end: int) -> list[Span]:
         return spans  # it has never changed
     until = _EPOCH + timedelta(seconds=min(end, _END_SECOND))
     for year in range(first.year, until.year + 1):
-        for change in changes_of(zone, year):
+        for change in clock_changes(zone, year):
             if first < change < until:
                 spans.append(Span(_seconds(change - _EPOCH), _seconds(offset_at(change, zone))))
     return spans
@@ -140,7 +142,7 @@ def is_daily(moments: Iterable[int], zone: ZoneInfo) -> bool:
 
 
 @lru_cache(maxsize=256)
-def may_share_a_day(zone: ZoneInfo, time: int) -> bool:
+def may_share_date(zone: ZoneInfo, time: int) -> bool:
     """Whether a time of day that one date lacks is passed on a later date that has it, too.
 
     Years before 1970 are not looked at.
@@ -148,7 +150,7 @@ def may_share_a_day(zone: ZoneInfo, time: int) -> bool:
     if time == 0 or zone.utcoffset(None) is not None:
         return False  # whoever misses midnight passes it on the same date, or with the next one
     for year in range(*_CHANGING_YEARS):
-        for change in changes_of(zone, year):
+        for change in clock_changes(zone, year):
             moment = _seconds(change - _EPOCH)
             start = moment + _seconds(offset_at(change - _SECOND, zone))
             end = moment + _seconds(offset_at(change, zone))
@@ -169,7 +171,7 @@ def local_at(moment: datetime, zone: ZoneInfo) -> datetime:
     return moment.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
 
 
-def change_between(before: datetime, behind: datetime, zone: ZoneInfo) -> datetime:
+def find_change(before: datetime, behind: datetime, zone: ZoneInfo) -> datetime:
     """The moment, in whole seconds, between two at which clocks are changed."""
     old = offset_at(before, zone)
     while behind - before > _SECOND:
@@ -185,14 +187,14 @@ def change_between(before: datetime, behind: datetime, zone: ZoneInfo) -> dateti
 def next_change(moment: datetime, zone: ZoneInfo) -> datetime:
     """The next moment at which clocks are changed, or the end of the next year if none is."""
     for year in (moment.year, moment.year + 1):
-        for change in changes_of(zone, year):
+        for change in clock_changes(zone, year):
             if change > moment:
                 return change
     return min(datetime(moment.year + 2, 1, 1), END) if moment.year < 9998 else END
 
 
 @lru_cache(maxsize=YEARS_KEPT)
-def changes_of(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
+def clock_changes(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
     """The moments of one year of UTC, from its first on, at which clocks are changed."""
     if year > END.year or zone.utcoffset(None) is not None:
         return ()
@@ -203,7 +205,7 @@ def changes_of(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
     looks = [start + number * _DAY for number in range(-1, days)]
     offsets = [zone.utcoffset(look) or timedelta() for look in looks]
     found = (
-        change_between(before - old - _DAY, behind - new + _DAY, zone)
+        find_change(before - old - _DAY, behind - new + _DAY, zone)
         for (before, behind), (old, new) in zip(pairwise(looks), pairwise(offsets), strict=True)
         if old != new
     )

@@ -21,7 +21,7 @@ from penstock.planning.units import (
     Unit,
     UnitSpec,
     plan_units,
-    spread_of,
+    unit_spread,
 )
 
 
@@ -130,5 +130,5 @@ def _tick(
         partition=unit.partition,
         limit_keys=payload.limit_keys,
         timing=schedule.timing.text,
-        first_at=schedule.timing.first(now, spread_of(unit.name), units_count),
+        first_at=schedule.timing.first(now, unit_spread(unit.name), units_count),
     )

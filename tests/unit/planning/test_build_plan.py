@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.model.dataset import Need, Rule, SliceMarks
-from penstock.model.plan import BuildRequest, JobDescriptor, Needed, SliceCounts
+from penstock.model.plan import BuildRequest, JobDescriptor, JobRange, SliceCounts
 from penstock.planning import build_plan
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.plan_jobs import with_plan_id
@@ -44,11 +44,11 @@ def test_a_plan_has_levels_of_jobs_with_what_they_need() -> None:
         job_id=f"{p}volatility@1970-01-03",
         dataset="volatility",
         timestamps=(2 * DAY,),
-        needs=(Needed("prices", 2, 3),),
+        needs=(JobRange("prices", 2, 3),),
         level=1,
         lock="volatility",
     )
-    assert plan.levels[2][0].needs == (Needed("volatility", 0, 1),)
+    assert plan.levels[2][0].needs == (JobRange("volatility", 0, 1),)
     assert list(plan.counts) == ["prices", "volatility", "report"]
     assert plan.counts["prices"] == SliceCounts(needed=6, new=6)
 

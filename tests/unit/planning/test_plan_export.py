@@ -12,7 +12,7 @@ from penstock.model.dataset import Need, Rule, SliceMarks, utc_text
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.planning import plan_export
 from penstock.planning.build_plan import plan_build
-from penstock.planning.plan_export import reasons, to_graphviz, to_json, to_mermaid
+from penstock.planning.plan_export import format_reasons, to_graphviz, to_json, to_mermaid
 from tests.datasets import DAY, EMPTY, Steps, by_name, dataset
 
 MARKET = by_name(
@@ -98,5 +98,5 @@ def test_a_plan_as_one_document_with_all_its_jobs(
 def test_times_and_reasons_are_told_in_words() -> None:
     assert utc_text(1) == "1970-01-01T00:00:00.000001Z"
     assert utc_text(-500_000) == "1969-12-31T23:59:59.5Z"
-    assert reasons(planned().counts["volatility"]) == "5 new"
-    assert reasons(planned().counts["prices"]) == ""
+    assert format_reasons(planned().counts["volatility"]) == "5 new"
+    assert format_reasons(planned().counts["prices"]) == ""

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.dataset import DatasetSpec, Need, Rule
 from penstock.model.job import START, EdgeKind, NewJob
-from penstock.model.plan import BuildPlan, BuildRequest, Needed, Placement, SlicePayload
+from penstock.model.plan import BuildPlan, BuildRequest, JobRange, Placement, SlicePayload
 from penstock.planning.build_plan import plan_build
 from penstock.planning.plan_jobs import GATE_PARTS, gates_of, parts_of, plan_jobs
 from tests.datasets import DAY, by_name, dataset, nothing_built
@@ -146,7 +146,7 @@ def test_gates_drop_no_job(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gate_of_gates_holds_exactly_its_jobs() -> None:
     jobs = 100_000
-    for gate in gates_of(Needed("prices", 1_000, 99_998)):
+    for gate in gates_of(JobRange("prices", 1_000, 99_998)):
         size, number = gate
         parts = parts_of(gate, jobs)
 

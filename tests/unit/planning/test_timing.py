@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.planning.timing import END_AT, MISSED_MAX, NextTick, cron, interval
+from penstock.model.schedule import MISSED_MAX, NextTick
+from penstock.planning.timing import END_AT, cron, interval
 
 SECOND = 1_000_000
 T0 = 1_700_000_000 * SECOND

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.planning.units import Problems, Unit, UnitSpec, plan_units, shares_of
+from penstock.planning.units import Problems, Unit, UnitSpec, enclosing_partitions, plan_units
 
 VALUES: dict[str, Mapping[str, Any]] = {
     "repo": {"o/a": 1, "o/b": 2},
@@ -56,9 +56,9 @@ def test_a_dimension_without_values_gives_no_units() -> None:
 
 
 def test_a_unit_lies_in_every_coarser_partition() -> None:
-    assert list(shares_of(())) == [""]
-    assert list(shares_of(("a", "b"))) == ["", "a", "b", "b/a", "a/b"]
-    three = list(shares_of(("a", "b", "c")))
+    assert list(enclosing_partitions(())) == [""]
+    assert list(enclosing_partitions(("a", "b"))) == ["", "a", "b", "b/a", "a/b"]
+    three = list(enclosing_partitions(("a", "b", "c")))
     assert three[:4] == ["", "a", "b", "c"]
     assert three[-1] == "a/b/c"
     assert len(three) == len(set(three)) == 1 + 3 + 6 + 6

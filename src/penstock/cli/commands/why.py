@@ -37,7 +37,7 @@ from penstock.observe.why.slice import (
 )
 from penstock.planning.calendars.timestamps import find_slice, parse_moment
 from penstock.planning.needs import CalendarReader, needed_moments, spacing
-from penstock.planning.timing import timing_of
+from penstock.planning.timing import parse_timing
 from penstock.process_identity import is_gone
 from penstock.stores.protocol import SliceRange, Store
 from penstock.terminal_text import escaped, iso_time, print_document, say, span
@@ -268,7 +268,7 @@ def _explained(store: Store, facts: JobFacts) -> Explanation:
 def passed_since(unit: UnitView, now: int) -> int:
     """Occurrences after the one that a unit is at, which have passed."""
     try:
-        return timing_of(unit.timing).after(unit.due_at, now).missed
+        return parse_timing(unit.timing).after(unit.due_at, now).missed
     except UsageError:  # written by another version, or for a zone that is not known here
         return 0
 

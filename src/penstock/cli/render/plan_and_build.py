@@ -10,7 +10,7 @@ from enum import StrEnum
 from penstock.model.dataset import DatasetSpec, moment_name, slice_of
 from penstock.model.plan import BuildPlan, BuildReport, JobDescriptor, JobResult, SliceCounts
 from penstock.observe.phrases import counted
-from penstock.planning.plan_export import reasons
+from penstock.planning.plan_export import format_reasons
 from penstock.supervisor.protocol import Planned
 from penstock.terminal_text import escaped, iso_time
 
@@ -168,7 +168,7 @@ def _said(counts: SliceCounts) -> str:
         (counts.fresh, "up to date, skipped"),
         (counts.future, "in the future, left out"),
     ]
-    built = reasons(counts)
+    built = format_reasons(counts)
     said = [built] if built else []
     said += [f"{count:,} {words}" for count, words in parts if count]
     return ", ".join(said) or "nothing in this range"

@@ -28,7 +28,7 @@ from penstock.model.dataset import (
     utc_micros,
 )
 from penstock.planning.calendars.local import CalendarBase
-from penstock.planning.zones import DAY_SECONDS, day_of, is_daily, passed, zone_named
+from penstock.planning.zones import DAY_SECONDS, day_bounds, find_zone, first_occurrences, is_daily
 
 EVERY_MIN = timedelta(milliseconds=1)
 EVERY_MAX = timedelta(days=36_500)  # a century; more is a slip of the pen
@@ -112,7 +112,7 @@ class Custom(CalendarBase):
     moments: array[int] = field(init=False)
 
     def __post_init__(self, timestamps: Iterable[datetime | date]) -> None:
-        zone = zone_named(self.tz)
+        zone = find_zone(self.tz)
         given: object = timestamps
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
             raise UsageError(f"Custom takes a list of datetimes or dates, got {given!r}.")
@@ -151,7 +151,7 @@ def _custom_micros(one: object, number: int, tz: str) -> int:
         return utc_micros(one)
     if isinstance(one, date):
         local = (one - EPOCH.date()).days * DAY_SECONDS
-        return passed((local,), zone_named(tz))[0] * MICROSECONDS
+        return first_occurrences((local,), find_zone(tz))[0] * MICROSECONDS
     raise UsageError(f"Timestamp {number} of Custom is neither a datetime nor a date: {one!r}.")
 
 
@@ -250,5 +250,5 @@ def _sessions(code: str, side: str) -> _Sessions:
         ) from error
     moments = array("q", sorted(set(micros.tolist())))
     zone = ZoneInfo(str(known.tz))
-    start, end = day_of(first, zone)[0] * MICROSECONDS, day_of(last, zone)[1] * MICROSECONDS
+    start, end = day_bounds(first, zone)[0] * MICROSECONDS, day_bounds(last, zone)[1] * MICROSECONDS
     return _Sessions(moments, zone.key, is_daily(moments, zone), first, last, start, end)

@@ -31,7 +31,13 @@ from penstock.model.dataset import (
     utc_datetime,
 )
 from penstock.planning.timing import read_cron, runs_every_hour
-from penstock.planning.zones import DAY_SECONDS, may_share_a_day, passed, shown, zone_named
+from penstock.planning.zones import (
+    DAY_SECONDS,
+    all_occurrences,
+    find_zone,
+    first_occurrences,
+    may_share_date,
+)
 
 
 class CalendarBase:
@@ -64,8 +70,9 @@ def second_of_day(text: str) -> int:
     given: object = text  # whatever a user without a type checker wrote
     found = _TIME.fullmatch(text) if isinstance(given, str) else None
     if not found:
-        shown = text[:SHOWN_MAX] if isinstance(given, str) else given
-        raise UsageError(f'A time of the day is written as "16:00" or "16:00:30", got {shown!r}.')
+        raise UsageError(
+            f'A time of the day is written as "16:00" or "16:00:30", got {given!r:.{SHOWN_MAX}}.'
+        )
     hour, minute, second = (int(part or 0) for part in found.groups())
     return hour * 3_600 + minute * 60 + second
 
@@ -107,7 +114,7 @@ class LocalCalendar(CalendarBase):
         """Whether a local day has at most one."""
         if len(self.times) > 1:
             return False
-        return not (self.may_be_adjacent and may_share_a_day(self.zone, self.times[0]))
+        return not (self.may_be_adjacent and may_share_date(self.zone, self.times[0]))
 
     def between(self, start: int, end: int) -> Sequence[int]:
         """Those in [start, end), in order, each once."""
@@ -173,9 +180,9 @@ def _found_block(calendar: LocalCalendar, number: int) -> array[int]:
     ]
     times = [midnight + time for midnight in days for time in calendar.times]
     if calendar.runs_every_hour:
-        seconds = shown(times, calendar.zone)
+        seconds = all_occurrences(times, calendar.zone)
     else:
-        seconds = passed(times, calendar.zone, EXACT_SINCE)
+        seconds = first_occurrences(times, calendar.zone, EXACT_SINCE)
     start = max(start, CALENDAR_FIRST_AT // MICROSECONDS)
     seconds = seconds[bisect_left(seconds, start) : bisect_left(seconds, end)]
     return array("q", [second * MICROSECONDS for second in seconds])
@@ -217,7 +224,7 @@ class Hourly(LocalCalendar):
             raise UsageError(f"The minute of an hour is a number from 0 to 59, got {given!r}.")
         times = tuple(hour * 3_600 + given * 60 for hour in range(24))
         text = f"hourly :{given:02d} {self.tz}"
-        self._set(zone=zone_named(self.tz), times=times, text=text)
+        self._set(zone=find_zone(self.tz), times=times, text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         return every_day(year, month)
@@ -233,7 +240,7 @@ class Daily(LocalCalendar):
     def __post_init__(self) -> None:
         time = second_of_day(self.at)
         text = f"daily {format_time(time)} {self.tz}"
-        self._set(zone=zone_named(self.tz), times=(time,), text=text)
+        self._set(zone=find_zone(self.tz), times=(time,), text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         return every_day(year, month)
@@ -256,7 +263,7 @@ class Weekly(LocalCalendar):
         weekday = _weekday(self.day)
         time = second_of_day(self.at)
         text = f"weekly {WEEKDAYS[weekday]} {format_time(time)} {self.tz}"
-        self._set(zone=zone_named(self.tz), times=(time,), text=text, weekday=weekday)
+        self._set(zone=find_zone(self.tz), times=(time,), text=text, weekday=weekday)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         first = 1 + (self.weekday - date(year, month, 1).weekday()) % 7
@@ -293,7 +300,7 @@ class Monthly(LocalCalendar):
             )
         time = second_of_day(self.at)
         text = f"monthly {given} {format_time(time)} {self.tz}"
-        self._set(zone=zone_named(self.tz), times=(time,), text=text)
+        self._set(zone=find_zone(self.tz), times=(time,), text=text)
 
     def days(self, year: int, month: int) -> Sequence[int]:
         last = every_day(year, month)[-1]
@@ -314,7 +321,7 @@ class Cron(LocalCalendar):
         text, fields = read_cron(self.expression)
         hours, minutes = sorted(fields.hours), sorted(fields.minutes)
         times = tuple(hour * 3_600 + minute * 60 for hour in hours for minute in minutes)
-        self._set(zone=zone_named(self.tz), times=times, text=f"cron {text} {self.tz}")
+        self._set(zone=find_zone(self.tz), times=times, text=f"cron {text} {self.tz}")
         self._set(fields=fields, runs_every_hour=runs_every_hour(fields))
 
     def days(self, year: int, month: int) -> Sequence[int]:

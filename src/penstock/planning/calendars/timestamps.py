@@ -16,7 +16,7 @@ from penstock.model.dataset import (
     utc_datetime,
     utc_micros,
 )
-from penstock.planning.zones import day_of, passed, zone_named
+from penstock.planning.zones import day_bounds, find_zone, first_occurrences
 
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _SECOND = timedelta(seconds=1)
@@ -32,7 +32,7 @@ def generate_timestamps(
     first, last = micros_of(start, calendar), micros_of(end, calendar)
     if first > last:
         raise UsageError(f"The range starts at {start}, after its end {end}; swap them.")
-    zone = zone_named(calendar.tz)
+    zone = find_zone(calendar.tz)
     found = [utc_datetime(at) for at in calendar.between(first, last)]
     return found if zone.key == "UTC" else [moment.astimezone(zone) for moment in found]
 
@@ -52,7 +52,7 @@ def micros_of(moment: datetime | date, calendar: Calendar) -> int:
     shown_at = seconds * MICROSECONDS + rest // MICROSECOND
     if not CALENDAR_FIRST_AT <= shown_at < CALENDAR_END_AT:
         return shown_at  # beyond all calendars; a day more or less is the same
-    passed_at = passed((seconds,), zone_named(calendar.tz))[0] * MICROSECONDS
+    passed_at = first_occurrences((seconds,), find_zone(calendar.tz))[0] * MICROSECONDS
     return passed_at + rest // MICROSECOND
 
 
@@ -82,7 +82,7 @@ def find_slice(calendar: Calendar, text: str) -> tuple[int, ...]:
     if isinstance(moment, datetime):
         at = micros_of(moment, calendar)
         return tuple(calendar.between(at, at + 1))
-    start, end = day_of(moment, zone_named(calendar.tz))
+    start, end = day_bounds(moment, find_zone(calendar.tz))
     near = calendar.between(start * MICROSECONDS, end * MICROSECONDS)
     return tuple(at for at in near if _local_date(at, calendar) == moment)
 
@@ -102,4 +102,4 @@ def _read(text: str) -> datetime | date:
 
 
 def _local_date(at: int, calendar: Calendar) -> date:
-    return utc_datetime(at).astimezone(zone_named(calendar.tz)).date()
+    return utc_datetime(at).astimezone(find_zone(calendar.tz)).date()
