@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the first phase of a daemon put together, and what does the second need of it?"""
+"""Puts the preflights of a daemon together, and what its work needs of their results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for attempts of each task, when definitions and settings are taken together?"""
+"""Limits of the attempts of each task: attempts, time, crashes, from definitions and settings."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ class DaemonLead:
         table: CheckTable,
         order: protocol.WorkerOrder,
     ) -> None:
+        self.plan_id: str | None = None  # a daemon builds nothing
         self._app = app
         self._plan = plan
         self._settings = settings

@@ -22,10 +22,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.admission.requests.policy import ProcessShare
 from penstock.app import wiring
@@ -36,6 +36,8 @@ from penstock.app.dataset_reader import found_root
 from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
 from penstock.config.load import Loaded, load_settings
+from penstock.config.settings import Settings
+from penstock.definitions.task import Task
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.ids import SystemIds
 from penstock.logs import set_up_logging
@@ -64,6 +66,8 @@ from penstock.worker.worker import Worker
 
 class Lead(Protocol):
     """What the first worker does before the work: preflights, or the plan of a build."""
+
+    plan_id: str | None  # of a build, known when it has run
 
     def stop(self) -> None: ...
 
@@ -198,8 +202,26 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         return protocol.Finished()
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
+    if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
+        load_arrow()  # takes a second, in which no loop may be blocked
+    gc.freeze()  # what is there by now stays: no collection needs to look at it again
+    protocol.send(channel, _hello(url, settings))
+    lines = protocol.Lines()
+    commands = _first_commands(channel, lines)
+    if commands is None:
+        store.close()
+        return protocol.Finished()
+    try:
+        with embedded.tuned():
+            process = WorkerProcess(order, app, loaded, plan, table, channel)
+            return run_on_new_loop(process.run(lines, commands))
+    finally:
+        store.close()
+
+
+def _hello(url: str, settings: Settings) -> protocol.Hello:
     runtime = settings.runtime
-    hello = protocol.Hello(
+    return protocol.Hello(
         store_url=url,
         durability=settings.durability,
         lease_ttl_seconds=runtime.lease_ttl_seconds,
@@ -208,20 +230,6 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         statistics_seconds=runtime.statistics_seconds,
         max_crashes=settings.tasks.max_crashes,
     )
-    if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
-        load_arrow()  # takes a second, in which no loop may stand still
-    gc.freeze()  # what is there by now stays: no collection needs to look at it again
-    protocol.send(channel, hello)
-    lines = protocol.Lines()
-    commands = _first_commands(channel, lines)
-    if commands is None:
-        store.close()
-        return protocol.Finished()
-    try:
-        with embedded.tuned():
-            return run_on_new_loop(_run(order, app, loaded, plan, table, channel, lines, commands))
-    finally:
-        store.close()
 
 
 def _open_when_reachable(
@@ -272,78 +280,102 @@ def _first_commands(
     return None
 
 
-async def _run(
-    order: protocol.WorkerOrder,
-    app: Penstock,
-    loaded: Loaded,
-    plan: DaemonPlan | None,
-    table: SlotTable,
-    channel: socket.socket,
-    lines: protocol.Lines,
-    commands: list[protocol.ToWorker],
-) -> protocol.Finished:
-    settings = loaded.settings
-    loop = asyncio.get_running_loop()
-    clock = SystemClock()
-    options = wiring.RunOptions(
-        run_id=order.run_id, drain=order.spec.drain, solo=order.solo, supervised=True
-    )
-    keeper = TableKeeper(table, settings.runtime.lease_ttl_seconds)
-    spec = order.spec
-    relay = CommandRelay()
-    listener = threading.Thread(
-        target=_listen,
-        args=(channel, lines, commands, loop, relay),
-        name="penstock-orders",
-        daemon=True,
-    )
-    listener.start()
-    tasks = {**app.tasks, **served_tasks(app.datasets, settings, Path(spec.folder))}
-    if plan is not None:
-        tasks |= app.schedules
-    if spec.build is not None:
-        plan_id = order.plan_id
-        if order.leads:
-            builder = BuildLead(app, spec.build, loaded, clock, channel, order.run_id)
-            if not await relay.run_lead(builder):
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """What a worker process has when it is told to begin."""
+
+    order: protocol.WorkerOrder
+    app: Penstock
+    loaded: Loaded
+    plan: DaemonPlan | None  # of preflights and schedules
+    table: SlotTable
+    channel: socket.socket  # to the supervisor
+
+    async def run(
+        self, lines: protocol.Lines, commands: list[protocol.ToWorker]
+    ) -> protocol.Finished:
+        """Lead, if that was ordered, and work to the end.
+
+        Args:
+            lines: what was read of the channel and is no whole line yet.
+            commands: that came with the word to begin.
+        """
+        loop = asyncio.get_running_loop()
+        relay = CommandRelay()
+        listener = threading.Thread(
+            target=_listen,
+            args=(self.channel, lines, commands, loop, relay),
+            name="penstock-orders",
+            daemon=True,
+        )
+        listener.start()
+        plan_id = self.order.plan_id
+        if (lead := self._lead()) is not None:
+            if not await relay.run_lead(lead):
                 return protocol.Finished()
-            plan_id = builder.plan_id
-        tasks = tasks_of(app, spec.build, loaded)
-        options = replace(options, until=None if plan_id is None else PlanKeys(plan_id).end)
-    if plan is not None and order.leads:
-        seen = CheckTable(os.dup(table.fd), table.slots, fresh=False)
-        lead = DaemonLead(app, plan, settings, clock, channel, seen, order)
-        if not await relay.run_lead(lead):
-            return protocol.Finished()
-    task_order = TaskOrder(
-        app=settings.app,
-        folder=spec.folder,
-        path=tuple(sys.path),
-        log_level=spec.log_level,
-        log_format=spec.log_format,
-    )
-    worker = wiring.build_worker(
-        options,
-        tasks,
-        settings,
-        app.store,
-        keeper,
-        table,
-        task_order=task_order,
-        providers=app.providers,
-        share=ProcessShare(order.index, spec.processes),
-        recycle=lambda reason: protocol.send(channel, protocol.Recycle(reason)),
-        sources=loaded.sources,
-        policy=app.registry.retry_policy,
-        preflights=app.preflights.values(),
-        checked=checked_values(app.name, app.preflights, plan),
-    )
-    watch = LoopWatchdog(loop, table, clock, worker.name_of)
-    watch.start()
-    relay.take(worker)
-    await worker.run()
-    watch.stop()
-    return protocol.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
+            plan_id = lead.plan_id
+        worker = self._worker(plan_id)
+        watch = LoopWatchdog(loop, self.table, SystemClock(), worker.name_of)
+        watch.start()
+        relay.take(worker)
+        await worker.run()
+        watch.stop()
+        return protocol.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
+
+    def _lead(self) -> Lead | None:
+        """What comes before the work of this process, if anything does."""
+        order, clock = self.order, SystemClock()
+        if not order.leads:
+            return None
+        if order.spec.build is not None:
+            return BuildLead(
+                self.app, order.spec.build, self.loaded, clock, self.channel, order.run_id
+            )
+        if self.plan is None:
+            return None
+        table = CheckTable(os.dup(self.table.fd), self.table.slots, fresh=False)
+        settings = self.loaded.settings
+        return DaemonLead(self.app, self.plan, settings, clock, self.channel, table, order)
+
+    def _tasks(self) -> dict[str, Task[..., Any]]:
+        """What it serves: the datasets of a build alone, or everything else of the app."""
+        app, spec = self.app, self.order.spec
+        if spec.build is not None:
+            return tasks_of(app, spec.build, self.loaded)
+        served = served_tasks(app.datasets, self.loaded.settings, Path(spec.folder))
+        return {**app.tasks, **served, **({} if self.plan is None else app.schedules)}
+
+    def _worker(self, plan_id: str | None) -> Worker:
+        app, order, spec, settings = self.app, self.order, self.order.spec, self.loaded.settings
+        task_order = TaskOrder(
+            app=settings.app,
+            folder=spec.folder,
+            path=tuple(sys.path),
+            log_level=spec.log_level,
+            log_format=spec.log_format,
+        )
+        return wiring.build_worker(
+            wiring.RunOptions(
+                run_id=order.run_id,
+                drain=spec.drain,
+                solo=order.solo,
+                supervised=True,
+                until=None if plan_id is None else PlanKeys(plan_id).end,
+            ),
+            self._tasks(),
+            settings,
+            app.store,
+            TableKeeper(self.table, settings.runtime.lease_ttl_seconds),
+            self.table,
+            task_order=task_order,
+            providers=app.providers,
+            share=ProcessShare(order.index, spec.processes),
+            recycle=lambda reason: protocol.send(self.channel, protocol.Recycle(reason)),
+            sources=self.loaded.sources,
+            policy=app.registry.retry_policy,
+            preflights=app.preflights.values(),
+            checked=checked_values(app.name, app.preflights, self.plan),
+        )
 
 
 def _listen(

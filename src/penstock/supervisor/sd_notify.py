@@ -29,7 +29,7 @@ class SdNotify:
 
     @classmethod
     def of_this_process(cls) -> SdNotify:
-        """As whoever started us wishes; what we start is not the service, and is not told."""
+        """As the environment says; what we start is not the service, and is not told."""
         found = cls(os.environ, os.getpid())
         for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
             os.environ.pop(name, None)

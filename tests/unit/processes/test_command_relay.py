@@ -30,6 +30,8 @@ class Heard:
 class Checks:
     """What comes before the work: until it is told to stop, or has passed."""
 
+    plan_id: str | None = None
+
     def __init__(self, *, passes: bool = True) -> None:
         self._end = asyncio.Event()
         self._passes = passes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is one job accepted from the command line?"""
+"""`penstock queue enqueue`: accepts one job."""
 
 from __future__ import annotations
 

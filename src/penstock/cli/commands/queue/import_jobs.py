@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are many jobs accepted from a file, with the bad lines told and the good ones kept?
+"""`penstock queue import`: accepts the jobs of a file; bad lines are told, good ones are kept.
 
 Streaming: a batch is one transaction. A batch that the store refuses is halved and tried again,
 until only the line to blame is lost. Keys make a second import of the same file go on where the
@@ -40,11 +40,18 @@ from penstock.stores.store_future import Reply
 from penstock.terminal_text import is_open, one_sentence, print_document, say, warn
 
 LINE_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024  # a payload with every character escaped, and the rest
+KEPT_BEFORE = "the jobs before are kept. Run the same command again."
+BATCH_LINES = 1_000  # of one transaction
+BATCH_BYTES = 8 * 1024 * 1024  # of one transaction, as the file spells them
+BAD_LINES_SHOWN = 20  # the rest is only counted
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
 
 #: Fields that say something about the job; whatever else a line holds is its payload.
 _ABOUT = ("task", "payload", "priority", "after", "delay", "group")
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +202,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-T = TypeVar("T")
-
-
 @contextmanager
 def interrupts_between(steps: Iterator[T]) -> Iterator[Iterator[T]]:
     """Hand the steps on; KeyboardInterrupt comes only while one is waited for.
@@ -245,12 +249,6 @@ class _Gate:
             finally:
                 self._waiting = False
             yield step
-
-
-KEPT_BEFORE = "the jobs before are kept. Run the same command again."
-BATCH_LINES = 1_000  # of one transaction
-BATCH_BYTES = 8 * 1024 * 1024  # of one transaction, as the file spells them
-BAD_LINES_SHOWN = 20  # the rest is only counted
 
 
 class OnError(StrEnum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does `penstock queue run` start a supervisor?"""
+"""`penstock queue run`: starts a supervisor that works on the queue."""
 
 from __future__ import annotations
 

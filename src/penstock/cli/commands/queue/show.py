@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one job?"""
+"""`penstock queue show`: shows one job with its history."""
 
 from __future__ import annotations
 
@@ -172,12 +172,11 @@ def build_of(job: Job, plan: PlanRow | None) -> dict[str, object]:
 
 def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[str]:
     """The same for people; what is empty is left out."""
-    unit = document.get("schedule")
-    if isinstance(unit, dict):
-        document = {name: value for name, value in document.items() if name != "schedule"} | unit
-    build = document.get("build")
-    if isinstance(build, dict):
-        document = {name: value for name, value in document.items() if name != "build"} | build
+    document = dict(document)
+    for part in ("schedule", "build"):
+        found = document.pop(part, None)
+        if isinstance(found, dict):
+            document |= found
     width = max(map(len, document))
     lost = sum(attempt.outcome == "lost" for attempt in history)
     if lost:
@@ -229,8 +228,8 @@ def _error_line(error: AttemptError) -> str:
 
 def _origin(error: Mapping[str, object]) -> str:
     """Kind, category and place of an error, each said once."""
-    words = [str(error["kind"]), str(error["category"]), str(error["where"] or "")]
-    return ", ".join(dict.fromkeys(word for word in words if word and word != "own"))
+    parts = [str(error["kind"]), str(error["category"]), str(error["where"] or "")]
+    return ", ".join(dict.fromkeys(part for part in parts if part and part != "own"))
 
 
 def _error_of(error: AttemptError | None) -> dict[str, object] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the queue told in numbers?"""
+"""`penstock queue stats`: counts jobs by state, task and group."""
 
 from __future__ import annotations
 
